@@ -1,0 +1,197 @@
+"""The .pt files: their names and keys, an atomic write with provenance, and a checked read.
+
+`outputs/<dataset>/<MODEL>/` holds one file a probe under the papers' own names and keys, so their notebooks read ours
+and we read theirs. A file of ours also holds `meta` (what was run, where, with which versions) and per-prompt sums.
+Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, weights_only=True)` reads every file.
+"""
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from depth_lib.schemas import ARTIFACTS, mismatch, not_finite
+from depth_lib.storage import escape_token, move_aside, parse, plain, storable, write_together
+
+SCHEMA_VERSION = 1
+
+
+class ArtifactError(Exception):
+    """A probe's result that cannot be written or read; the message names the file and the next step."""
+
+
+class MissingArtifact(ArtifactError, FileNotFoundError):
+    """A probe's result that is not there yet; the message holds the command that makes it."""
+
+
+def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int) -> Path:
+    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS."""
+    if probe not in ARTIFACTS:
+        raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
+    for name in (dataset, model):
+        if not name or Path(name).name != name:
+            raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
+    return Path(out) / dataset / model / ARTIFACTS[probe].file.format(n=n_examples)
+
+
+def probe_of(path: str | Path) -> tuple[str, int | None]:
+    """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
+    for probe, schema in ARTIFACTS.items():
+        match = re.fullmatch(re.escape(schema.file).replace(r"\{n\}", r"(\d+)"), Path(path).name)
+        if match:
+            return probe, int(match[1]) if match.groups() else None
+    names = ", ".join(schema.file for schema in ARTIFACTS.values())
+    raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
+
+
+def sweep_command(path: str | Path) -> str:
+    """The make command that computes the artifact at this path."""
+    dataset_folder, out = Path(path).parent.parent, Path(path).parent.parent.parent
+    command = f"make sweep MODELS={Path(path).parent.name} DATASETS={dataset_folder.name}"
+    return command if out.name in ("", "outputs") else f"{command} OUT={out}"
+
+
+def prompts_hash(prompts: Iterable[str]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of the prompts, in order: equal prompts, equal hash."""
+    text = json.dumps(list(prompts), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
+    """Write a probe's result and its provenance in one step, and its tokens, one a line, beside it.
+
+    The file appears complete or not at all: temporary file in the same folder, fsync, rename. `meta` gains `schema`,
+    `probe` and `versions`. ArtifactError if a key is missing, has another shape or is not finite, or if the disk
+    refuses. What is at `path` but unreadable or not written by depth_lib is moved aside with a warning, never lost.
+    """
+    path = Path(path)
+    probe, n = probe_of(path)
+    stored = {key: storable(key, value) for key, value in result.items()}
+    tokens_file = ARTIFACTS[probe].tokens_file
+    problem = mismatch(probe, stored) or not_finite(stored)
+    if tokens_file and "tokens" not in stored:
+        problem = problem or "it has no key tokens"
+    if problem:
+        raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
+    stored["meta"] = plain(meta) | {"schema": SCHEMA_VERSION, "probe": probe, "versions": _versions()}
+    contents = {}
+    if tokens_file:
+        lines = "".join(escape_token(token) + "\n" for token in stored["tokens"])
+        contents[path.with_name(tokens_file.format(n=n))] = lines.encode()
+    buffer = io.BytesIO()
+    torch.save(stored, buffer)
+    contents[path] = buffer.getvalue()  # last, so that the tokens are there before the file that needs them
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_what_is_not_ours(contents)
+        write_together(contents)
+    except OSError as error:
+        raise ArtifactError(f"{path} was not written: {error.strerror or error}; "
+                            "free the disk or choose another OUT, then run again") from error
+    return path
+
+
+def load_artifact(path: str | Path) -> dict:
+    """Read a probe's result: its tensors, `tokens` (a list, or None) where it has a token axis, and `meta`.
+
+    MissingArtifact if there is none. A file that cannot be read as plain tensors, or has not the keys and shapes of
+    its probe, is moved aside to `<name>.unreadable-1` (-2, ...) and ArtifactError says so. A file without `meta`
+    (the papers' own) is read with a warning and `meta` = {}.
+    """
+    result = read_artifact(path)
+    if not result["meta"]:
+        warnings.warn(f"{path} has no meta (not written by depth_lib): its model, prompts and settings are unknown",
+                      stacklevel=2)
+    return result
+
+
+def read_artifact(path: str | Path) -> dict:
+    """`load_artifact` without the warning about a missing `meta`, for callers that say it once for many files."""
+    path = Path(path)
+    probe, n = probe_of(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingArtifact(f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); "
+                              f"run: {sweep_command(path)}") from None
+    except OSError as error:  # a lost disk or a full descriptor table says nothing about the file: leave it there
+        raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, then run again") from error
+    result, problem = parse(content)
+    problem = problem or mismatch(probe, result)
+    if problem:
+        try:
+            where = f"moved to {move_aside(path, 'unreadable').name}"
+        except OSError as error:
+            where = f"it could not be moved aside: {error.strerror}"
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path)}")
+    result.setdefault("meta", {})
+    tokens_file = ARTIFACTS[probe].tokens_file
+    if tokens_file and "tokens" not in result:
+        n_tokens = next(iter(result[key] for key in ARTIFACTS[probe].required)).shape[-1]
+        result["tokens"] = _papers_tokens(path.with_name(tokens_file.format(n=n)), n_tokens)
+    return result
+
+
+def differences(path: str | Path, wanted_meta: Mapping) -> list[str]:
+    """Why the file at this path does not hold what is asked for, one line a reason; [] if it does.
+
+    Only the keys of `wanted_meta` are compared, nested dicts by their own keys. A file that is missing, or was
+    unreadable and is now moved aside, is one reason.
+    """
+    try:
+        stored = read_artifact(path)["meta"]
+    except ArtifactError as error:
+        return [str(error)]
+    return _differing(stored, plain(wanted_meta))
+
+
+def _differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
+    found = []
+    for key, asked in wanted.items():
+        have = stored.get(key, "nothing")
+        if isinstance(asked, dict) and isinstance(have, dict):
+            found += _differing(have, asked, f"{prefix}{key}.")
+        elif key not in stored or have != asked:
+            found.append(f"{prefix}{key}: stored {have}, asked {asked}")
+    return found
+
+
+def _keep_what_is_not_ours(paths: Iterable[Path]) -> None:
+    *companions, path = paths
+    try:
+        if read_artifact(path)["meta"]:
+            return
+    except MissingArtifact:
+        return
+    except ArtifactError as error:
+        warnings.warn(str(error), stacklevel=3)
+        return
+    for old in [*companions, path]:
+        if old.exists():
+            moved = move_aside(old, "without-meta")
+            warnings.warn(f"{old} was not written by depth_lib and is kept as {moved.name}", stacklevel=3)
+
+
+def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
+    """Tokens from the text file beside the papers' own result, which wrote them unescaped; None if they do not fit."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return lines if len(lines) == n_tokens else None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("torch", "transformers", "nnsight", "depth_lib"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,106 @@
+"""What each probe's .pt file holds: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One probe's file: its name with `{n}` for the number of examples, and the shape of each key.
+
+    `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
+    blocks, T the tokens, P the prompts (F those long enough for future mode); a letter means one number per file.
+    """
+
+    file: str
+    required: Mapping[str, str]
+    optional: Mapping[str, str] = field(default_factory=dict)
+    tokens_file: str | None = None
+
+
+_CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
+_NORMS = ("io_cos", "norm_att", "norm_mlp")
+_LENS = ("res_kl_divs", "res_overlaps")
+_LENS_RANKS = ("res_top1", "res_mrr")
+
+
+def _sums(*keys: str) -> dict[str, str]:
+    return {f"{key}_sums": "P L" for key in keys} | {"n_tokens": "P"}
+
+
+ARTIFACTS = {
+    "relative_contribution": Schema(
+        "relative_contribution.pt",
+        required=dict.fromkeys(_CONTRIBUTIONS, "L"),
+        optional=dict.fromkeys(_NORMS, "L") | _sums(*_CONTRIBUTIONS, *_NORMS)
+        | {"norm_residual": "L+1", "norm_residual_sums": "P L+1"},
+    ),
+    "layer_effects": Schema(
+        "layer_effects_{n}exps.pt",
+        required={"max_future_layer": "L L", "max_future_out": "L 1"},
+        optional={"max_all_layer": "L L", "max_all_out": "L 1",
+                  "max_future_layer_by_prompt": "F L L", "max_future_out_by_prompt": "F L 1",
+                  "max_all_layer_by_prompt": "P L L", "max_all_out_by_prompt": "P L 1"},
+    ),
+    "logit_lens": Schema(
+        "logitlens_{n}exps.pt",
+        required=dict.fromkeys(_LENS, "L"),
+        optional=dict.fromkeys(_LENS_RANKS, "L") | _sums(*_LENS, *_LENS_RANKS),
+    ),
+    "residual_erasure": Schema(
+        "logit_erasure_{n}exps.pt",
+        required={"erasure_effect": "L+1 T"},
+        tokens_file="logit_erasure_tokens_{n}exps.txt",
+    ),
+    "integrated_gradients": Schema(
+        "igrads_igrads_{n}exps.pt",
+        required={"igrads": "L T"},
+        optional={"completeness": "L"},
+        tokens_file="igrads_tokens_{n}exps.txt",
+    ),
+}
+
+
+def mismatch(probe: str, result: Mapping) -> str | None:
+    """The first way in which a result has not the keys and shapes of its probe."""
+    schema = ARTIFACTS[probe]
+    sizes: dict[str, int] = {}
+    for key, shape in (schema.required | schema.optional).items():
+        if key not in result:
+            if key in schema.required:
+                return f"it has no key {key} (it has {', '.join(result) or 'none'})"
+            continue
+        value = result[key]
+        if not isinstance(value, torch.Tensor):
+            return f"{key} is a {type(value).__name__}, not a tensor"
+        dims = shape.split()
+        fits = value.dim() == len(dims) and value.numel() > 0
+        if not fits or not all(_bind(dim, size, sizes) for dim, size in zip(dims, value.shape, strict=True)):
+            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
+            return f"{key} has shape {list(value.shape)}, not [{', '.join(dims)}]" + (f" with {known}" if known else "")
+    tokens = result.get("tokens")
+    if schema.tokens_file and tokens is not None:
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            return "tokens is not a list of strings"
+        if len(tokens) != sizes["T"]:
+            return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
+    return None
+
+
+def _bind(dim: str, size: int, sizes: dict[str, int]) -> bool:
+    """Whether an axis has the size its letter stands for; the first axis with a letter decides."""
+    if dim == "1":
+        return size == 1
+    letter, plus, _ = dim.partition("+1")
+    return sizes.setdefault(letter, size - bool(plus)) == size - bool(plus)
+
+
+def not_finite(result: Mapping) -> str | None:
+    """The first value that is nan or infinite; None if there is none."""
+    for key, value in result.items():
+        if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
+            index = torch.nonzero(~torch.isfinite(value))[0].tolist()
+            return f"{key} is {value[tuple(index)].item()} at index {index}"
+    return None
