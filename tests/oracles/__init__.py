@@ -1,0 +1,29 @@
+"""The probes once more, slowly: plain PyTorch hooks, one prompt and one full forward per intervention.
+
+Shares no code with the package, so that it can be the truth the package is held against.
+"""
+
+from tests.oracles.probes import (
+    answer_span,
+    effect_positions,
+    integrated_gradients,
+    layer_effects,
+    logit_lens,
+    relative_contribution,
+    residual_erasure,
+)
+from tests.oracles.streams import in_float64, is_parallel, lens, residuals
+
+__all__ = [
+    "answer_span",
+    "effect_positions",
+    "in_float64",
+    "integrated_gradients",
+    "is_parallel",
+    "layer_effects",
+    "lens",
+    "logit_lens",
+    "relative_contribution",
+    "residual_erasure",
+    "residuals",
+]
