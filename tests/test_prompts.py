@@ -1,0 +1,239 @@
+"""Prompts, letter by letter, from each kind of source; and what is said when there are none."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from depth_lib.prompts import ANSWER, QUESTION, PromptError, load_prompts
+
+GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
+GSM8K_PROMPT = (
+    "Given the following problem, reason and give a final answer to the problem.\n"
+    "Problem: Ann has 2 pens and buys 3. How many?\n"
+    'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n'
+    "\n"
+    "She has 2+3=<<2+3=5>>5 pens.\n"
+    "The final answer is 5"
+)
+HELLASWAG = [
+    {"ctx": "A man opens a door. He", "endings": ["flies.", "walks in."], "label": "1"},
+    {"ctx": "A dog sits", "endings": [", then barks.", "sings."], "label": "0"},
+]
+HELLASWAG_PROMPTS = ["A man opens a door. He walks in.", "A dog sits, then barks."]
+AIME24 = {"Problem": "Find $1+1$.", "Solution": "It is \\boxed{2}."}
+AIME24_PROMPT = (
+    "Given the following problem, reason and give a final answer to the problem.\n"
+    "Problem: Find $1+1$.\n"
+    'Your response should end with "\\boxed{[answer]}" where [answer] is the response to the problem.\n'
+    "\n"
+    "It is \\boxed{2}."
+)
+
+
+class Words:
+    """A tokenizer whose tokens are words."""
+
+    @staticmethod
+    def encode(text):
+        return text.split()
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def write(*items, name="rows.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in items))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The datasets library takes a folder of that name before it asks the Hub: serve rows from one."""
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def serve(repo, split, items, config=None):
+        folder = tmp_path / repo
+        folder.mkdir(parents=True)
+        name = f"config_name: {config or 'default'}"
+        files = f"data_files:\n  - split: {split}\n    path: right.parquet\n  - split: decoy\n    path: decoy.parquet"
+        (folder / "README.md").write_text(f"---\nconfigs:\n- {name}\n  " + files.replace("\n", "\n  ") + "\n---\n")
+        pd.DataFrame(items).to_parquet(folder / "right.parquet")
+        pd.DataFrame(items[::-1]).to_parquet(folder / "decoy.parquet")
+
+    return serve
+
+
+def test_the_pair_for_erasure_and_integrated_gradients_is_the_papers():
+    assert QUESTION + ANSWER == "5 + 7 + 5 + 3 + 1 + 7 = 28"
+
+
+def test_a_gsm8k_row_is_written_letter_by_letter(rows):
+    assert load_prompts("gsm8k", 1, rows(GSM8K)) == [GSM8K_PROMPT]
+
+
+def test_a_final_answer_is_stripped_but_the_steps_are_not(rows):
+    prompt = load_prompts("gsm8k", 1, rows({"question": "q", "answer": " one  \n####  1,000 \n"}))[0]
+    assert prompt.endswith("to the problem.\n\n one  \nThe final answer is 1,000")
+
+
+def test_a_hellaswag_ending_follows_a_space_unless_it_starts_with_a_comma(rows):
+    assert load_prompts("hellaswag", 2, rows(*HELLASWAG)) == HELLASWAG_PROMPTS
+
+
+def test_an_aime24_row_is_written_letter_by_letter(rows):
+    assert load_prompts("aime24", 1, rows(AIME24)) == [AIME24_PROMPT]
+
+
+def test_parquet_rows_give_the_same_prompts_as_jsonl_rows(tmp_path):
+    pd.DataFrame(HELLASWAG).to_parquet(tmp_path / "rows.parquet")
+    assert load_prompts("hellaswag", 2, tmp_path / "rows.parquet") == HELLASWAG_PROMPTS
+    pd.DataFrame([GSM8K]).to_parquet(tmp_path / "gsm8k.parquet")
+    assert load_prompts("gsm8k", 1, str(tmp_path / "gsm8k.parquet")) == [GSM8K_PROMPT]
+
+
+def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
+    items = [{"question": f"q{i}", "answer": f"#### {i}"} for i in range(3)]
+    path = rows(*items, "", "this is not JSON")
+    assert [prompt[-1] for prompt in load_prompts("gsm8k", 3, path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "dataset, row, n", [("gsm8k", GSM8K, 10), ("hellaswag", HELLASWAG[0], 10), ("aime24", AIME24, 5)]
+)
+def test_unless_told_there_are_ten_prompts_and_five_of_aime24(rows, dataset, row, n):
+    assert len(load_prompts(dataset, source=rows(*[row] * 12))) == n
+
+
+def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
+    words = len(AIME24_PROMPT.split())
+    fits, too_long = ({**AIME24, "Solution": " ".join(["x"] * (n - words + 3))} for n in (400, 401))
+    path = rows(too_long, fits, too_long, AIME24)
+    prompts = load_prompts("aime24", 2, path, tokenizer=Words())
+    assert [len(prompt.split()) for prompt in prompts] == [400, words]
+    assert len(load_prompts("aime24", 4, path)) == 4, "a local file is not filtered without a tokenizer"
+
+
+def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length():
+    for dataset, pattern, result in (
+        ("addition", r"Give the answer directly: (\d{6}) \+ (\d{6}) = (\d+)", lambda a, b: a + b),
+        ("multiplication", r"Give the answer directly: (\d{6}) \* (\d{6}) = (\d+)", lambda a, b: a * b),
+    ):
+        prompts = load_prompts(dataset)
+        assert len(set(prompts)) == 10
+        for prompt in prompts:
+            a, b, c = map(int, re.fullmatch(pattern, prompt).groups())
+            assert c == result(a, b)
+        assert load_prompts(dataset, 3) == prompts[:3]
+        assert load_prompts(dataset, seed=1) != prompts
+    assert re.fullmatch(r"Give the answer directly: [1-9]\d \+ [1-9]\d = \d+", load_prompts("addition", 1, length=2)[0])
+
+
+def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
+    hub("openai/gsm8k", "test", [GSM8K, {"question": "q", "answer": "#### 1"}], config="main")
+    hub("Rowan/hellaswag", "validation", HELLASWAG)
+    assert load_prompts("gsm8k", 1) == [GSM8K_PROMPT]
+    assert load_prompts("hellaswag", 2, source="hub") == HELLASWAG_PROMPTS
+
+
+def test_hub_rows_of_aime24_are_counted_by_the_tokenizer_of_qwen(hub, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    hub("Maxwell-Jia/AIME_2024", "train", [{**AIME24, "Solution": "x " * 400}, AIME24])
+    with pytest.raises(PromptError, match="could not load aime24's tokenizer .*pass tokenizer="):
+        load_prompts("aime24", 1)
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    tokenizer.save_pretrained(tmp_path / "Qwen/Qwen2.5-1.5B-Instruct")
+    assert load_prompts("aime24", 1) == [AIME24_PROMPT]
+
+
+def test_embedded_samples_have_enough_rows_in_the_hubs_schema():
+    for dataset in ("gsm8k", "hellaswag", "aime24"):
+        prompts = load_prompts(dataset, 12, source="embedded")
+        assert len(set(prompts)) == 12
+
+
+def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
+    path = rows(GSM8K, GSM8K)
+    with pytest.warns(UserWarning, match=r"rows\.jsonl has 2 gsm8k prompts, not 10: using those"):
+        assert len(load_prompts("gsm8k", source=path)) == 2
+    path = rows(AIME24, {**AIME24, "Solution": "x " * 400})
+    with pytest.warns(UserWarning, match=r"has 1 aime24 prompts \(1 more are longer than 400 tokens\), not 5"):
+        load_prompts("aime24", source=path, tokenizer=Words())
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"question": "q"}, "rows.jsonl row 2: 'answer' is missing; a gsm8k row has the fields question, answer"),
+        ({"question": "q", "answer": 5}, "row 2: 'answer' is int; a gsm8k row has the fields question, answer"),
+        ({"question": "q", "answer": "5"}, 'rows.jsonl row 2: the answer has no "####" before its final number'),
+        ([1, 2], "rows.jsonl row 2 is not an object; a gsm8k row has the fields question, answer"),
+        ("{oops", "rows.jsonl row 2 is not JSON"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(rows, row, message):
+    with pytest.raises(PromptError, match=re.escape(message)) as raised:
+        load_prompts("gsm8k", 2, rows(GSM8K, row))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("label", ["", "2", "-1", "one", 7])
+def test_a_label_that_names_no_ending_is_refused(rows, label):
+    message = f"row 1: label {str(label)!r} is no index of its 2 endings; use a labelled split"
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_prompts("hellaswag", 1, rows({**HELLASWAG[0], "label": label}))
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        (dict(dataset="gsm8"), "unknown dataset 'gsm8'; did you mean gsm8k?"),
+        (dict(dataset="HellaSwag"), "unknown dataset 'HellaSwag'; did you mean hellaswag?"),
+        (
+            dict(dataset="zzz"),
+            "unknown dataset 'zzz'; use one of gsm8k, hellaswag, aime24, addition, multiplication",
+        ),
+        (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
+        (dict(dataset="gsm8k", n_examples="10"), "n_examples is '10'; give a whole number"),
+        (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),
+        (dict(dataset="gsm8k", source="hug"), 'unknown source "hug"; use "hub", "embedded" or the path of'),
+        (dict(dataset="gsm8k", source="no/such.jsonl"), 'no file no/such.jsonl; check the path or use source="emb'),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):
+    with pytest.raises(PromptError, match=re.escape(message)) as raised:
+        load_prompts(**asked)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_empty_source_is_refused(rows):
+    with pytest.raises(PromptError, match=r"rows\.jsonl has no gsm8k prompt; give a source with at least one"):
+        load_prompts("gsm8k", source=rows())
+    with pytest.raises(PromptError, match=r"has no aime24 prompt \(1 more are longer than 400 tokens\)"):
+        load_prompts("aime24", source=rows({**AIME24, "Solution": "x " * 400}), tokenizer=Words())
+
+
+def test_a_broken_parquet_file_is_named(rows):
+    with pytest.raises(PromptError, match=r"rows\.parquet is not a readable parquet file .*; write it again"):
+        load_prompts("gsm8k", source=rows("nonsense", name="rows.parquet"))
+
+
+def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PromptError) as raised:
+        load_prompts("gsm8k")
+    assert re.fullmatch(
+        r"could not load gsm8k \(openai/gsm8k\) from the Hub: .+; check the network and the name, "
+        r'or use source="embedded" or the path of a \.jsonl or \.parquet file',
+        str(raised.value),
+    )
