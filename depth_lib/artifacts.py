@@ -50,10 +50,10 @@ def probe_of(path: str | Path) -> tuple[str, int | None]:
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
 
-def sweep_command(path: str | Path) -> str:
-    """The make command that computes the artifact at this path."""
-    dataset_folder, out = Path(path).parent.parent, Path(path).parent.parent.parent
-    command = f"make sweep MODELS={Path(path).parent.name} DATASETS={dataset_folder.name}"
+def sweep_command(run: str | Path) -> str:
+    """The make command that computes the results of one folder `out/dataset/model`."""
+    model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
+    command = f"make sweep MODELS={model} DATASETS={dataset}"
     return command if out.name in ("", "outputs") else f"{command} OUT={out}"
 
 
@@ -119,9 +119,9 @@ def read_artifact(path: str | Path) -> dict:
         content = path.read_bytes()
     except FileNotFoundError:
         raise MissingArtifact(f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); "
-                              f"run: {sweep_command(path)}") from None
+                              f"run: {sweep_command(path.parent)}") from None
     except OSError as error:  # a lost disk or a full descriptor table says nothing about the file: leave it there
-        raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, then run again") from error
+        raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, run again") from error
     result, problem = parse(content)
     problem = problem or mismatch(probe, result)
     if problem:
@@ -129,7 +129,7 @@ def read_artifact(path: str | Path) -> dict:
             where = f"moved to {move_aside(path, 'unreadable').name}"
         except OSError as error:
             where = f"it could not be moved aside: {error.strerror}"
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path)}")
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path.parent)}")
     result.setdefault("meta", {})
     tokens_file = ARTIFACTS[probe].tokens_file
     if tokens_file and "tokens" not in result:

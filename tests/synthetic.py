@@ -1,0 +1,129 @@
+"""Made-up probe results with the shapes of real curves, for tests of what reads them."""
+
+from pathlib import Path
+
+import torch
+
+from depth_lib.artifacts import ARTIFACTS, artifact_path, save_artifact
+
+PAPER_MODELS = {
+    f"{family}{size}{ending}": layers
+    for size, layers, families in (
+        ("1.5B", 28, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-Math-", ""))),
+        ("7B", 28, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-Math-", ""))),
+        ("14B", 48, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-", ""))),
+        ("32B", 64, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-", ""))),
+    )
+    for family, ending in families
+}
+DATASETS = ("hellaswag", "gsm8k", "aime24")
+TOKENS = ["<|begin_of_text|>", *"5 + 7 + 5 + 3 + 1 + 7 = ", "2", "8"]
+
+
+def curves_with_depths(n_layers: int, cosine: int | None, kl: int | None, overlap: int | None) -> dict:
+    """A relative_contribution and a logit_lens result whose effective depths are the given ones."""
+    layers = torch.arange(n_layers)
+    cos = torch.full((n_layers,), 0.05)
+    cos[: cosine + 1 if cosine is not None else 0] = -0.05
+    divergence = torch.where(layers < (n_layers if kl is None else kl), 10.0, 1.0)
+    shared = torch.where(layers < (n_layers if overlap is None else overlap), 0.1, 0.6)
+    contribution = {key: cos.clone() for key in ("att_cos", "mlp_cos", "layer_cos")}
+    contribution |= {key: torch.full((n_layers,), 0.2) for key in ("rc_att", "rc_mlp", "rc_layer")}
+    return {"relative_contribution": contribution,
+            "logit_lens": {"res_kl_divs": divergence, "res_overlaps": shared}}
+
+
+def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tokens: list[str] | None = None) -> dict:
+    """One probe's result with every key, per-prompt sums included."""
+    draw = torch.Generator().manual_seed(seed)
+    return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
+
+
+def write_run(out: Path, dataset: str, model: str, n_layers: int, probes=tuple(ARTIFACTS), n_examples: int = 10,
+              seed: int = 0, papers_keys_only: bool = False) -> list[Path]:
+    """Write one model × dataset; `papers_keys_only` as the papers' scripts would have: no meta, no per-prompt sums."""
+    paths = []
+    for i, probe in enumerate(probes):
+        result = result_of(probe, n_layers, n_examples, seed + i)
+        path = artifact_path(out, dataset, model, probe, n_examples)
+        if papers_keys_only:
+            write_as_the_papers(path, probe, result)
+        else:
+            save_artifact(path, result, {"model_id": f"nobody/{model}", "dataset": dataset, "n_examples": n_examples})
+        paths.append(path)
+    return paths
+
+
+def write_as_the_papers(path: Path, probe: str, result: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = ARTIFACTS[probe]
+    torch.save({key: result[key] for key in schema.required}, path)
+    if schema.tokens_file:
+        name = schema.tokens_file.format(n=path.stem.split("_")[-1].removesuffix("exps"))
+        path.with_name(name).write_text("".join(f"{token}\n" for token in result["tokens"]))
+
+
+def _per_prompt(means: dict, n_prompts: int, draw: torch.Generator) -> dict:
+    """Per-prompt sums over tokens whose pooled mean is near `means`, and the pooled means themselves."""
+    n_tokens = torch.randint(40, 200, (n_prompts,), generator=draw).float()
+    sums = {}
+    for key, mean in means.items():
+        noise = torch.randn(n_prompts, len(mean), generator=draw) * 0.1 * mean.abs().mean()
+        sums[f"{key}_sums"] = (mean + noise) * n_tokens[:, None]
+    pooled = {key: sums[f"{key}_sums"].sum(0) / n_tokens.sum() for key in means}
+    return pooled | sums | {"n_tokens": n_tokens}
+
+
+def _relative_contribution(n_layers, n_prompts, tokens, draw) -> dict:
+    depth = torch.linspace(0, 1, n_layers)
+    wave = 0.06 * (depth - 0.25) * (depth - 0.62) * 4 - 0.005
+    means = {f"{key}_cos": wave * scale + 0.004 * torch.randn(n_layers, generator=draw)
+             for key, scale in (("att", 0.7), ("mlp", 1.2), ("layer", 1.0))}
+    size = 0.15 + 0.9 * (-12 * depth).exp()
+    means |= {f"rc_{key}": size * scale * (1 + 0.2 * torch.rand(n_layers, generator=draw))
+              for key, scale in (("att", 0.6), ("mlp", 0.9), ("layer", 1.2))}
+    means |= {"io_cos": 1 - 0.3 * (-8 * depth).exp() - 0.02, "norm_att": 5 + 20 * depth, "norm_mlp": 8 + 40 * depth,
+              "norm_residual": torch.linspace(10, 300, n_layers + 1)}
+    return _per_prompt(means, n_prompts, draw)
+
+
+def _layer_effects(n_layers, n_prompts, tokens, draw) -> dict:
+    skipped, affected = torch.meshgrid(torch.arange(n_layers), torch.arange(n_layers), indexing="ij")
+    early = torch.sigmoid((0.5 * n_layers - skipped) / (0.08 * n_layers))
+    result = {}
+    for mode in ("future", "all"):
+        effect = early * torch.sigmoid((affected - 0.3 * n_layers) / (0.1 * n_layers)) + 0.15
+        effect = effect * (0.7 + 0.6 * torch.rand(n_prompts, n_layers, n_layers, generator=draw))
+        out = (early[:, :1] + 0.1) * (0.5 + torch.rand(n_prompts, n_layers, 1, generator=draw))
+        effect = effect.triu(1)
+        if mode == "all":
+            effect = effect + torch.eye(n_layers)
+        result |= {f"max_{mode}_layer_by_prompt": effect, f"max_{mode}_layer": effect.amax(0),
+                   f"max_{mode}_out_by_prompt": out, f"max_{mode}_out": out.amax(0)}
+    return result
+
+
+def _logit_lens(n_layers, n_prompts, tokens, draw) -> dict:
+    depth = torch.linspace(0, 1, n_layers)
+    rise = torch.sigmoid((depth - 0.88) / 0.05)
+    means = {"res_kl_divs": 0.3 + 15 * torch.sigmoid((0.8 - depth) / 0.06) * (1 - 0.1 * depth),
+             "res_overlaps": 0.8 * rise, "res_top1": 0.9 * rise, "res_mrr": 0.02 + 0.9 * rise}
+    return _per_prompt(means, n_prompts, draw)
+
+
+def _residual_erasure(n_layers, n_prompts, tokens, draw) -> dict:
+    layer, token = torch.meshgrid(torch.arange(n_layers + 1), torch.arange(len(tokens)), indexing="ij")
+    stair = n_layers * (0.2 + 0.6 * token / len(tokens))
+    effect = 1.2 * torch.sigmoid((stair - layer) / 1.5) * (0.4 + 0.6 * torch.rand(len(tokens), generator=draw))
+    effect[:, -2] = 1.0
+    effect[:, -1] = 0.0
+    return {"erasure_effect": effect, "tokens": list(tokens)}
+
+
+def _integrated_gradients(n_layers, n_prompts, tokens, draw) -> dict:
+    fade = torch.linspace(1, 0.05, n_layers)[:, None]
+    igrads = 0.3 * fade * torch.randn(n_layers, len(tokens), generator=draw)
+    igrads[:, 0] *= 6
+    igrads[:, -2] = 0.4
+    igrads[:, -1] = 0.0
+    return {"igrads": igrads, "completeness": 1e-4 * torch.randn(n_layers, generator=draw), "tokens": list(tokens)}
