@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from depth_lib.embedded import prompts_path
+
 # The pair that residual erasure and integrated gradients look at.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
 ANSWER = "28"
 
-EMBEDDED = Path(__file__).parent / "embedded" / "prompts"
 # The papers count aime24's tokens with this one whatever model is probed, so that all models see the same prompts.
 LENGTH_TOKENIZER = "Qwen/Qwen2.5-1.5B-Instruct"
 
@@ -152,7 +153,7 @@ def _write(spec: Dataset, dataset: str, where: str, row: dict) -> str:
 def _rows(dataset: str, source: str | Path) -> tuple[str, Iterator[tuple[int, dict]]]:
     if source == "hub":
         return DATASETS[dataset].repo, enumerate(_hub_rows(dataset), 1)
-    path = EMBEDDED / f"{dataset}.jsonl" if source == "embedded" else Path(source)
+    path = prompts_path(dataset) if source == "embedded" else Path(source)
     if path.suffix not in (".jsonl", ".parquet"):
         raise PromptError(f'unknown source "{source}"; use "hub", "embedded" or the path of a .jsonl or .parquet file')
     if not path.is_file():

@@ -1,0 +1,132 @@
+"""The params files that ship, and what is said of files that do not fit."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from depth_lib import params
+from depth_lib.embedded import TOYS
+from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
+from depth_lib.prompts import DATASETS, DRAWN
+from depth_lib.schemas import ARTIFACTS
+
+SHIPPED = sorted(params.PARAMS.glob("*/**/*.yaml"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def one(text, name="params.yaml"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return one
+
+
+def test_every_shipped_file_fits_and_a_run_knows_all_but_where_it_writes():
+    assert len(SHIPPED) >= 12 + 4 + 3 + 3
+    for model in params.PARAMS.glob("models/*/*.yaml"):
+        for dataset in params.PARAMS.glob("datasets/*.yaml"):
+            run = load_params(dataset, model)
+            assert set(PARAMETERS) - set(run) <= {"OUT", "SOURCE"}
+            assert "SOURCE" in run or run["DATASET"] in DRAWN
+
+
+def test_the_papers_twelve_models_are_known_with_eight_bit_weights_and_bfloat16_compute():
+    files = sorted(params.PARAMS.glob("models/paper/*.yaml"))
+    assert len(files) == 12
+    for path in files:
+        model = load_params(path)
+        owner = "deepseek-ai" if path.stem.startswith("DeepSeek") else "Qwen"
+        assert model["MODEL_ID"] == f"{owner}/{path.stem}"
+        assert (model["QUANTIZATION"], model["DTYPE"], model["REMOTE"]) == ("8bit", "bfloat16", False)
+
+
+def test_ndif_models_run_remotely_and_toys_here_on_embedded_prompts():
+    ndif = [load_params(path) for path in params.PARAMS.glob("models/ndif/*.yaml")]
+    assert {model["MODEL_ID"] for model in ndif} == {
+        f"meta-llama/Llama-3.1-{size}" for size in ("8B", "70B", "405B", "70B-Instruct")
+    }
+    assert all(model["REMOTE"] is True for model in ndif)
+    demo = {path.stem: load_params(path) for path in params.PARAMS.glob("models/demo/*.yaml")}
+    assert set(demo) == set(TOYS)
+    for model in demo.values():
+        assert (model["DTYPE"], model["REMOTE"], model["SOURCE"]) == ("float32", False, "embedded")
+
+
+def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywhere():
+    for path in params.PARAMS.glob("datasets/*.yaml"):
+        everywhere = ["relative_contribution", "layer_effects", "logit_lens"]
+        once = ["residual_erasure", "integrated_gradients"] if path.stem == "gsm8k" else []
+        assert load_params(path)["PROBES"] == everywhere + once
+        assert load_params(path)["N_EXAMPLES"] == (5 if path.stem == "aime24" else 10)
+
+
+def test_the_allowed_names_are_those_the_package_knows():
+    assert PARAMETERS["PROBES"].allowed == tuple(ARTIFACTS)
+    assert PARAMETERS["DATASET"].allowed == (*DATASETS, *DRAWN)
+
+
+def test_a_later_file_overrides_an_earlier_one(write):
+    first = write("SOURCE: hub\nSEED: 1", "a.yaml")
+    assert load_params(first, write("SOURCE: embedded", "b.yaml")) == {"SOURCE": "embedded", "SEED": 1}
+    assert load_params(write("# nothing set\n")) == {}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("MODLE: x", "params.yaml: unknown key MODLE; did you mean MODEL?"),
+        ("dtype: float32", "params.yaml: unknown key dtype; did you mean DTYPE?"),
+        ("xyz: 1", f"params.yaml: unknown key xyz; the keys are {', '.join(PARAMETERS)}"),
+        ("DTYPE: bf16", 'DTYPE "bf16" is not known; did you mean bfloat16? use "bfloat16", "float16",'),
+        ("QUANTIZATION: 8-bit", 'QUANTIZATION "8-bit" is not known; did you mean 8bit? use "8bit", "4bit", null'),
+        ("QUANTIZATION: 8", "QUANTIZATION is 8 (whole number); use text or null: what the weights are held in"),
+        ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten" (text); use whole number: number of prompts, at least 1'),
+        ("N_EXAMPLES: true", "N_EXAMPLES is true (true or false); use whole number"),
+        ("N_EXAMPLES: 0", "N_EXAMPLES is 0; use number of prompts, at least 1"),
+        ("REVISION: 1234567", "REVISION is 1234567 (whole number); use text or null"),
+        ("REMOTE: 1", "REMOTE is 1 (whole number); use true or false or text"),
+        ("PROBES: logit_lens", 'PROBES is "logit_lens" (text); use list: which probes run'),
+        ("PROBES: [logit_lens, logitlens]", 'PROBES "logitlens" is not known; did you mean logit_lens?'),
+        ("DATASET: gsm", 'DATASET "gsm" is not known; did you mean gsm8k?'),
+        ("MODEL: other", 'params.yaml: MODEL is "other"; name the file other.yaml'),
+        ('MODEL_ID: ""', "MODEL_ID is empty; use Hub id, local folder or embedded toy"),
+        ("just words", "params.yaml: is text; write one KEY: value a line"),
+        ("MODEL: [", "params.yaml: cannot be read as YAML"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_what_would(write, text, message):
+    with pytest.raises(ParamsError, match=re.escape(message)) as raised:
+        load_params(write(text))
+    assert str(raised.value).startswith(str(write(text)))
+    assert all(".yaml: " in line for line in str(raised.value).splitlines())
+
+
+def test_all_problems_of_all_files_are_listed_at_once(write):
+    one, two = write("MODLE: x\nN_EXAMPLES: 0", "one.yaml"), write("DTYPE: int8", "two.yaml")
+    with pytest.raises(ParamsError) as raised:
+        load_params(one, two, "no/such.yaml")
+    lines = str(raised.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [str(one), str(one), str(two), "no/such.yaml"]
+
+
+def test_a_registry_name_is_found_in_whatever_set_it_is():
+    assert find_model("Qwen2.5-Math-7B")["MODEL_ID"] == "Qwen/Qwen2.5-Math-7B"
+    assert find_model("Llama-3.1-70B")["REMOTE"] is True
+    assert find_model("Qwen/Qwen2.5-Math-7B") is None
+    assert find_model("../datasets/gsm8k") is None
+    assert registry_names() == sorted(path.stem for path in SHIPPED if "models" in path.parts)
+
+
+def test_the_command_checks_files_without_loading_torch(write):
+    good = subprocess.run(
+        [sys.executable, "-X", "importtime", params.__file__, *SHIPPED], capture_output=True, text=True
+    )
+    assert good.returncode == 0 and good.stdout == ""
+    assert not re.search(r"\| +(torch|nnsight|transformers)$", good.stderr, re.MULTILINE)
+    bad = subprocess.run([sys.executable, params.__file__, write("MODLE: x")], capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert Path(bad.stderr.split(": ")[0]).name == "params.yaml" and "did you mean MODEL?" in bad.stderr
