@@ -1,0 +1,21 @@
+"""Toy checkpoints and sample prompts that ship with the package."""
+
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TOYS = ("toy-4l", "toy-8l", "toy-16l")
+DATASETS = ("gsm8k", "hellaswag", "aime24")
+
+
+def toy_path(name: str) -> Path:
+    """Checkpoint folder of the toy `name`; ValueError for a name that is not in `TOYS`."""
+    if name not in TOYS:
+        raise ValueError(f"unknown toy model {name!r}; choose one of {', '.join(TOYS)}")
+    return HERE / name
+
+
+def prompts_path(dataset: str) -> Path:
+    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `DATASETS`."""
+    if dataset not in DATASETS:
+        raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(DATASETS)}")
+    return HERE / "prompts" / f"{dataset}.jsonl"
