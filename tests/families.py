@@ -182,6 +182,21 @@ def randomise(model):
             weight.normal_(std=1.2 / math.sqrt(inputs))
 
 
+# the last projections of attention and MLP: what they write is what is added, before any norm or scale
+WRITERS = {"o_proj", "out_proj", "dense", "c_proj", "down_proj", "down_proj_bias", "fc2", "fc_out", "dense_4h_to_h"}
+
+
+@torch.no_grad()
+def make_identity(model, blocks):
+    """Turns `blocks` into the identity in place, by zeroing all that writes to the residual stream; returns `model`."""
+    for path, weight in model.named_parameters():
+        steps = path.split(".")
+        index = next((int(step) for step in steps if step.isdigit()), None)
+        if index in blocks and WRITERS & set(steps):
+            weight.zero_()
+    return model
+
+
 def save_family(name, folder, tokenizer=None, dtype=torch.float32):
     """Writes the model of family `name` and a tokenizer to `folder`, a checkpoint as a user would have it."""
     folder = Path(folder)

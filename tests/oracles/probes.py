@@ -124,9 +124,10 @@ def logit_lens(model, prompts):
 def answer_span(tokenizer, question, answer):
     """(input ids of question + answer, first and last + 1 of the tokens that spell any of the answer's characters)."""
     encoded = tokenizer(question + answer, return_offsets_mapping=True)
-    spelling = [
-        i for i, (start, stop) in enumerate(encoded["offset_mapping"]) if stop > start and stop > len(question)
-    ]
+    offsets = encoded["offset_mapping"]
+    spelling = [i for i, (start, stop) in enumerate(offsets) if stop > start and stop > len(question)]
+    if spelling[0] == 0:
+        raise ValueError("nothing stands before the answer, so nothing predicts it")
     return encoded["input_ids"], (spelling[0], spelling[-1] + 1)
 
 

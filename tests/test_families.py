@@ -1,0 +1,48 @@
+"""The tiny models show what they are made to show, and load from disk as a user's would."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.families import FAMILIES, build, save_family
+from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer, merging_tokenizer
+
+every_family = pytest.mark.parametrize("name", FAMILIES)
+INPUT_IDS = torch.randint(4, VOCABULARY_SIZE, (1, 13), generator=torch.Generator().manual_seed(0))
+TEXT = "5 + 7 = 12, isn't it?\n  The 28"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small are several times slower on more threads when the machine has other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@every_family
+def test_no_norm_bias_or_scale_can_be_forgotten_unseen(name):
+    model = build(name)
+    logits = model(INPUT_IDS).logits
+    for path, weight in model.named_parameters():
+        softmax_ignores = path.endswith("k_proj.bias") and model.config.model_type == "opt"  # shifts all scores alike
+        if weight.ndim > 1 or softmax_ignores:
+            continue
+        kept = weight.clone()
+        weight.fill_(1 if weight.min() > 0 else 0)  # only the weights of norms around 1 are drawn positive
+        change = (model(INPUT_IDS).logits - logits).abs().max()
+        weight.copy_(kept)
+        assert change > 1e-4 * logits.abs().max(), path
+
+
+@every_family
+def test_a_saved_family_loads_as_the_same_model_with_the_same_tokenizer(name, tmp_path):
+    save_family(name, tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(INPUT_IDS).logits, build(name)(INPUT_IDS).logits)
+    assert AutoTokenizer.from_pretrained(tmp_path)(TEXT).input_ids == char_tokenizer()(TEXT).input_ids
+
+
+def test_the_merging_tokenizer_counts_an_answer_differently_alone_and_in_its_sentence():
+    assert len(merging_tokenizer()("28").input_ids) == 1

@@ -1,0 +1,231 @@
+"""The oracles hold the axioms that define the probes, for every family: only then are they worth comparing with."""
+
+import pytest
+import torch
+from torch.distributions import Categorical, kl_divergence
+
+from tests import oracles
+from tests.families import FAMILIES, REFUSED, L, build, make_identity
+from tests.oracles.streams import places
+from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer, merging_tokenizer
+
+every_family = pytest.mark.parametrize("name", FAMILIES)
+EXACT = {"rtol": 0, "atol": 1e-6}
+QUESTION, ANSWER = "5 + 7 + 5 + 3 + 1 + 7 = ", "28"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small are several times slower on more threads when the machine has other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def prompt(T, seed=0):
+    return torch.randint(4, VOCABULARY_SIZE, (T,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def identity_errors(model, input_ids):
+    """Identity 1, relative, worst block and token; identity 2, relative to the largest logit."""
+    h, a, m, logits = oracles.residuals(model, input_ids)
+    added = (h[:-1] + a + m - h[1:]).norm(dim=-1) / h[1:].norm(dim=-1)
+    unembedded = (oracles.lens(model, h[-1]) - logits).abs().max() / logits.abs().max()
+    return added.max().item(), unembedded.item()
+
+
+@every_family
+def test_contributions_add_up_and_the_lens_of_the_last_residual_is_the_models_output(name):
+    model = build(name)
+    for T in (1, 2, 13, 60):
+        assert max(identity_errors(model, prompt(T))) < 1e-5
+    assert max(identity_errors(oracles.in_float64(model), prompt(13))) < 1e-12
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_normalised_residual_stream_breaks_the_first_identity(name):
+    assert identity_errors(build(name), prompt(13))[0] > 0.1
+
+
+@pytest.mark.parametrize("name", ["olmo2", "olmo3", "gemma2", "gemma3_text", "glm4", "granite", "bloom"])
+def test_outputs_of_the_modules_themselves_are_not_what_these_families_add(name):
+    model, kept = build(name), []
+    block = places(model)[0][1]
+    attention = block.self_attention if name == "bloom" else block.self_attn
+    attention.register_forward_hook(lambda _, args, output: kept.append(output[0][0]))
+    a = oracles.residuals(model, prompt(13))[1][1]
+    assert (kept[0] - a).norm() > 0.1 * a.norm()
+
+
+@every_family
+def test_float64_copy_computes_what_the_float32_model_computes(name):
+    model, input_ids = build(name), torch.tensor([prompt(13)])
+    copied = oracles.in_float64(model)(input_ids).logits
+    assert copied.dtype == torch.float64
+    torch.testing.assert_close(model(input_ids).logits.double(), copied, rtol=1e-4, atol=1e-4)
+
+
+@every_family
+def test_identity_blocks_contribute_nothing_and_affect_nothing(name):
+    model, prompts = make_identity(build(name, n_blocks=3), [2]), [prompt(4), prompt(13)]
+    contribution, lens = oracles.relative_contribution(model, prompts), oracles.logit_lens(model, prompts)
+    for key in ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos"):
+        assert contribution[key][2] == 0
+        assert contribution[key][:2].count_nonzero() == 2
+    torch.testing.assert_close(contribution["io_cos"][2], torch.tensor(1.0))
+    torch.testing.assert_close(lens["res_kl_divs"][2], torch.tensor(0.0), **EXACT)
+    assert lens["res_kl_divs"][:2].min() > 0.01
+    for key in ("res_overlaps", "top1_agreement", "reciprocal_rank"):
+        torch.testing.assert_close(lens[key][2], torch.tensor(1.0))
+    effects = oracles.layer_effects(model, prompts, "all") | oracles.layer_effects(model, prompts, "future")
+    for mode in ("future", "all"):
+        assert effects[f"max_{mode}_layer"][:, 2].count_nonzero() == 0
+        assert effects[f"max_{mode}_layer"][0, 1] > 0.01
+        torch.testing.assert_close(effects[f"max_{mode}_out"][2, 0], torch.tensor(0.0), **EXACT)
+    assert effects["max_all_out"][:2].min() > 0.001
+    assert effects["max_future_out"][0] > 0.001
+    torch.testing.assert_close(effects["max_future_out"][1, 0], torch.tensor(0.0), **EXACT)  # nobody reads it later
+
+
+@every_family
+def test_skipping_a_block_removes_all_of_its_contribution_and_nothing_before_it(name):
+    model, prompts, n = build(name, n_blocks=3), [prompt(13)], 3
+    effects = oracles.layer_effects(model, prompts, "all")["max_all_layer"]
+    torch.testing.assert_close(effects.diagonal(), torch.ones(n))
+    assert effects.tril(-1).count_nonzero() == 0
+    assert effects.triu(1).count_nonzero() == n * (n - 1) / 2
+    future = oracles.layer_effects(model, prompts, "future")["max_future_layer"]
+    torch.testing.assert_close(future.tril(), torch.zeros(n, n), **EXACT)  # block s reads the same at tokens >= t
+    assert future.triu(1).count_nonzero() == n * (n - 1) / 2
+
+
+@every_family
+def test_erasing_the_last_token_changes_no_earlier_prediction(name):
+    model, input_ids, span = build(name, n_blocks=2), prompt(7), (4, 7)
+    effect = oracles.residual_erasure(model, input_ids, span, [prompt(5, 1), prompt(7, 2)])["erasure_effect"]
+    assert effect.shape == (3, 7)
+    torch.testing.assert_close(effect[:, -1], torch.zeros(3), **EXACT)
+    torch.testing.assert_close(effect[2, :3], torch.zeros(3), **EXACT)
+    assert effect[0, :6].min() > 1e-5
+
+
+def test_erasing_the_last_residual_puts_the_lens_of_the_mean_in_place_of_the_prediction():
+    model, input_ids, baseline = build("llama"), prompt(9), [prompt(5, 1), prompt(7, 2)]
+    effect = oracles.residual_erasure(model, input_ids, (6, 9), baseline)["erasure_effect"]
+    total = sum(oracles.residuals(model, ids)[0][L].sum(dim=0) for ids in baseline)
+    y_erased = oracles.lens(model, total / 12).softmax(-1)
+    y = model(torch.tensor([input_ids])).logits[0].softmax(-1)
+    torch.testing.assert_close(effect[L, 5:8], (y[5:8] - y_erased).norm(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "skipped", "measured"), [("all", range(1, 6), range(6)), ("future", [1, 2], [3, 4, 5])]
+)
+def test_a_skipped_block_hands_its_input_on_at_the_skipped_tokens_only(mode, skipped, measured):
+    model, short, input_ids = build("gpt2"), build("gpt2"), prompt(6)
+    h = oracles.residuals(model, input_ids)[0]
+    skip = torch.tensor([i in skipped for i in range(6)])[:, None]
+    short.transformer.h[1].forward = lambda x, *_, **__: torch.where(skip, x, h[2])
+    h_bar = oracles.residuals(short, input_ids)[0]
+    c, c_bar = h[1:] - h[:-1], h_bar[1:] - h_bar[:-1]
+    change = (c - c_bar).norm(dim=-1) / c.norm(dim=-1)
+    y, y_bar = (oracles.lens(model, x[L]).softmax(-1) for x in (h, h_bar))
+    effects = oracles.layer_effects(model, [input_ids], mode, positions=[[3]])
+    torch.testing.assert_close(effects[f"max_{mode}_layer"][1], change[:, list(measured)].amax(dim=1))
+    torch.testing.assert_close(effects[f"max_{mode}_out"][1, 0], (y - y_bar).norm(dim=-1)[list(measured)].max())
+
+
+@every_family
+def test_the_mlp_of_a_parallel_block_and_of_no_other_ignores_the_attention_beside_it(name):
+    model = build(name, n_blocks=1)
+    m = oracles.residuals(model, prompt(5))[2]
+    (block,), attention, _, _ = places(model)
+    block.get_submodule(attention).register_forward_hook(
+        lambda _, args, output: (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
+    )
+    assert oracles.is_parallel(model) == torch.allclose(oracles.residuals(model, prompt(5))[2], m)
+
+
+def test_contributions_are_pooled_over_the_tokens_of_all_prompts():
+    model, prompts = build("gpt_neox"), [prompt(3), prompt(9, seed=1)]
+    streams = [oracles.residuals(model, input_ids) for input_ids in prompts]
+    h, a, m = (torch.cat([stream[i] for stream in streams], dim=1) for i in range(3))
+    found = oracles.relative_contribution(model, prompts)
+    torch.testing.assert_close(found["rc_mlp"], (m.norm(dim=-1) / h[:-1].norm(dim=-1)).mean(dim=1))
+    torch.testing.assert_close(found["norm_residual"], h.norm(dim=-1).mean(dim=1))
+    cosines = ((a + m) * h[:-1]).sum(dim=-1) / ((a + m).norm(dim=-1) * h[:-1].norm(dim=-1))
+    torch.testing.assert_close(found["layer_cos"], cosines.mean(dim=1))
+
+
+def test_the_lens_divergence_is_from_the_lens_to_the_output():
+    model, prompts = build("gemma2"), [prompt(3), prompt(9, seed=1)]
+    divergences, ranks = [], []
+    for input_ids in prompts:
+        h, _, _, logits = oracles.residuals(model, input_ids)
+        p, y = Categorical(logits=oracles.lens(model, h[1])), Categorical(logits=logits)
+        divergences.append(kl_divergence(p, y))
+        ranks += [
+            order.tolist().index(top) + 1
+            for order, top in zip(p.logits.argsort(descending=True), logits.argmax(-1), strict=True)
+        ]
+    found = oracles.logit_lens(model, prompts)
+    torch.testing.assert_close(found["res_kl_divs"][1], torch.cat(divergences).mean())
+    torch.testing.assert_close(found["reciprocal_rank"][1], torch.tensor([1 / rank for rank in ranks]).mean())
+    torch.testing.assert_close(found["top1_agreement"][1], torch.tensor([float(rank == 1) for rank in ranks]).mean())
+
+
+def without_jumps_and_kinks(model):
+    """`model` with all experts in use and no ReLU.
+
+    Along the path top-k routing makes F jump, which its gradient cannot see, and a ReLU makes the gradient jump, on
+    which Gauss nodes converge too slowly to be told from an error.
+    """
+    for module in model.modules():
+        if hasattr(module, "top_k"):
+            module.top_k = 4
+        if isinstance(getattr(module, "activation_fn", None), torch.nn.ReLU):
+            module.activation_fn = torch.nn.GELU()
+    return model
+
+
+@every_family
+def test_integrated_gradients_sum_to_the_change_of_f(name):
+    model, input_ids, span = oracles.in_float64(build(name, n_blocks=3)), prompt(7), (5, 7)
+    for layer, smooth in ((2, model), (0, without_jumps_and_kinks(model))):
+        found = oracles.integrated_gradients(smooth, input_ids, span, nodes=24, layers=[layer])
+        change = found["igrads"].sum(dim=1)[layer] - found["completeness"][layer]
+        assert change.abs() > 1e-5
+        assert found["completeness"][layer].abs() < 1e-3 * change.abs() + 1e-6
+
+
+def test_the_two_quadratures_agree_the_more_the_finer_the_steps():
+    model, input_ids, span = oracles.in_float64(build("qwen2", n_blocks=2)), prompt(7), (5, 7)
+    gauss = oracles.integrated_gradients(model, input_ids, span, nodes=32)["igrads"]
+    errors = [
+        (oracles.integrated_gradients(model, input_ids, span, "riemann", n)["igrads"] - gauss).norm() for n in (32, 128)
+    ]
+    assert errors[1] < errors[0] / 3.5  # a left-end rule is of first order
+    assert errors[1] < 0.05 * gauss.norm()
+
+
+def test_positions_are_drawn_by_one_generator_through_all_prompts():
+    assert oracles.effect_positions([60, 12, 40, 13]) == [[32, 40, 16, 48], [], [24, 16, 32, 8], [8]]
+    with pytest.raises(ValueError, match="13 tokens"):
+        oracles.layer_effects(build("llama"), [prompt(12)], "future")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "spelled"),
+    [(char_tokenizer(), ["2", "8"]), (char_tokenizer(bos=False), ["2", "8"]), (merging_tokenizer(), [" 2", "8"])],
+)
+def test_an_answer_is_all_the_tokens_that_spell_any_of_it(tokenizer, spelled):
+    input_ids, (start, stop) = oracles.answer_span(tokenizer, QUESTION, ANSWER)
+    assert stop == len(input_ids)
+    assert [tokenizer.decode([i]) for i in input_ids[start:stop]] == spelled
+
+
+def test_an_answer_that_nothing_precedes_is_refused():
+    with pytest.raises(ValueError, match="nothing predicts it"):
+        oracles.answer_span(char_tokenizer(bos=False), "", ANSWER)
