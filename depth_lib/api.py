@@ -1,0 +1,166 @@
+"""The five probes as people call them: plain strings in, a dict of CPU float32 tensors out."""
+
+import random
+import warnings
+
+import torch
+
+from . import probes
+from .architectures import describe
+from .session import run, run_in_parts
+
+BUDGET = 8192  # tokens in one forward pass
+
+
+def relative_contribution(llm, prompts, remote=False):
+    """How much each block adds to the residual stream, and in which direction.
+
+    rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
+    pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
+
+    prompts: list of strings. Returns float32 `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`,
+    `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; for intervals the sums over each prompt's tokens
+    `<key>_sums` [P, L] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
+    Source: Csordás et al. 2025 (arXiv 2505.13898), section 3.1.
+    """
+    ids = tokenize(llm, prompts)
+    parts = run_in_parts(probes.relative_contribution, llm, describe(llm), ids, remote=remote, label="contribution")
+    return _pool(parts)
+
+
+def logit_lens(llm, prompts, remote=False):
+    """What the model would predict if it stopped before block l, against what it predicts.
+
+    With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
+    agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens.
+
+    prompts: list of strings. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads
+    the input of block l), `<key>_sums` [P, L] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
+    Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064).
+    """
+    ids = tokenize(llm, prompts)
+    return _pool(run_in_parts(probes.logit_lens, llm, describe(llm), ids, remote=remote, label="logit lens"))
+
+
+def layer_effects(llm, prompts, mode="future", remote=False):
+    """What skipping block s does to every later block and to the output.
+
+    effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
+    on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future": up to
+    4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped and every token measured.
+
+    prompts: list of strings. Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
+    `max_<mode>_out` [L, 1], and the same for each prompt as `<key>_by_prompt` [P, …]. A prompt too short for a
+    position (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode, a
+    prompt without tokens, or if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
+    """
+    if mode not in ("future", "all"):
+        raise ValueError(f'mode {mode!r} is not known; use "future" or "all".')
+    ids = tokenize(llm, prompts)
+    work = list(zip(ids, future_positions([len(x) for x in ids]) if mode == "future" else [None] * len(ids)))
+    if mode == "future":
+        short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
+        if len(short) == len(work):
+            raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
+        if short:
+            warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=2)
+        work = [(x, t) for x, t in work if t]
+    parts = run_in_parts(
+        probes.layer_effects, llm, describe(llm), work, BUDGET, remote=remote, label=f"layer effects, {mode}"
+    )
+    effects = torch.cat([part["effects"] for part in parts])
+    outputs = torch.cat([part["outputs"] for part in parts])
+    return {
+        f"max_{mode}_layer": effects.amax(0),
+        f"max_{mode}_out": outputs.amax(0),
+        f"max_{mode}_layer_by_prompt": effects,
+        f"max_{mode}_out_by_prompt": outputs,
+    }
+
+
+def residual_erasure(llm, question, answer, baseline_prompts, remote=False):
+    """Until which block each token's residual is needed for the answer.
+
+    erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
+    by u_l, the mean of h_l over all tokens of the baseline prompts.
+
+    question, answer: strings, tokenised together; baseline_prompts: list of strings. Returns float32 `erasure_effect`
+    [L + 1, T] (row 0: embeddings, row l: output of block l − 1) and `tokens`, T strings. Raises ValueError if the
+    answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
+    """
+    ids, places, tokens = answer_span(llm, question, answer)
+    baseline = tokenize(llm, baseline_prompts)
+    result = run(probes.residual_erasure, llm, describe(llm), ids, places, baseline, BUDGET, remote=remote)
+    return {**result, "tokens": tokens}
+
+
+def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False, tolerance=1e-3):
+    """Which tokens' residuals, at which depth, the answer's probability comes from.
+
+    igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] dr along b + r (h − b), with h the output of block l, b its mean
+    over the sequence and F the summed probability of the answer's true tokens.
+
+    question, answer: strings, tokenised together; quadrature: "gauss" (nodes doubled until |completeness| ≤ tolerance ·
+    |F(h) − F(b)|) or "riemann" (256 left-end steps, as the papers). Returns float32 `igrads` [L, T], `completeness` =
+    Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises
+    ValueError for an unknown quadrature or if the answer has no token of its own.
+    Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4.
+    """
+    if quadrature not in ("gauss", "riemann"):
+        raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss" or "riemann".')
+    ids, places, tokens = answer_span(llm, question, answer)
+    arch = describe(llm)
+    layers = list(range(arch["n_layers"]))
+    result = run(
+        probes.integrated_gradients, llm, arch, ids, places, quadrature, tolerance, layers, BUDGET, remote=remote
+    )
+    return {**result, "tokens": tokens}
+
+
+def tokenize(llm, prompts):
+    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for nothing to measure."""
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if not prompts:
+        raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
+    ids = [llm.tokenizer(prompt)["input_ids"] for prompt in prompts]
+    for p, x in enumerate(ids):
+        if not x:
+            raise ValueError(f"prompt {p} ({prompts[p]!r}) has no tokens; leave it out.")
+    return ids
+
+
+def future_positions(lengths):
+    """The positions t of every prompt: the first 4 of range(8, T − 4, 8) after one shuffle by one Random(123)."""
+    draw = random.Random(123)
+    positions = []
+    for n_tokens in lengths:
+        candidates = list(range(8, n_tokens - 4, 8))
+        draw.shuffle(candidates)
+        positions.append(candidates[:4])
+    return positions
+
+
+def answer_span(llm, question, answer):
+    """Token ids of question + answer, the places of the answer's tokens, and the tokens as strings.
+
+    The answer's tokens are those whose characters overlap the answer in the string tokenised once.
+    """
+    if not llm.tokenizer.is_fast:
+        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
+    encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
+    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    places = [i for i, (start, end) in enumerate(offsets) if end > start and end > len(question)]
+    if not answer.strip() or not places:
+        raise ValueError(f"the answer {answer!r} has no token of its own in {question + answer!r}; give a visible answer.")
+    if places[0] == 0:
+        raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
+    return ids, places, [llm.tokenizer.decode([i]) for i in ids]
+
+
+def _pool(parts):
+    """Token-pooled means Σ sums / Σ tokens beside the per-prompt sums they come from."""
+    sums = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    n_tokens = sums["n_tokens"].sum()
+    means = {key.removesuffix("_sums"): value.sum(0) / n_tokens for key, value in sums.items() if key != "n_tokens"}
+    return {**means, **sums}

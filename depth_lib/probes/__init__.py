@@ -1,0 +1,9 @@
+"""The five probes as they run where the model is: here, or on a server. They import torch and one another, nothing else."""
+
+from .integrated_gradients import integrated_gradients
+from .layer_effects import layer_effects
+from .logit_lens import logit_lens
+from .relative_contribution import relative_contribution
+from .residual_erasure import residual_erasure
+
+__all__ = ["integrated_gradients", "layer_effects", "logit_lens", "relative_contribution", "residual_erasure"]

@@ -1,0 +1,75 @@
+"""Reading and steering the residual stream inside a trace. Everything here runs where the model is."""
+
+import torch
+
+
+def first(output):
+    """The hidden states of a module that returns them alone or in front of a tuple."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def inputs(ids, positions=None, mask=None, batch=1):
+    """Model inputs for one sequence of token ids [T]; no cache, since nothing is generated."""
+    encoding = {"input_ids": torch.tensor(ids).expand(batch, -1)}
+    if mask is not None:
+        encoding["attention_mask"] = mask
+        encoding["position_ids"] = torch.tensor(positions).expand(batch, -1)
+    return encoding
+
+
+def start_at(llm, arch, l, h):
+    """Begin the forward pass at block l with the residual stream h [B, T, d]: earlier blocks do not run."""
+    replacement = (h, None) if arch["tuple_blocks"] else h
+    for k in range(l):
+        llm.blocks[k].skip(replacement)
+    llm.blocks[l].input = h
+
+
+def contributions(block, arch, h):
+    """a and m, float32 and shaped as h: what attention and MLP of `block` add to its input h.
+
+    The product makes copies, which some families need: they add in place right after a module returns.
+    """
+    a = first(block.attention_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
+    m = first(block.mlp_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
+    return a, m
+
+
+def lens(llm, arch, h):
+    """The logit lens: finish(unembed(final_norm(h))) of residuals h [N, d] as logits [N, V], float32."""
+    normed = llm.ln_final(h)
+    if arch["project_out"]:
+        normed = llm.project_out(normed)
+    logits = llm.unembed(normed).float()
+    if arch["logit_scale"] != 1.0:
+        logits = logits * arch["logit_scale"]
+    if arch["logit_softcap"] is not None:
+        logits = torch.tanh(logits / arch["logit_softcap"]) * arch["logit_softcap"]
+    return logits
+
+
+def probabilities(llm, arch, h):
+    """softmax(lens(h)) [N, V] of residuals h [N, d]."""
+    return lens(llm, arch, h).softmax(-1)
+
+
+def add_row(rows, row, k, grows):
+    """The batch with `row` [1, T, d] as its row k: appended, or written over a clean one where batches cannot grow."""
+    if grows:
+        return torch.cat([rows, row])
+    rows = rows.clone()
+    rows[k] = row[0]
+    return rows
+
+
+def output_change(llm, arch, h, logits_at_once=2**23):
+    """‖y − ȳ‖₂ [R − 1, M] between row 0 and every other row of the final residuals h [R, M, d]."""
+    n_rows, n_places, d = h.shape
+    weight = getattr(llm.unembed._module, "weight", None)
+    chunk = max(1, logits_at_once // (n_rows * (weight.shape[0] if weight is not None else 2**15)))
+    changes = []
+    for start in range(0, n_places, chunk):
+        piece = h[:, start : start + chunk]
+        y = probabilities(llm, arch, piece.reshape(-1, d)).reshape(n_rows, piece.shape[1], -1)
+        changes.append((y[1:] - y[:1]).norm(dim=-1))
+    return torch.cat(changes, dim=1)
