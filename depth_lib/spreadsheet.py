@@ -1,6 +1,7 @@
 """The paper's table as a workbook, laid out as the authors' own."""
 
 import itertools
+import math
 
 import pandas as pd
 from openpyxl import Workbook
@@ -12,6 +13,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 MISSING = "–"
 RED, YELLOW, GREEN = "F8696B", "FFEB84", "63BE7B"
 _HEADER_ROWS = 3
+_WIDTHS = {"A": 10, "B": 40, "C": 55, "D": 65}
 _CENTRE = Alignment(horizontal="center", vertical="center")
 _WRAP = Alignment(wrap_text=True, vertical="top")
 _THIN, _SHADE = Side(style="thin", color="999999"), PatternFill("solid", fgColor="EEEEEE")
@@ -116,10 +118,11 @@ def _write_description(sheet: Worksheet) -> None:
     for row in sheet.iter_rows():
         for cell in row:
             cell.alignment = _WRAP
-    for letter, width in zip("ABCD", (10, 40, 55, 65), strict=True):
+    for letter, width in _WIDTHS.items():
         sheet.column_dimensions[letter].width = width
-    for row in range(sheet.max_row - len(_SOURCES) + 1, sheet.max_row + 1):
-        sheet.row_dimensions[row].height = 16  # merged cells do not grow by themselves
+    for row, texts in enumerate(_DESCRIPTION, start=2):  # wrapped rows do not grow by themselves everywhere
+        lines = max(math.ceil(1.1 * len(text) / width) for text, width in zip(texts, _WIDTHS.values(), strict=True))
+        sheet.row_dimensions[row].height = 15 * lines
     sheet.freeze_panes = "B2"
     sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
     sheet.sheet_properties.pageSetUpPr.fitToPage = True

@@ -107,12 +107,11 @@ def _cell(ed: str, share: str) -> str:
 _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; "--" is a missing value.
 % To use the table in a paper, copy the tabular and load booktabs.
 \documentclass{article}
-\usepackage[T1]{fontenc}
 \usepackage[a4paper, landscape, margin=10mm]{geometry}
 \usepackage{booktabs}
 \pagestyle{empty}
 \begin{document}
-\scriptsize
+\footnotesize
 \setlength{\tabcolsep}{3pt}
 \noindent
 %s

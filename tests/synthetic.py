@@ -108,7 +108,8 @@ def _logit_lens(n_layers, n_prompts, tokens, draw) -> dict:
     rise = torch.sigmoid((depth - 0.88) / 0.05)
     means = {"res_kl_divs": 0.3 + 15 * torch.sigmoid((0.8 - depth) / 0.06) * (1 - 0.1 * depth),
              "res_overlaps": 0.8 * rise, "res_top1": 0.9 * rise, "res_mrr": 0.02 + 0.9 * rise}
-    return _per_prompt(means, n_prompts, draw)
+    result = _per_prompt(means, n_prompts, draw)
+    return result | {"res_overlaps": result["res_overlaps"].clamp(0, 1)}
 
 
 def _residual_erasure(n_layers, n_prompts, tokens, draw) -> dict:
