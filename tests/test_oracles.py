@@ -200,6 +200,18 @@ def test_integrated_gradients_sum_to_the_change_of_f(name):
         assert found["completeness"][layer].abs() < 1e-3 * change.abs() + 1e-6
 
 
+def test_f_is_the_probability_of_the_answers_true_tokens_at_the_positions_before_them():
+    model, input_ids = oracles.in_float64(build("llama")), prompt(7)
+    h, _, _, logits = oracles.residuals(model, input_ids)
+    y, y_baseline = logits.softmax(-1), oracles.lens(model, h[L].mean(dim=0)).softmax(-1)
+    F = y[4, input_ids[5]] + y[5, input_ids[6]]
+    F_baseline = y_baseline[input_ids[5]] + y_baseline[input_ids[6]]
+    igrads = oracles.integrated_gradients(model, input_ids, (5, 7), nodes=24, layers=[L - 1])["igrads"][L - 1]
+    torch.testing.assert_close(igrads.sum(), F - F_baseline)
+    assert igrads[[4, 5]].abs().min() > 1e-5  # after the last block only the two predicting tokens matter
+    assert igrads[[0, 1, 2, 3, 6]].count_nonzero() == 0
+
+
 def test_the_two_quadratures_agree_the_more_the_finer_the_steps():
     model, input_ids, span = oracles.in_float64(build("qwen2", n_blocks=2)), prompt(7), (5, 7)
     gauss = oracles.integrated_gradients(model, input_ids, span, nodes=32)["igrads"]
