@@ -7,12 +7,14 @@ nnsight.register("depth_lib")
 
 from .api import integrated_gradients, layer_effects, logit_lens, relative_contribution, residual_erasure  # noqa: E402
 from .artifacts import load_artifact, save_artifact  # noqa: E402
+from .check import check_model  # noqa: E402
 from .effective_depth import effective_depth_cosine, effective_depth_kl, effective_depth_overlap  # noqa: E402
 from .models import load_model  # noqa: E402
 from .prompts import load_prompts  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
+    "check_model",
     "effective_depth_cosine",
     "effective_depth_kl",
     "effective_depth_overlap",

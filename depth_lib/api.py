@@ -46,8 +46,8 @@ def layer_effects(llm, prompts, mode="future", remote=False):
     """What skipping block s does to every later block and to the output.
 
     effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
-    on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future": up to
-    4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped and every token measured.
+    on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
+    up to 4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured.
 
     prompts: list of strings. Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
     `max_<mode>_out` [L, 1], and the same for each prompt as `<key>_by_prompt` [P, …]. A prompt too short for a
@@ -57,7 +57,8 @@ def layer_effects(llm, prompts, mode="future", remote=False):
     if mode not in ("future", "all"):
         raise ValueError(f'mode {mode!r} is not known; use "future" or "all".')
     ids = tokenize(llm, prompts)
-    work = list(zip(ids, future_positions([len(x) for x in ids]) if mode == "future" else [None] * len(ids)))
+    positions = future_positions([len(x) for x in ids]) if mode == "future" else [None] * len(ids)
+    work = list(zip(ids, positions, strict=True))
     if mode == "future":
         short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
         if len(short) == len(work):
@@ -152,7 +153,7 @@ def answer_span(llm, question, answer):
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     places = [i for i, (start, end) in enumerate(offsets) if end > start and end > len(question)]
     if not answer.strip() or not places:
-        raise ValueError(f"the answer {answer!r} has no token of its own in {question + answer!r}; give a visible answer.")
+        raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
     if places[0] == 0:
         raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]

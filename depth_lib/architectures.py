@@ -6,6 +6,9 @@ a row become nnsight aliases, so probes read `llm.blocks[l]`, `.attention_contri
 """
 
 import difflib
+import weakref
+
+_ROWS = weakref.WeakKeyDictionary()  # models of an unknown family, with the row that was found to fit
 
 
 class ArchitectureError(ValueError):
@@ -57,14 +60,21 @@ FAMILIES = {
         **_POST_NORM,
         logit_softcap="final_logit_softcapping",
     ),
-    "gemma3_text": _row("As Gemma 2, most checkpoints without a soft-cap.", **_POST_NORM, logit_softcap="final_logit_softcapping"),
+    "gemma3_text": _row(
+        "As Gemma 2, most checkpoints without a soft-cap.", **_POST_NORM, logit_softcap="final_logit_softcapping"
+    ),
     "glm4": _row(
         "As Gemma 2 with other names: post_attention_layernorm is the norm before the MLP.",
         attention="post_self_attn_layernorm",
         mlp="post_mlp_layernorm",
     ),
     "gpt2": _row("Other names, learned positions, LayerNorm with bias.", **_GPT),
-    "gptj": _row("Parallel: attention and MLP read one norm; the unembedding has a bias.", **_GPT, parallel=True, tuple_blocks=True),
+    "gptj": _row(
+        "Parallel: attention and MLP read one norm; the unembedding has a bias.",
+        **_GPT,
+        parallel=True,
+        tuple_blocks=True,
+    ),
     "gpt_neox": _row(
         "Parallel in most checkpoints (Pythia): attention and MLP read h_l through two norms.",
         blocks="gpt_neox.layers",
@@ -113,47 +123,73 @@ def family(config):
     """
     row = FAMILIES.get(config.model_type)
     if row is None:
-        near = difflib.get_close_matches(config.model_type, FAMILIES, n=3) or sorted(FAMILIES)
-        raise ArchitectureError(
-            f"model family {config.model_type!r} is not known; known families like it: {', '.join(near)}. "
-            "To add it, write one row in depth_lib/architectures.py."
-        )
+        raise ArchitectureError(unknown(config))
     return row
 
 
-def aliases(config):
-    """nnsight's `rename` dictionary that gives this family the common names."""
-    row = family(config)
-    names = {
-        row["blocks"]: "blocks",
-        row["ln_final"]: "ln_final",
-        row["project_out"]: "project_out",
-        row["unembed"]: "unembed",
-        row["attention"]: "attention_contribution",
-        row["mlp"]: "mlp_contribution",
+def unknown(config, tried=()):
+    """The sentence for a family without a row."""
+    near = difflib.get_close_matches(config.model_type, FAMILIES, n=3) or sorted(FAMILIES)
+    outcome = f"; read like {', '.join(tried)} the identities fail" if tried else ""
+    return (
+        f"model family {config.model_type!r} is not known{outcome}. Known families like it: {', '.join(near)}. To add "
+        "it, write one row in FAMILIES of depth_lib/architectures.py and prove it with dl.check_model(llm)."
+    )
+
+
+def candidates(module):
+    """(family name, row) for every distinct row whose modules `module`, a transformers model, has."""
+    fitting = {}
+    for name, row in FAMILIES.items():
+        try:
+            block = module.get_submodule(row["blocks"])[0]
+            for owner, path in ((block, "attention"), (block, "mlp"), (module, "ln_final"), (module, "unembed")):
+                owner.get_submodule(row[path])
+        except (AttributeError, TypeError):
+            continue
+        if {**row, "odd": ""} not in [{**other, "odd": ""} for other in fitting.values()]:
+            fitting[name] = row
+    return fitting.items()
+
+
+def adopt(llm, row):
+    """Read `llm`, whose family has no row of its own, by `row` from now on: without the fast paths, which are proven
+    family by family."""
+    _ROWS[llm] = {**row, "grows": False, "packs": False}
+
+
+def aliases(row):
+    """nnsight's `rename` dictionary that gives a family the common names; none for an empty row."""
+    common = {
+        "blocks": "blocks",
+        "ln_final": "ln_final",
+        "project_out": "project_out",
+        "unembed": "unembed",
+        "attention": "attention_contribution",
+        "mlp": "mlp_contribution",
     }
-    return {path: alias for path, alias in names.items() if path not in (None, alias)}
+    return {row[key]: alias for key, alias in common.items() if row.get(key) not in (None, alias)}
 
 
 def describe(llm):
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
-    Keys: n_layers, parallel, residual_scale, logit_scale, logit_softcap (None: none), tuple_blocks, grows, packs and
-    window (tokens a sliding-window layer sees; None: all).
+    Keys: n_layers, parallel, residual_scale, logit_scale, logit_softcap (None: none), project_out, tuple_blocks,
+    grows, packs and window (tokens a sliding-window layer sees; None: all).
     """
-    if not hasattr(llm, "blocks"):
-        raise ArchitectureError(
-            f"this model has no common names (blocks, ln_final, unembed); load it with "
-            f"dl.load_model({getattr(llm, 'repo_id', None)!r}) instead of nnsight's own class."
-        )
-    config = llm.config
-    row = family(config)
-    parallel = row["parallel"]
+    row = _ROWS.get(llm) or family(llm.config)
+    for name in ("blocks", "ln_final", "unembed"):
+        if not hasattr(llm, name):
+            raise ArchitectureError(
+                f"{getattr(llm, 'repo_id', 'this model')!r} has no {name}: a {llm.config.model_type} checkpoint "
+                f"without {row[name]} is not supported, nor a model that dl.load_model(...) did not load."
+            )
+    config, parallel = llm.config, row["parallel"]
     return {
         "n_layers": config.num_hidden_layers,
         "parallel": parallel is True or any(getattr(config, name) for name in parallel or ()),
         "residual_scale": _number(config, row["residual_scale"], 1.0),
-        "project_out": getattr(llm, "project_out", None) is not None,
+        "project_out": hasattr(llm, "project_out"),
         "logit_scale": _number(config, row["logit_scale"], 1.0) / _number(config, row["logit_divisor"], 1.0),
         "logit_softcap": _number(config, row["logit_softcap"], None),
         "tuple_blocks": row["tuple_blocks"],
@@ -170,10 +206,9 @@ def _number(config, attribute, default):
 
 def _window(config):
     """Tokens that the narrowest attention layer sees, or None when every layer sees all."""
-    window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None)
     if layer_types is not None and "sliding_attention" not in layer_types:
         return None
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    return window
+    return getattr(config, "sliding_window", None)

@@ -2,13 +2,15 @@
 
 import difflib
 import importlib.util
+import warnings
 from pathlib import Path
 
 import torch
 from nnsight import TransformersModel
 from transformers import AutoConfig, AutoTokenizer
 
-from .architectures import aliases
+from .architectures import FAMILIES, ArchitectureError, adopt, aliases, candidates, unknown
+from .check import check_model
 from .embedded import TOYS, toy_path
 from .params import find_model, registry_names
 
@@ -43,13 +45,40 @@ def load_model(name, remote=False, revision=None, dtype=None, quantization=None,
         options = {"dtype": quantization, "compute_dtype": torch.bfloat16 if dtype == "auto" else dtype}
     if device_map and weights_here:
         options["device_map"] = device_map
+    row = FAMILIES.get(config.model_type)
+    names = {"task": "text-generation", "tokenizer": tokenizer}
     llm = TransformersModel(
-        source, task="text-generation", tokenizer=tokenizer, revision=revision, rename=aliases(config),
-        dispatch=weights_here, **options,
-    )  # fmt: skip
+        source, revision=revision, rename=aliases(row or {}), dispatch=weights_here, **names, **options
+    )
     if weights_here:
         llm._module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
+    if row is None:
+        return _by_trial(llm, names, remote)
+    if weights_here:
+        check_model(llm)
     return llm
+
+
+def _by_trial(llm, names, remote):
+    """A model of an unknown family under the first known row on which both identities hold."""
+    tried = []
+    for like, row in candidates(llm._module):
+        if remote is False or remote == "local":
+            trial = TransformersModel(llm._module, rename=aliases(row), **names)
+        else:
+            trial = TransformersModel(llm.repo_id, revision=llm.revision, rename=aliases(row), **names)
+        adopt(trial, row)
+        try:
+            check_model(trial, remote=remote)
+        except ArchitectureError:
+            tried.append(like)
+            continue
+        warnings.warn(
+            f"model family {llm.config.model_type!r} is not in the table; it is read like {like!r}, on which both "
+            "identities hold for this model.", stacklevel=3,
+        )  # fmt: skip
+        return trial
+    raise ArchitectureError(unknown(llm.config, tried))
 
 
 def _resolve(name):
@@ -65,7 +94,9 @@ def _resolve(name):
         return name
     names = [*TOYS, *registry_names()]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names
-    raise ModelError(f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too.")
+    raise ModelError(
+        f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
+    )
 
 
 def _dtype(dtype, default):
@@ -84,7 +115,7 @@ def _check_quantization(quantization):
     if quantization not in QUANTIZATIONS:
         raise ModelError(f"quantization {quantization!r} is not known; use {' or '.join(QUANTIZATIONS)}, or None.")
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError(f"{quantization} weights need bitsandbytes; run: pip install bitsandbytes, or set QUANTIZATION to null.")
+        raise ModelError(f"{quantization} weights need bitsandbytes; pip install bitsandbytes, or QUANTIZATION: null.")
 
 
 def _fetch(name, source, revision):

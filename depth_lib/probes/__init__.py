@@ -1,4 +1,4 @@
-"""The five probes as they run where the model is: here, or on a server. They import torch and one another, nothing else."""
+"""The five probes as they run where the model is, here or on a server: they import torch and one another only."""
 
 from .integrated_gradients import integrated_gradients
 from .layer_effects import layer_effects

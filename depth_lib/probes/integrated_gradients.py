@@ -1,4 +1,4 @@
-"""Probe 5: which residuals the answer's probability comes from (Sundararajan et al. 2017; Csordás et al. 2025, section 3.4)."""
+"""Probe 5: which residuals the answer's probability comes from (Sundararajan et al. 2017; Csordás et al. 2025, 3.4)."""
 
 import torch
 
@@ -75,4 +75,4 @@ def _nodes(quadrature, n):
     k = torch.arange(1, n, dtype=torch.float64)
     off_diagonal = torch.diag(k / (4 * k**2 - 1).sqrt(), 1)
     nodes, vectors = torch.linalg.eigh(off_diagonal + off_diagonal.T)
-    return [((x + 1) / 2, v**2) for x, v in zip(nodes.tolist(), vectors[0].tolist())]
+    return [((x + 1) / 2, v**2) for x, v in zip(nodes.tolist(), vectors[0].tolist(), strict=True)]

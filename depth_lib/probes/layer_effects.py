@@ -71,5 +71,5 @@ def _skip_every_block(llm, arch, ids, layout, measured, budget, effect, output):
 
 def _contribution_change(h_in, h_out):
     """max over places of ‖c − c̄‖ / ‖c‖ [R − 1] between row 0 and every other row, c = h_out − h_in [R, M, d]."""
-    c = h_out.float() - h_in.float()
+    c = h_out.float() - h_in.to(h_out.device).float()
     return ((c[1:] - c[:1]).norm(dim=-1) / c[0].norm(dim=-1).clamp_min(1e-6)).amax(-1)

@@ -1,4 +1,4 @@
-"""Probe 3: what the model would say if it stopped before block l (nostalgebraist 2020; Csordás et al. 2025, section 3.2)."""
+"""Probe 3: what the model would say if it stopped before block l (nostalgebraist 2020; Csordás et al. 2025, 3.2)."""
 
 import torch
 
@@ -11,7 +11,8 @@ def logit_lens(llm, arch, prompts, chunk=64):
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
     res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_top1 = [top1(p_l) = top1(y)], res_mrr = 1 / rank of top1(y) under p_l.
 
-    prompts: token ids, one list a prompt; chunk: tokens unembedded at a time. Returns `<key>_sums` [P, L] and `n_tokens` [P].
+    prompts: token ids, one list a prompt; chunk: tokens unembedded at a time. Returns `<key>_sums` [P, L] and
+    `n_tokens` [P].
     """
     sums = []
     for ids in prompts:

@@ -20,7 +20,7 @@ def pack(starts, end):
     if len(starts) > 1:
         visible = torch.zeros(len(order), len(order), dtype=torch.bool)
         visible[:prefix, :prefix] = torch.ones(prefix, prefix, dtype=torch.bool).tril()
-        for t, places in zip(starts, suffixes):
+        for t, places in zip(starts, suffixes, strict=True):
             visible[places, :t] = True
             visible[places, places] = torch.ones(end - t, end - t, dtype=torch.bool).tril()
     return {"order": order, "suffixes": suffixes, "prefix": prefix, "visible": visible}

@@ -1,4 +1,4 @@
-"""Probe 1: how much each block adds to the residual stream, and in which direction (Csordás et al. 2025, section 3.1)."""
+"""Probe 1: how much each block adds to the residual stream, and in which direction (Csordás et al. 2025, 3.1)."""
 
 import torch
 from torch.nn.functional import cosine_similarity
@@ -13,7 +13,8 @@ def relative_contribution(llm, arch, prompts):
     rc_att = ‖a‖ / ‖h‖, rc_mlp = ‖m‖ / ‖r‖, rc_layer = ‖a + m‖ / ‖h‖, att_cos = cos(a, h), mlp_cos = cos(m, r),
     layer_cos = cos(a + m, h), io_cos = cos(h_l, h_{l+1}).
 
-    prompts: token ids, one list a prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]) and `n_tokens` [P].
+    prompts: token ids, one list a prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]) and `n_tokens`
+    [P].
     """
     sums = []
     for ids in prompts:
@@ -34,8 +35,7 @@ def relative_contribution(llm, arch, prompts):
 
 def _block_sums(block, arch):
     """The sums over tokens of every measure at one block, as scalars."""
-    h = block.input[0].float()
-    a, m = contributions(block, arch, h)
+    h, a, m = contributions(block, arch)
     read = h if arch["parallel"] else h + a
     measures = {
         "rc_att": _ratio(a, h),

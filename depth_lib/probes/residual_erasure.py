@@ -7,7 +7,7 @@ from .residual_stream import add_row, first, inputs, output_change, start_at
 
 
 def mean_residual(llm, arch, prompts):
-    """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (ids, [P][T])."""
+    """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (token ids)."""
     total, n_tokens = 0, 0
     for ids in prompts:
         with torch.no_grad():
@@ -39,7 +39,7 @@ def residual_erasure(llm, arch, ids, answer, baseline_prompts, budget):
 def _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect):
     """Fill `effect` for the tokens t of one layout: every suffix is erased at its first place, in row l of the batch.
 
-    Row 0 of the batch stays clean; the row that erases h_l joins before block l, the one that erases h_L after the last.
+    Row 0 of the batch stays clean; the row that erases h_l joins before block l, that of h_L after the last one.
     """
     n_layers, tokens = arch["n_layers"], [ids[i] for i in layout["order"]]
     erased = [places.start for places in layout["suffixes"]]
@@ -65,8 +65,10 @@ def _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect):
                     if l < n_layers:
                         llm.blocks[l].input = h
                         h = first(llm.blocks[l].output)
-                change = output_change(llm, arch, h[:, sum(read, [])]).cpu().split([len(places) for places in read], dim=1)
-                for place, changes in zip(erased, change):
+                change = (
+                    output_change(llm, arch, h[:, sum(read, [])]).cpu().split([len(places) for places in read], dim=1)
+                )
+                for place, changes in zip(erased, change, strict=True):
                     effect[begin:end, layout["order"][place]] = changes.amax(1)
                 tracer.stop()
 

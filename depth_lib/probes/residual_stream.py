@@ -25,14 +25,15 @@ def start_at(llm, arch, l, h):
     llm.blocks[l].input = h
 
 
-def contributions(block, arch, h):
-    """a and m, float32 and shaped as h: what attention and MLP of `block` add to its input h.
+def contributions(block, arch):
+    """h, a and m of a block, float32 on its device: what enters it, and what attention and MLP add to that.
 
     The product makes copies, which some families need: they add in place right after a module returns.
     """
+    h = block.input
     a = first(block.attention_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
     m = first(block.mlp_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
-    return a, m
+    return h.to(a.device).float(), a, m.to(a.device)
 
 
 def lens(llm, arch, h):

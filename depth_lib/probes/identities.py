@@ -1,0 +1,53 @@
+"""The two identities every probe relies on, and what the MLP reads, measured on the running model."""
+
+import torch
+
+from .residual_stream import contributions, first, lens
+
+
+def identities(llm, arch, ids):
+    """How far the model is from h_{l+1} = h_l + a_l + m_l, from lens(h_L) = its own logits, and what its MLPs read.
+
+    ids: two sequences of the same length T, as one batch, so that a dropped batch axis shows. Returns `identity_1`
+    [L], the largest relative error over tokens of ‖h_{l+1} − (h_l + a_l + m_l)‖ / ‖h_{l+1}‖; `identity_2`, the largest
+    error of a logit relative to the largest logit; `mlp_change`, by how much m of one block changes, relative to its
+    norm, when attention's contribution there is changed (0 for parallel blocks, None if no MLP adds anything).
+    """
+    batch = {"input_ids": torch.tensor(ids)}
+    with torch.no_grad():
+        with llm.trace(batch, use_cache=False):
+            sums, residuals, added = [], [], []
+            for block in llm.blocks:
+                h, a, m = contributions(block, arch)
+                residuals.append(h)
+                sums.append(h + a + m)
+                added.append(m)
+            final = first(llm.blocks[-1].output)
+            residuals.append(final.float().clone())
+            ours = lens(llm, arch, final.reshape(-1, final.shape[-1]))
+            logits = llm.output.logits.float().to(ours.device)
+            if ours.shape != logits.flatten(0, 1).shape or residuals[-1].shape != residuals[0].shape:
+                raise ValueError(f"hidden states have shape {tuple(final.shape)} and logits {tuple(logits.shape)}")
+            pairs = zip(sums, residuals[1:], strict=True)
+            identity_1 = torch.stack([_relative(s, h.to(s.device)).cpu() for s, h in pairs])
+            identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
+            adding = [l for l, m in enumerate(added) if m.norm() > 0]
+        mlp_change = None
+        if adding:
+            clean = added[adding[0]]
+            with llm.trace(batch, use_cache=False) as tracer:
+                block = llm.blocks[adding[0]]
+                turned = block.input.roll(1, dims=-1)
+                attended = block.attention_contribution.output
+                changed = first(attended) + turned.to(first(attended).device).reshape(first(attended).shape)
+                block.attention_contribution.output = (
+                    (changed, *attended[1:]) if isinstance(attended, tuple) else changed
+                )
+                m = first(block.mlp_contribution.output).reshape(clean.shape).float() * arch["residual_scale"]
+                mlp_change = _relative(m, clean.to(m.device))
+                tracer.stop()
+    return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change}
+
+
+def _relative(x, truth):
+    return ((x - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-6)).max()

@@ -1,0 +1,149 @@
+"""Every probe against its oracle on every family, at the lengths where an off-by-one would hide."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.api import tokenize
+from tests.families import FAMILIES, build, save_family
+from tests.oracles import probes as oracle
+from tests.oracles.streams import in_float64
+from tests.tiny_tokenizers import char_tokenizer
+
+SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the <bos> token: 60
+TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
+QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
+CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
+
+
+def close(ours, truth, tolerance=1e-5):
+    """Whether every difference is small relative to the largest true value."""
+    assert ours.shape == truth.shape and ours.dtype == torch.float32 and ours.device.type == "cpu"
+    difference = (ours - truth.detach()).abs().max() / truth.abs().max().clamp_min(1e-9)
+    assert difference <= tolerance, f"{difference:.1e}"
+
+
+def load(name, folder):
+    """(the model as a user loads it, the same model in float64 for the oracle)."""
+    return dl.load_model(str(save_family(name, folder, char_tokenizer()))), in_float64(build(name))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request, tmp_path_factory):
+    torch.set_num_threads(1)  # these models are too small to share between threads
+    return load(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return load("llama", tmp_path_factory.mktemp("llama"))
+
+
+def ids(llm, texts):
+    return [torch.tensor(x) for x in tokenize(llm, texts)]
+
+
+@pytest.mark.parametrize("n_tokens", TEXTS)
+def test_contributions_and_lens_equal_the_oracle(pair, n_tokens):
+    llm, model = pair
+    text = [TEXTS[n_tokens]]
+    assert [len(x) for x in ids(llm, text)] == [n_tokens]
+    for key, curve in oracle.relative_contribution(model, ids(llm, text)).items():
+        close(dl.relative_contribution(llm, text)[key], curve)
+    ours = dl.logit_lens(llm, text)
+    for key, curve in oracle.logit_lens(model, ids(llm, text)).items():
+        close(ours[CURVES.get(key, key)], curve)
+
+
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_layer_effects_equal_the_oracle(pair, mode):
+    llm, model = pair
+    for texts in [["8", TEXTS[13], SIXTY]] if mode == "future" else [[text] for text in TEXTS.values()]:
+        ours, truth = dl.layer_effects(llm, texts, mode=mode), oracle.layer_effects(model, ids(llm, texts), mode)
+        for key, matrix in truth.items():
+            close(ours[key], matrix)
+
+
+def test_residual_erasure_equals_the_oracle(pair):
+    llm, model = pair
+    ours = dl.residual_erasure(llm, QUESTION, ANSWER, [TEXTS[13], SIXTY])
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    truth = oracle.residual_erasure(model, torch.tensor(x), span, ids(llm, [TEXTS[13], SIXTY]))
+    close(ours["erasure_effect"], truth["erasure_effect"])
+
+
+def test_integrated_gradients_equal_the_oracle_at_the_same_nodes(pair):
+    llm, model = pair
+    ours = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1.0)
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    truth = oracle.integrated_gradients(model, x, span, nodes=int(ours["n_nodes"][0]))
+    assert set(ours["n_nodes"].tolist()) == {ours["n_nodes"][0].item()}
+    close(ours["igrads"], truth["igrads"], tolerance=5e-5)  # float32 gradients through a soft-max of sharp logits
+    close(ours["completeness"] + ours["f_difference"], truth["igrads"].sum(1), tolerance=5e-5)
+
+
+def test_riemann_gradients_equal_256_left_end_steps(llama):
+    llm, model = llama
+    ours = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature="riemann")
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    close(ours["igrads"][1], oracle.integrated_gradients(model, x, span, "riemann", 256, [1])["igrads"][1])
+
+
+def test_erasing_sixty_tokens_in_several_packs_equals_the_oracle(llama):
+    llm, model = llama
+    question = SIXTY[:57]
+    ours = dl.residual_erasure(llm, question, "28", [SIXTY])
+    x, span = oracle.answer_span(llm.tokenizer, question, "28")
+    truth = oracle.residual_erasure(model, torch.tensor(x), span, ids(llm, [SIXTY]))
+    close(ours["erasure_effect"], truth["erasure_effect"])
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom", "gemma2"])
+def test_a_small_budget_gives_the_same_numbers(name, tmp_path, monkeypatch):
+    llm, _ = load(name, tmp_path)
+    whole = measure(llm)
+    monkeypatch.setattr("depth_lib.api.BUDGET", 100)
+    for key, value in measure(llm).items():
+        close(value, whole[key])
+
+
+def measure(llm):
+    return {
+        "future": dl.layer_effects(llm, [SIXTY])["max_future_layer"],
+        "out": dl.layer_effects(llm, [SIXTY], mode="all")["max_all_out"],
+        "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY])["erasure_effect"],
+        "igrads": dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"],
+    }
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt_neox", "gemma2", "bloom"])
+def test_a_rehearsal_of_the_remote_path_gives_the_same_bits(name, tmp_path):
+    llm, _ = load(name, tmp_path)
+    calls = [
+        lambda remote: dl.relative_contribution(llm, [SIXTY, "abc"], remote=remote),
+        lambda remote: dl.logit_lens(llm, [SIXTY, "abc"], remote=remote),
+        lambda remote: dl.layer_effects(llm, [SIXTY], remote=remote),
+        lambda remote: dl.layer_effects(llm, [SIXTY], mode="all", remote=remote),
+        lambda remote: dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY], remote=remote),
+        lambda remote: dl.integrated_gradients(llm, QUESTION, ANSWER, remote=remote),
+    ]
+    for call in calls:
+        here, rehearsed = call(False), call("local")
+        assert here.keys() == rehearsed.keys()
+        for key, value in here.items():
+            assert value == rehearsed[key] if key == "tokens" else torch.equal(value, rehearsed[key]), key
+
+
+def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
+    """An intervention is compared with a row of its own batch, so nothing but the intervention can differ."""
+    model = build("llama")
+    for block in model.model.layers[2:]:
+        for projection in (block.self_attn.o_proj, block.mlp.down_proj):
+            projection.weight.zero_()
+            projection.bias.zero_()
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
+    char_tokenizer().save_pretrained(tmp_path)
+    effects = dl.layer_effects(dl.load_model(str(tmp_path)), [SIXTY])
+    assert not effects["max_future_layer"][2:].any() and not effects["max_future_out"][2:].any()
+    assert effects["max_future_out"][:2].all()
