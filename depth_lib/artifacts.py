@@ -35,7 +35,7 @@ def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examp
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
     for name in (dataset, model):
-        if not name or Path(name).name != name:
+        if name in ("", ".", "..") or Path(name).name != name:
             raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
     return Path(out) / dataset / model / ARTIFACTS[probe].file.format(n=n_examples)
 

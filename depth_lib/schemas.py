@@ -57,7 +57,7 @@ ARTIFACTS = {
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt",
         required={"igrads": "L T"},
-        optional={"completeness": "L"},
+        optional={"completeness": "L", "f_difference": "L", "n_nodes": "L"},
         tokens_file="igrads_tokens_{n}exps.txt",
     ),
 }
