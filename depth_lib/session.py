@@ -1,24 +1,127 @@
-"""The only place that opens an nnsight session: a probe runs here, or as one job on NDIF."""
+"""The only place that opens an nnsight session: a probe runs here, or as journalled jobs on a server."""
+
+import contextlib
+import os
+from functools import partial
 
 import nnsight
+from nnsight.schema.request import RequestModel
+from nnsight.tracing.backend import Backend
 from tqdm.auto import tqdm
+
+from .architectures import describe
+from .remote.errors import NotReady
+from .remote.jobs import Request, obtain
+from .remote.journal import Entry
+from .remote.preflight import model_key
+from .remote.server import Server
+from .remote.status_line import StatusLine
+from .remote.travel import fingerprint, settings_hash, travelling
+from .remote.waiting import Patience
+
+PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
 
 def run(probe, llm, *args, remote=False):
     """probe(llm, *args) in one session; returns its dict of tensors on the CPU.
 
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
+    On a server it is one journalled job: another call with the same probe, model and arguments, in this process or
+    another one, waits for the same job. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if
+    the server's model does not satisfy the probes' identities (measured in the first job).
     """
-    with llm.session(remote=remote):
+    if not remote or remote == "local":
+        return _in_session(llm, probe, args, remote=remote)
+    return _on_server(probe, llm, [args], remote, probe.__name__.replace("_", " "))[0]
+
+
+def run_in_parts(probe, llm, arch, items, *args, remote=False, label="", per_job=None):
+    """probe(llm, arch, part, *args) for parts of items, as a list of results in order.
+
+    On this machine a part is one item, so that a progress bar can move. On a server it is one job of `per_job` items
+    (default: DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks); each part's result is kept as it
+    arrives, so an interrupted run repeats at most one.
+    """
+    if not remote or remote == "local":
+        size = 1 if not remote else len(items)
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        bar = tqdm(parts, desc=label, unit="prompt", disable=None if len(parts) > 1 else True, leave=False)
+        return [run(probe, llm, arch, part, *args, remote=remote) for part in bar]
+    size = per_job or _items_per_job(arch["n_layers"])
+    calls = [(arch, items[start : start + size], *args) for start in range(0, len(items), size)]
+    return _on_server(probe, llm, calls, remote, label or probe.__name__.replace("_", " "))
+
+
+def _in_session(llm, probe, args, **how):
+    result = None  # stays so where the session is only written down
+    with llm.session(**how):
         result = nnsight.save(probe(llm, *args))
     return result
 
 
-def run_in_parts(probe, llm, arch, items, *args, remote=False, label=""):
-    """probe(llm, arch, part, *args) for parts of items, as a list of results in order.
+def _with_check(llm, identities, check, probe, args):
+    return {"check": identities(llm, *check), "result": probe(llm, *args)}
 
-    On this machine a part is one item, so that a progress bar can move; a remote run sends all items as one job.
-    """
-    parts = [[item] for item in items] if not remote else [items]
-    bar = tqdm(parts, desc=label, unit="prompt", disable=None if len(parts) > 1 else True, leave=False)
-    return [run(probe, llm, arch, part, *args, remote=remote) for part in bar]
+
+def _on_server(probe, llm, calls, remote, label):
+    """probe(llm, *args) for each args of calls, one journalled job after the other."""
+    server, patience = Server(remote), Patience.of_user()
+    key, env = model_key(llm, server.host), llm._remoteable_get_env()
+    copies = {}
+    sent = travelling(probe, copies)
+    deciding = {"host": server.host, "model": key, "env": env, "names": getattr(llm, "_rename", None),
+                "sources": fingerprint(copies), "probe": probe.__qualname__}  # fmt: skip
+    entries, results = [], []
+    for number, args in enumerate(calls, 1):
+        part = f"{number} of {len(calls)}" if len(calls) > 1 else None
+        line = StatusLine(f"{label}, job {part}" if part else label)
+        entry = Entry.open(settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host, model=key,
+                           part=part)  # fmt: skip
+        request = Request(key, env, partial(_payload, llm, probe, sent, args))
+        with contextlib.ExitStack() as ending:
+            ending.callback(line.end)
+            saved = obtain(request, entry, server, patience, line)
+            ending.pop_all()
+        line.end(f"done at {server.host}" if entry.job_id else "")
+        results.append(_judged(llm, saved))
+        entries.append(entry)
+    for entry in entries:
+        entry.forget()
+    return results
+
+
+class _WrittenDown(Backend):
+    """Serialises what a session captured, and sends nothing."""
+
+    def __call__(self, tracer):
+        self.blob = RequestModel.serialize(tracer, compress=True)
+
+
+def _payload(llm, probe, sent, args):
+    """What travels for probe(llm, *args), compressed; the model's check goes along if nobody has made it yet."""
+    from . import check  # which runs its own identities through this module
+
+    if llm not in check._CHECKED and probe is not check.identities:
+        arguments = (travelling(check.identities), (describe(llm), check.check_ids(llm)), sent, args)
+        sent, args = travelling(_with_check), arguments
+    backend = _WrittenDown()
+    travelling(_in_session)(llm, sent, args, backend=backend)
+    return backend.blob
+
+
+def _judged(llm, result):
+    """The probe's own result, after the check that came with it."""
+    from . import check
+
+    if not (isinstance(result, dict) and result.keys() == {"check", "result"}):
+        return result
+    if llm not in check._CHECKED:
+        check._CHECKED[llm] = check.judge(llm, describe(llm), result["check"])
+    return result["result"]
+
+
+def _items_per_job(n_layers):
+    asked = os.environ.get("DEPTH_LIB_PROMPTS_PER_JOB", "")
+    if asked and not (asked.isdigit() and int(asked)):
+        raise NotReady(f"DEPTH_LIB_PROMPTS_PER_JOB is {asked!r}; give a whole number of at least 1")
+    return int(asked) if asked else max(1, PROMPT_BLOCKS_PER_JOB // n_layers)

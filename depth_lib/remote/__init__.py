@@ -1,0 +1,20 @@
+"""A run on a server that loses nothing: what travels, the journal, the waiting, and what can go wrong."""
+
+from .errors import (
+    JobFailed,
+    JobOverdue,
+    JobUnknown,
+    NotReady,
+    RemoteError,
+    RequestRefused,
+    ResultLost,
+    ServerUnreachable,
+    SubmissionUnconfirmed,
+)
+from .journal import beside
+from .waiting import Patience
+
+__all__ = [
+    "JobFailed", "JobOverdue", "JobUnknown", "NotReady", "Patience", "RemoteError", "RequestRefused", "ResultLost",
+    "ServerUnreachable", "SubmissionUnconfirmed", "beside",
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""NDIF's protocol as one client needs it: send a request, ask how it is, fetch the result. One attempt a call.
+
+nnsight's own client waits for ever, tells a refused connection and a failed job apart by their text only, and cannot
+come back to an expired result; this one says which of these it was. Everything on the wire is nnsight's.
+"""
+
+import io
+import os
+import re
+import sys
+import time
+from importlib.metadata import version
+
+import httpx
+import torch
+import zstandard
+from nnsight import CONFIG
+from nnsight.schema.request import RequestModel
+from nnsight.schema.response import ResponseModel
+
+from .errors import NotReady, RequestRefused, ResultLost, SubmissionUnconfirmed
+
+_TIMEOUT = httpx.Timeout(10, read=60, write=300)
+_SENT_NOTHING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_TRY_AGAIN = (429, 502, 503)
+
+
+class Unsteady(Exception):
+    """The server cannot be asked right now; asking again later does no harm."""
+
+
+class Server:
+    """An NDIF server: remote=True is the configured one (NDIF_HOST, or https://api.ndif.us), else `remote` is its URL.
+
+    The key is NDIF_API_KEY from the environment, nnsight's configuration or Colab's secret of that name. NotReady if
+    there is none for the configured server, or `remote` is no URL.
+    """
+
+    def __init__(self, remote):
+        configured = os.environ.get("NDIF_HOST") or CONFIG.API.HOST
+        host = configured if remote is True else remote
+        if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
+            raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
+        self.host = host.rstrip("/")
+        if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
+            CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
+        self._key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
+        if not self._key.isascii():
+            raise NotReady("NDIF_API_KEY has characters that no key has; copy it again", self.host)
+        if not self._key and self.host == configured.rstrip("/"):
+            raise NotReady(
+                "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable "
+                "(or Colab secret) NDIF_API_KEY, never into the notebook", self.host,
+            )  # fmt: skip
+
+    def submit(self, model_key, env, blob):
+        """Send a compressed payload; the first status, with the job's id.
+
+        Raises Unsteady (nothing was taken), RequestRefused or SubmissionUnconfirmed.
+        """
+        envelope = RequestModel(model_key=model_key, compress=True, env=env).metadata()
+        headers = {"ndif-timestamp": repr(time.time()), "nnsight-version": version("nnsight"),
+                   "python-version": sys.version}  # fmt: skip
+        try:
+            answer = self._ask("POST", "/request", data={"data": envelope}, headers=headers,
+                               files={"blob": ("request", blob, "application/octet-stream")})  # fmt: skip
+            if answer.status_code < 500:
+                return self._status(answer)
+            problem, text = f"HTTP {answer.status_code}", self._text(answer)
+        except _SENT_NOTHING as error:
+            raise Unsteady(_reason(error)) from error
+        except (httpx.HTTPError, ValueError) as error:
+            problem, text = _reason(error), None
+        raise SubmissionUnconfirmed(
+            f"the job was sent, but the server did not say that it took it ({problem}); it may be running, under an id "
+            "nobody knows: run again to submit another one", self.host, server_text=text,
+        )  # fmt: skip
+
+    def poll(self, job_id):
+        """The job's newest status; None if the server has none. Raises Unsteady or RequestRefused."""
+        try:
+            answer = self._ask("GET", f"/response/{job_id}")
+            if answer.status_code >= 500:
+                raise Unsteady(f"HTTP {answer.status_code}")
+            return None if answer.status_code == 404 else self._status(answer, job_id)
+        except (httpx.HTTPError, ValueError) as error:
+            raise Unsteady(_reason(error)) from error
+
+    def fetch(self, url):
+        """The result behind a completed job's address, plain tensors on the CPU; ResultLost if it is not there."""
+        try:
+            answer = httpx.get(url, timeout=_TIMEOUT)  # presigned, and not always the server's own: no key goes there
+            answer.raise_for_status()
+            content = zstandard.ZstdDecompressor().decompress(answer.content)
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)["result"]
+        except httpx.HTTPStatusError as error:
+            raise ResultLost(f"HTTP {error.response.status_code}", self.host) from error
+        except Exception as error:  # noqa: BLE001 (a cut download breaks in zstandard, zipfile, pickle or torch)
+            raise ResultLost(_reason(error), self.host) from error
+
+    def about(self, path):
+        """The JSON of /status or /env; None if the server has no such page. Raises Unsteady or RequestRefused."""
+        try:
+            answer = self._ask("GET", path)
+            if answer.status_code >= 500:
+                raise Unsteady(f"HTTP {answer.status_code}")
+            return None if answer.status_code == 404 else answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise Unsteady(_reason(error)) from error
+
+    def _ask(self, method, path, headers=None, **request):
+        headers = dict(headers or {}) | ({"ndif-api-key": self._key} if self._key else {})
+        answer = httpx.request(method, self.host + path, headers=headers, timeout=_TIMEOUT, **request)
+        if answer.status_code in _TRY_AGAIN:
+            raise Unsteady(f"HTTP {answer.status_code}: {self._text(answer)}")
+        if 300 <= answer.status_code < 500 and not (method == "GET" and answer.status_code == 404):
+            advice = "check NDIF_API_KEY" if answer.status_code in (401, 403) else "change what it says, then run again"
+            raise RequestRefused(
+                f"the server refused the request (HTTP {answer.status_code}: {self._text(answer)}); {advice}",
+                self.host, server_text=self._text(answer),
+            )  # fmt: skip
+        return answer
+
+    def _status(self, answer, job_id=None):
+        status = ResponseModel.model_validate_json(answer.text)
+        status.description = self._without_key(status.description)
+        if job_id is not None and status.id != job_id:
+            raise ValueError(f"a status of another job, {status.id}")
+        return status
+
+    def _text(self, answer):
+        try:
+            body = answer.json()
+        except ValueError:
+            body = answer.text
+        text = str(body.get("detail", body) if isinstance(body, dict) else body).strip()
+        return self._without_key(text) or "no reason given"
+
+    def _without_key(self, text):
+        """A server may quote the key it was sent; it must not come into a notebook's output that way."""
+        return text.replace(self._key, "<the key>") if self._key else text
+
+
+def _reason(error):
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__

@@ -1,0 +1,117 @@
+"""What travels: functions as source text, under names that hold a hash of it and nothing of this machine.
+
+A server compiles a function that it is sent, and nnsight there caches each trace block by file name and line, for as
+long as the server lives: an edited helper would run as it was first seen. So every function that a probe reaches is
+copied under the file name `depth_lib/probes/layer_effects.py#<hash of the file's source>`: edited source is another
+file, and the path of this machine's home stays here.
+"""
+
+import dis
+import hashlib
+import json
+import linecache
+from types import CodeType, FunctionType, ModuleType
+
+import torch
+
+from .errors import NotReady
+
+# What a function may use by name: the server imports these and refuses others.
+ON_SERVER = {"builtins", "torch", "numpy", "math", "einops", "collections", "typing", "operator", "pandas", "enum",
+             "time", "nnsight"}  # fmt: skip
+
+
+def travelling(function, copies=None):
+    """A copy of `function` that may be sent, with copies of all functions it reaches; `copies` collects them by id.
+
+    Raises NotReady if a source was edited after it was imported (what would travel is not what runs here), or if the
+    server does not have a module that a function uses.
+    """
+    copies = {} if copies is None else copies
+    if id(function) in copies:
+        return copies[id(function)]
+    globals_ = {"__name__": function.__module__, "__builtins__": __builtins__}
+    code = _renamed(function.__code__, _public_name(function))
+    copy = FunctionType(code, globals_, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = (
+        function.__kwdefaults__, function.__module__, function.__qualname__
+    )  # fmt: skip
+    copies[id(function)] = copy
+    for name in _global_names(function.__code__):
+        if name in function.__globals__:
+            globals_[name] = _sent(function.__globals__[name], name, function, copies)
+    return copy
+
+
+def fingerprint(copies):
+    """file name with hash of every file that the copies come from, sorted: changes with any edit of any of them."""
+    return sorted({copy.__code__.co_filename for copy in copies.values()})
+
+
+def settings_hash(**settings):
+    """The first 16 hexadecimal digits of the SHA-256 of plain settings: equal settings, equal hash."""
+    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, default=_tensor_digest)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _sent(value, name, function, copies):
+    root = (value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "").split(".")[0]
+    if isinstance(value, FunctionType) and root not in ON_SERVER:
+        return travelling(value, copies)
+    if isinstance(value, ModuleType) and root not in ON_SERVER:
+        raise NotReady(
+            f"{function.__qualname__} uses the module {name}, which a server does not import; "
+            "use torch and builtins only in functions that travel"
+        )
+    return value
+
+
+def _public_name(function):
+    """The name a function's file goes by on the server; its source is put where inspect and nnsight look for it."""
+    filename = function.__code__.co_filename
+    linecache.checkcache(filename)
+    source = "".join(linecache.getlines(filename, function.__globals__))
+    if function.__code__ not in _codes(_compiled(source, filename)):
+        if not source:
+            raise NotReady(f"no source of {function.__qualname__} is to be found; define it in a file or a cell")
+        raise NotReady(
+            f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, "
+            "so that what travels is what you see"
+        )
+    path = (function.__module__ or "unknown").replace(".", "/")
+    public = f"{path}.py#{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    # Without a time of modification, so that nobody looks for the file on the disk and drops the entry.
+    linecache.cache[public] = (len(source), None, source.splitlines(keepends=True), public)
+    return public
+
+
+def _compiled(source, filename):
+    try:
+        return compile(source, filename, "exec", dont_inherit=True)
+    except SyntaxError:
+        return compile("", filename, "exec")
+
+
+def _codes(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _renamed(code, filename):
+    constants = tuple(_renamed(c, filename) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=filename, co_consts=constants)
+
+
+def _global_names(code):
+    names = {step.argval for inner in _codes(code) for step in dis.get_instructions(inner) if "_GLOBAL" in step.opname}
+    # A trace block runs from its source as its own code, but its names are in the function's code too.
+    return sorted(names)
+
+
+def _tensor_digest(value):
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
+    raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")

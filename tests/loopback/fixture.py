@@ -1,0 +1,93 @@
+"""The loopback server as tests use it: started once a process, its faults switched, its log read."""
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+from nnsight.modeling.huggingface import _ID_CACHE
+
+import depth_lib as dl
+from depth_lib.remote import preflight
+
+KEY = "loopback-key-5f1c"
+
+
+class Loopback:
+    """A running server: `host`, its models' folders by repo id, and what tests ask of it."""
+
+    def __init__(self, models, port=0, **setup):
+        self.models = {name: str(folder) for name, folder in models.items()}
+        setup |= {"models": self.models, "key": KEY, "port": port}
+        server = Path(__file__).with_name("server.py")
+        # The server ends when its stdin does: when this process ends, however it ends.
+        self.process = subprocess.Popen([sys.executable, str(server), json.dumps(setup)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+        self._host = None
+
+    @property
+    def host(self):
+        if self._host is None:
+            self._host = f"http://127.0.0.1:{json.loads(self.process.stdout.readline())['port']}"
+        return self._host
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+    def model(self, name):
+        """The client's model: no weights, found by its Hub name."""
+        folder = self.models[name]
+        _ID_CACHE[folder] = name  # instead of asking the Hub
+        return dl.load_model(folder, remote=self.host)
+
+    def asked(self):
+        return httpx.get(f"{self.host}/loopback").json()
+
+    def requests(self, method, path, since=0):
+        """The log's entries for a method and the beginning of a path."""
+        return [entry for entry in self.asked()["log"][since:]
+                if entry["method"] == method and entry["path"].startswith(path)]  # fmt: skip
+
+    def switch(self, **faults):
+        httpx.post(f"{self.host}/loopback/faults", json=faults)
+
+    @contextlib.contextmanager
+    def faults(self, **faults):
+        """Faults for the length of a block; yields a function that counts the jobs submitted in it."""
+        since = len(self.asked()["log"])
+        self.switch(**faults)
+        try:
+            yield lambda: len([e for e in self.requests("POST", "/request", since) if e["code"] == 200])
+        finally:
+            self.switch()
+            preflight._PASSED.clear()
+
+    def until(self, condition, seconds=30):
+        """Wait until condition(what the server says of itself)."""
+        end = time.monotonic() + seconds
+        while not condition(asked := self.asked()):
+            assert time.monotonic() < end, asked["jobs"]
+            time.sleep(0.05)
+        return asked
+
+
+@functools.cache
+def shared(folder):
+    """The server that tests of one process share, with its models in `folder`."""
+    from depth_lib.embedded import toy_path
+    from tests.families import build, save_family
+    from tests.tiny_tokenizers import char_tokenizer
+
+    folder = Path(folder)
+    models = {f"loopback/{name}": save_family(name, folder / name) for name in ("llama", "gpt2", "falcon")}
+    models["loopback/deep"] = folder / "deep"
+    build("llama", n_blocks=32).save_pretrained(folder / "deep")
+    char_tokenizer().save_pretrained(folder / "deep")
+    models["loopback/toy-4l"] = toy_path("toy-4l")
+    return Loopback(models)
