@@ -9,8 +9,6 @@ from . import probes
 from .architectures import describe
 from .session import run, run_in_parts
 
-BUDGET = 8192  # tokens in one forward pass
-
 
 def relative_contribution(llm, prompts, remote=False):
     """How much each block adds to the residual stream, and in which direction.
@@ -42,14 +40,15 @@ def logit_lens(llm, prompts, remote=False):
     return _pool(run_in_parts(probes.logit_lens, llm, describe(llm), ids, remote=remote, label="logit lens"))
 
 
-def layer_effects(llm, prompts, mode="future", remote=False):
+def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
     """What skipping block s does to every later block and to the output.
 
     effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
     on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
     up to 4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured.
 
-    prompts: list of strings. Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
+    prompts: list of strings; budget: tokens in one forward pass (default: what fits into free memory). Returns float32
+    `max_<mode>_layer` [L, L] (row = skipped, column = affected),
     `max_<mode>_out` [L, 1], and the same for each prompt as `<key>_by_prompt` [P, …]. A prompt too short for a
     position (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode, a
     prompt without tokens, or if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
@@ -67,7 +66,7 @@ def layer_effects(llm, prompts, mode="future", remote=False):
             warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=2)
         work = [(x, t) for x, t in work if t]
     parts = run_in_parts(
-        probes.layer_effects, llm, describe(llm), work, BUDGET, remote=remote, label=f"layer effects, {mode}"
+        probes.layer_effects, llm, describe(llm), work, budget, remote=remote, label=f"layer effects, {mode}"
     )
     effects = torch.cat([part["effects"] for part in parts])
     outputs = torch.cat([part["outputs"] for part in parts])
@@ -79,32 +78,34 @@ def layer_effects(llm, prompts, mode="future", remote=False):
     }
 
 
-def residual_erasure(llm, question, answer, baseline_prompts, remote=False):
+def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budget=None):
     """Until which block each token's residual is needed for the answer.
 
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
     by u_l, the mean of h_l over all tokens of the baseline prompts.
 
-    question, answer: strings, tokenised together; baseline_prompts: list of strings. Returns float32 `erasure_effect`
-    [L + 1, T] (row 0: embeddings, row l: output of block l − 1) and `tokens`, T strings. Raises ValueError if the
-    answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
+    question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward
+    pass (default: what fits into free memory). Returns float32 `erasure_effect` [L + 1, T] (row 0: embeddings, row l:
+    output of block l − 1) and `tokens`, T strings. Raises ValueError if the answer has no token of its own or nothing
+    precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
     baseline = tokenize(llm, baseline_prompts)
-    result = run(probes.residual_erasure, llm, describe(llm), ids, places, baseline, BUDGET, remote=remote)
+    result = run(probes.residual_erasure, llm, describe(llm), ids, places, baseline, budget, remote=remote)
     return {**result, "tokens": tokens}
 
 
-def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False, tolerance=1e-3):
+def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False, tolerance=1e-3, budget=None):
     """Which tokens' residuals, at which depth, the answer's probability comes from.
 
     igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] dr along b + r (h − b), with h the output of block l, b its mean
     over the sequence and F the summed probability of the answer's true tokens.
 
     question, answer: strings, tokenised together; quadrature: "gauss" (nodes doubled until |completeness| ≤ tolerance ·
-    |F(h) − F(b)|) or "riemann" (256 left-end steps, as the papers). Returns float32 `igrads` [L, T], `completeness` =
-    Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises
-    ValueError for an unknown quadrature or if the answer has no token of its own.
+    |F(h) − F(b)|) or "riemann" (256 left-end steps, as the papers); budget: tokens in one forward pass (default: what
+    fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference`
+    = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or if the
+    answer has no token of its own.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4.
     """
     if quadrature not in ("gauss", "riemann"):
@@ -113,7 +114,7 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     arch = describe(llm)
     layers = list(range(arch["n_layers"]))
     result = run(
-        probes.integrated_gradients, llm, arch, ids, places, quadrature, tolerance, layers, BUDGET, remote=remote
+        probes.integrated_gradients, llm, arch, ids, places, quadrature, tolerance, layers, budget, remote=remote
     )
     return {**result, "tokens": tokens}
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import first, inputs, probabilities, start_at
+from .residual_stream import first, inputs, probabilities, start_at, token_budget
 
 
 def integrated_gradients(llm, arch, ids, answer, quadrature, tolerance, layers, budget):
@@ -13,9 +13,10 @@ def integrated_gradients(llm, arch, ids, answer, quadrature, tolerance, layers, 
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; quadrature:
     "riemann" (256 left-end steps) or "gauss" (Gauss–Legendre nodes, doubled until |completeness| ≤ tolerance ·
-    |F(h) − F(b)|, at most 256); layers: the blocks to do; budget: tokens in one forward pass. Returns for each layer
-    `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes`.
+    |F(h) − F(b)|, at most 256); layers: the blocks to do; budget: tokens in one forward pass, or None. Returns for
+    each layer `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes`.
     """
+    budget = token_budget(llm, budget)
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             residuals = [first(block.output)[0].clone() for block in llm.blocks]

@@ -3,20 +3,21 @@
 import torch
 
 from .packing import additive, packs
-from .residual_stream import add_row, first, inputs, output_change, start_at
+from .residual_stream import add_row, added, first, inputs, output_change, start_at, token_budget
 
 
 def layer_effects(llm, arch, work, budget):
     """Skip block s for some tokens and measure the change of every later contribution and of the output.
 
-    With c_l = h_{l+1} − h_l and y the output of the clean run, c̄_l and ȳ of the run in which block s passes tokens
-    1..t−1 on unchanged (token 0 never):
+    With c_l = a_l + m_l (= h_{l+1} − h_l without its rounding) and y the output of the clean run, c̄_l and ȳ of the run
+    in which block s passes tokens 1..t−1 on unchanged (token 0 never):
     effect[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6), output[s] = max ‖y[i] − ȳ[i]‖₂.
 
     work: for each prompt its token ids and its positions t, or None for all mode (skip every token i ≥ 1, measure
-    every token); budget: tokens in one forward pass. Returns the maxima over the positions of each prompt, `effects`
-    [P, L, L] (skipped, affected) and `outputs` [P, L, 1].
+    every token); budget: tokens in one forward pass, or None. Returns the maxima over the positions of each prompt,
+    `effects` [P, L, L] (skipped, affected) and `outputs` [P, L, 1].
     """
+    budget = token_budget(llm, budget)
     effects, outputs = [], []
     for ids, starts in work:
         effect, output = torch.zeros(arch["n_layers"], arch["n_layers"]), torch.zeros(arch["n_layers"], 1)
@@ -55,21 +56,22 @@ def _skip_every_block(llm, arch, ids, layout, measured, budget, effect, output):
                         llm.blocks[l].input = h
                     if l == end:
                         clean = h[:1].clone()
+                    c = added(llm.blocks[l], arch, measured)
                     h_in, h = h, first(llm.blocks[l].output)
                     if l < end:
-                        skipped = h[:1].clone()
-                        skipped[:, 1 : layout["prefix"]] = h_in[:1, 1 : layout["prefix"]]
-                        h_in = add_row(h_in, h_in[:1], 1 + l - begin, arch["grows"])
-                        h = add_row(h, skipped, 1 + l - begin, arch["grows"])
+                        h = add_row(h, _skip(h, h_in, 0, layout["prefix"]), 1 + l - begin, arch["grows"])
+                        c = add_row(c, _skip(c, None, measured, layout["prefix"]), 1 + l - begin, arch["grows"])
                     rows = slice(begin, min(l + 1, end))
-                    change = _contribution_change(h_in[:, measured:], h[:, measured:])[: rows.stop - rows.start]
-                    effect[rows, l] = torch.maximum(effect[rows, l], change.cpu())
+                    change = (c[1:] - c[:1]).norm(dim=-1) / c[0].norm(dim=-1).clamp_min(1e-6)
+                    effect[rows, l] = torch.maximum(effect[rows, l], change.amax(1).cpu()[: rows.stop - begin])
                 change = output_change(llm, arch, h[:, measured:]).amax(1)[:, None]
                 output[begin:end] = torch.maximum(output[begin:end], change.cpu())
                 tracer.stop()
 
 
-def _contribution_change(h_in, h_out):
-    """max over places of ‖c − c̄‖ / ‖c‖ [R − 1] between row 0 and every other row, c = h_out − h_in [R, M, d]."""
-    c = h_out.float() - h_in.to(h_out.device).float()
-    return ((c[1:] - c[:1]).norm(dim=-1) / c[0].norm(dim=-1).clamp_min(1e-6)).amax(-1)
+def _skip(rows, skipped, offset, prefix):
+    """The clean row 0 with the skipped tokens 1..prefix−1 as in `skipped` (None: nothing is added); rows begin at
+    place `offset`, which is 0 or the first place behind the prefix."""
+    row = rows[:1].clone()
+    row[:, 1 : prefix - offset] = 0 if skipped is None else skipped[:1, 1 : prefix - offset]
+    return row

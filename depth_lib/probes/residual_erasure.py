@@ -3,7 +3,7 @@
 import torch
 
 from .packing import additive, packs
-from .residual_stream import add_row, first, inputs, output_change, start_at
+from .residual_stream import add_row, first, inputs, output_change, start_at, token_budget
 
 
 def mean_residual(llm, arch, prompts):
@@ -25,9 +25,10 @@ def residual_erasure(llm, arch, ids, answer, baseline_prompts, budget):
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read at the positions that predict them.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them;
-    baseline_prompts: token ids of the prompts that u is the mean of; budget: tokens in one forward pass.
+    baseline_prompts: token ids of the prompts that u is the mean of; budget: tokens in one forward pass, or None.
     Returns `erasure_effect` [L + 1, T]; 0 for tokens behind the last predicting position, which nothing measured sees.
     """
+    budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1]  # the last predicting position is answer[-1] − 1
     effect = torch.zeros(arch["n_layers"] + 1, len(ids))

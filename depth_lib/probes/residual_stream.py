@@ -3,6 +3,20 @@
 import torch
 
 
+def token_budget(llm, given):
+    """Tokens in one forward pass: as given, else what fits into half of the free memory of the fullest GPU.
+
+    A block holds about 16 vectors of the residual's width for a token; logits are bounded on their own.
+    """
+    if given:
+        return given
+    devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
+    if not devices:
+        return 8192  # beyond this a CPU gains nothing
+    free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
+    return max(1024, min(2**17, free // 2 // (16 * llm.config.hidden_size * llm.dtype.itemsize)))
+
+
 def first(output):
     """The hidden states of a module that returns them alone or in front of a tuple."""
     return output[0] if isinstance(output, tuple) else output
@@ -34,6 +48,14 @@ def contributions(block, arch):
     a = first(block.attention_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
     m = first(block.mlp_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
     return h.to(a.device).float(), a, m.to(a.device)
+
+
+def added(block, arch, start):
+    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32."""
+    shape = block.input.shape
+    a = first(block.attention_contribution.output).reshape(shape)[:, start:].float()
+    m = first(block.mlp_contribution.output).reshape(shape)[:, start:].float()
+    return (a + m.to(a.device)) * arch["residual_scale"]
 
 
 def lens(llm, arch, h):
@@ -72,5 +94,5 @@ def output_change(llm, arch, h, logits_at_once=2**23):
     for start in range(0, n_places, chunk):
         piece = h[:, start : start + chunk]
         y = probabilities(llm, arch, piece.reshape(-1, d)).reshape(n_rows, piece.shape[1], -1)
-        changes.append((y[1:] - y[:1]).norm(dim=-1))
+        changes.append(y[1:].sub_(y[:1]).norm(dim=-1))
     return torch.cat(changes, dim=1)
