@@ -303,8 +303,7 @@ def test_a_python_that_is_too_old_is_refused_by_name(make, study):
 
 def test_a_wheel_carries_every_package_the_params_and_the_toys():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("depth_lib/**/__init__.py")}
-    assert set(settings["packages"]) == packages | {"depth_lib.registry"}
+    assert all((path.parent / "__init__.py").is_file() for path in ROOT.glob("depth_lib/**/*.py")), "or it is not found"
     assert settings["package-dir"] == {"depth_lib.registry": "params"}
     carried = {
         path
