@@ -1,7 +1,6 @@
 """Probe 1: how much each block adds to the residual stream, and in which direction (Csordás et al. 2025, 3.1)."""
 
 import torch
-from torch.nn.functional import cosine_similarity
 
 from .residual_stream import contributions, first, inputs
 
@@ -37,20 +36,23 @@ def _block_sums(block, arch):
     """The sums over tokens of every measure at one block, as scalars."""
     h, a, m = contributions(block, arch)
     read = h if arch["parallel"] else h + a
+    layer = a + m
+    after = h + layer
+    norm_h, norm_a, norm_m, norm_read, norm_layer = (x.norm(dim=-1) for x in (h, a, m, read, layer))
     measures = {
-        "rc_att": _ratio(a, h),
-        "rc_mlp": _ratio(m, read),
-        "rc_layer": _ratio(a + m, h),
-        "att_cos": cosine_similarity(a, h, dim=-1, eps=1e-6),
-        "mlp_cos": cosine_similarity(m, read, dim=-1, eps=1e-6),
-        "layer_cos": cosine_similarity(a + m, h, dim=-1, eps=1e-6),
-        "io_cos": cosine_similarity(h, h + a + m, dim=-1, eps=1e-6),
-        "norm_att": a.norm(dim=-1),
-        "norm_mlp": m.norm(dim=-1),
-        "norm_residual": h.norm(dim=-1),
+        "rc_att": norm_a / norm_h.clamp_min(1e-6),
+        "rc_mlp": norm_m / norm_read.clamp_min(1e-6),
+        "rc_layer": norm_layer / norm_h.clamp_min(1e-6),
+        "att_cos": _cosine(a, h, norm_a, norm_h),
+        "mlp_cos": _cosine(m, read, norm_m, norm_read),
+        "layer_cos": _cosine(layer, h, norm_layer, norm_h),
+        "io_cos": _cosine(h, after, norm_h, after.norm(dim=-1)),
+        "norm_att": norm_a,
+        "norm_mlp": norm_m,
+        "norm_residual": norm_h,
     }
     return {key: measure.sum() for key, measure in measures.items()}
 
 
-def _ratio(x, y):
-    return x.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-6)
+def _cosine(x, y, norm_x, norm_y):
+    return (x * y).sum(-1) / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))
