@@ -13,6 +13,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +86,7 @@ def study(tmp_path_factory):
     script(
         folder / ".venv" / "bin" / "python",
         f'#!/bin/sh\npython={sys.executable}\n'
-        'case "$2" in papermill) shift 2; exec "$python" stand_in.py "$@";; *) exec "$python" "$@";; esac\n',
+        'case "$2$REAL" in papermill) shift 2; exec "$python" stand_in.py "$@";; *) exec "$python" "$@";; esac\n',
     )
     (folder / ".venv" / ".depth-lib-installed").touch()
     return folder
@@ -221,6 +222,24 @@ def test_launch_stands_before_each_run_and_not_before_the_table(make):
     launched = make("sweep", "table", "SET=demo", "OUT=outputs/l", "LAUNCH=env LAUNCHED=yes", "MODELS=toy-4l")
     assert [call["launched"] for call in launched.calls if call.get("MODEL")] == ["yes"] * 3
     assert [call["launched"] for call in launched.calls if "MODELS" in call] == [None]
+
+
+def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, study, tmp_path):
+    elsewhere = tmp_path / ".local/share/jupyter/kernels/python3"
+    elsewhere.mkdir(parents=True)
+    spec = {"argv": ["/bin/false", "{connection_file}"], "display_name": "elsewhere", "language": "python"}
+    (elsewhere / "kernel.json").write_text(json.dumps(spec))
+    parameters = nbformat.v4.new_code_cell("OUT = DATASET = MODEL = None", metadata={"tags": ["parameters"]})
+    writes = nbformat.v4.new_code_cell(
+        'import sys, pathlib\npathlib.Path(OUT, DATASET, MODEL, "logitlens_5exps.pt").write_text(sys.executable)'
+    )
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    template = study / "notebooks" / "probe.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[parameters, writes], metadata=kernel), template)
+    user = (f"HOME={tmp_path}", f"JUPYTER_PATH={tmp_path}/.local/share/jupyter", "REAL=-")
+    said = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=logit_lens", *user)
+    assert said.returncode == 0, said.stdout
+    assert (study / "outputs/aime24/toy-4l/logitlens_5exps.pt").read_text() == sys.executable
 
 
 def test_jobs_side_by_side_share_the_cores(make):
