@@ -94,17 +94,20 @@ def plot_integrated_gradients(result: dict, ax: Axes | None = None, title: str |
 
 def _single(kind_name: str, result: dict, ax: Axes | None, title: str | None) -> Axes:
     kind = KINDS[kind_name]
+    figure = None
+    if ax is None:
+        # Outside the style: the first figure starts a notebook's inline backend, whose settings must outlive it.
+        width, height = panel_size(kind, [result])
+        figure = plt.figure(figsize=(max(width * 1.6, 4.8), height * 1.6), layout="constrained")
     with plt.rc_context(STYLE):
-        if ax is None:
-            width, height = panel_size(kind, [result])
-            _, ax = plt.subplots(figsize=(max(width * 1.6, 4.8), height * 1.6), layout="constrained")
+        ax = figure.subplots() if ax is None else ax
         image = kind.draw(ax, result)
         ax.set(xlabel=kind.xlabel, ylabel=kind.ylabel, title=kind.title if title is None else title)
         if kind.colorbar:
             add_colorbar(image, ax, kind)
         handles = kind.legend()
         if handles:
-            ax.legend(handles=handles, frameon=False)
+            ax.legend(handles=handles)  # its frame keeps it readable over lines and bars
     return ax
 
 
@@ -218,7 +221,7 @@ def _draw_token_map(ax: Axes, values: Any, tokens: list[str] | None, **colours: 
 def _layer_axis(ax: Axes, n_layers: int) -> None:
     ax.set_xlim(-0.7, n_layers - 0.3)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(4))
+    ax.yaxis.set_major_locator(MaxNLocator(5))
 
 
 def _depth_or_none(rule: Callable[..., int | None], *curves: Any) -> int | None:

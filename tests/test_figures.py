@@ -6,6 +6,8 @@ import warnings
 
 import matplotlib
 import matplotlib.pyplot as plt
+import nbclient
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
 PLOTS = {name: getattr(plots, f"plot_{name}") for name in KINDS}
 THREE_PROBES = tuple(ARTIFACTS)[:3]
+CRAMPED = ("layer_effects", "integrated_gradients")  # the narrowest panels, and those with most around them
 TOYS = {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}
 WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
 
@@ -33,9 +36,10 @@ def no_waiting_for_the_disk():
         yield
 
 
-def write_models(out, models, datasets=DATASETS):
+def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)):
     for (model, n_layers), dataset in itertools.product(models.items(), datasets):
-        write_run(out, dataset, model, n_layers, tuple(ARTIFACTS) if dataset == "gsm8k" else THREE_PROBES, n_examples=3)
+        here = [probe for probe in probes if dataset == "gsm8k" or probe in THREE_PROBES]
+        write_run(out, dataset, model, n_layers, here, n_examples=3)
     return out
 
 
@@ -51,7 +55,7 @@ def toys(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory):
-    return write_models(tmp_path_factory.mktemp("paper"), PAPER_MODELS)
+    return write_models(tmp_path_factory.mktemp("paper"), PAPER_MODELS, probes=CRAMPED)
 
 
 @pytest.fixture
@@ -200,6 +204,17 @@ def test_a_single_plot_draws_into_given_axes_or_makes_its_own_with_title_labels_
     plt.close(own.figure)
 
 
+def test_a_notebook_shows_every_plot_not_only_the_first(one):
+    result = artifact_path(one, "gsm8k", "toy-8l", "logit_lens", 3)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (
+        f"from depth_lib import load_artifact, plots\nresult = load_artifact({str(result)!r})",
+        "plots.plot_lens_kl(result)", "axes = plots.plot_lens_overlap(result)")])
+    nbclient.NotebookClient(notebook, timeout=300).execute()
+    shown = [[output.output_type for output in cell.outputs if "image/png" in output.get("data", {})]
+             for cell in notebook.cells]
+    assert shown == [[], ["display_data"], ["display_data"]]
+
+
 def test_a_curve_with_nan_is_drawn_without_a_depth(ax):
     kl = torch.tensor([9.0, float("nan"), 4.0, 1.0])
     PLOTS["lens_kl"]({"res_kl_divs": kl}, ax)
@@ -319,7 +334,7 @@ def test_no_text_lies_on_another_on_a_panel_or_beyond_the_edge(request, folder, 
     assert overlaps(FIGURES[name](request.getfixturevalue(folder))) == []
 
 
-@pytest.mark.parametrize("name", ["cosine", "layer_effects", "integrated_gradients"])
+@pytest.mark.parametrize("name", CRAMPED)
 def test_no_text_overlaps_with_twelve_models(paper, name):
     assert overlaps(FIGURES[name](paper)) == []
 
