@@ -21,6 +21,8 @@ from nnsight.schema.response import ResponseModel
 from .errors import NotReady, RequestRefused, ResultLost, SubmissionUnconfirmed
 
 _TIMEOUT = httpx.Timeout(10, read=60, write=300)
+# No connection is kept: one that died while we slept would make the next request fail half-way, perhaps taken.
+_FRESH = httpx.Limits(max_keepalive_connections=0)
 _SENT_NOTHING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TRY_AGAIN = (429, 502, 503)
 
@@ -42,6 +44,7 @@ class Server:
         if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
             raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
         self.host = host.rstrip("/")
+        self._client = httpx.Client(timeout=_TIMEOUT, limits=_FRESH)
         if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
             CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
         self._key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
@@ -89,7 +92,7 @@ class Server:
     def fetch(self, url):
         """The result behind a completed job's address, plain tensors on the CPU; ResultLost if it is not there."""
         try:
-            answer = httpx.get(url, timeout=_TIMEOUT)  # presigned, and not always the server's own: no key goes there
+            answer = self._client.get(url)  # presigned, and not always the server's own: no key goes there
             answer.raise_for_status()
             content = zstandard.ZstdDecompressor().decompress(answer.content)
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)["result"]
@@ -110,7 +113,7 @@ class Server:
 
     def _ask(self, method, path, headers=None, **request):
         headers = dict(headers or {}) | ({"ndif-api-key": self._key} if self._key else {})
-        answer = httpx.request(method, self.host + path, headers=headers, timeout=_TIMEOUT, **request)
+        answer = self._client.request(method, self.host + path, headers=headers, **request)
         if answer.status_code in _TRY_AGAIN:
             raise Unsteady(f"HTTP {answer.status_code}: {self._text(answer)}")
         if 300 <= answer.status_code < 500 and not (method == "GET" and answer.status_code == 404):

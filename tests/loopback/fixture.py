@@ -1,7 +1,6 @@
 """The loopback server as tests use it: started once a process, its faults switched, its log read."""
 
 import contextlib
-import functools
 import json
 import os
 import subprocess
@@ -10,20 +9,23 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
+import torch
 from nnsight.modeling.huggingface import _ID_CACHE
 
 import depth_lib as dl
-from depth_lib.remote import preflight
+from depth_lib.remote import Patience, preflight
 
 KEY = "loopback-key-5f1c"
+_SHARED = None  # one server for all test modules of a process
 
 
 class Loopback:
     """A running server: `host`, its models' folders by repo id, and what tests ask of it."""
 
-    def __init__(self, models, port=0, **setup):
+    def __init__(self, models):
         self.models = {name: str(folder) for name, folder in models.items()}
-        setup |= {"models": self.models, "key": KEY, "port": port}
+        setup = {"models": self.models, "key": KEY}
         server = Path(__file__).with_name("server.py")
         # The server ends when its stdin does: when this process ends, however it ends.
         self.process = subprocess.Popen([sys.executable, str(server), json.dumps(setup)], stdin=subprocess.PIPE,
@@ -77,17 +79,41 @@ class Loopback:
         return asked
 
 
-@functools.cache
 def shared(folder):
-    """The server that tests of one process share, with its models in `folder`."""
+    """A server whose models' folders are in `folder`."""
     from depth_lib.embedded import toy_path
     from tests.families import build, save_family
     from tests.tiny_tokenizers import char_tokenizer
 
-    folder = Path(folder)
     models = {f"loopback/{name}": save_family(name, folder / name) for name in ("llama", "gpt2", "falcon")}
     models["loopback/deep"] = folder / "deep"
     build("llama", n_blocks=32).save_pretrained(folder / "deep")
     char_tokenizer().save_pretrained(folder / "deep")
     models["loopback/toy-4l"] = toy_path("toy-4l")
     return Loopback(models)
+
+
+@pytest.fixture(scope="session")
+def loopback(tmp_path_factory):
+    """The shared server; imported by test modules."""
+    global _SHARED
+    if _SHARED is None:
+        _SHARED = shared(tmp_path_factory.mktemp("loopback"))
+    return _SHARED
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch, tmp_path_factory):
+    """A key, a cache folder of the test's own, and hardly any patience."""
+    monkeypatch.setenv("NDIF_API_KEY", KEY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    patience = Patience(deadline=60, silence=2, unknown=1, shortest=0.02, longest=0.2)
+    monkeypatch.setattr(Patience, "of_user", classmethod(lambda cls: patience))
+    return patience
+
+
+def same(result, truth):
+    """Bit for bit."""
+    assert result.keys() == truth.keys()
+    for key, value in truth.items():
+        assert torch.equal(result[key], value) if isinstance(value, torch.Tensor) else result[key] == value, key

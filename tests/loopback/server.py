@@ -1,13 +1,14 @@
 """NDIF's protocol over real sockets: jobs, statuses, results by address or inline, keys, a few Hub routes, and faults.
 
-`python server.py '<json>'` with {"models": {repo id: folder}, "key": …, "port": 0}; prints {"port": …} when the models
-are loaded. Stops when its stdin ends, so it never outlives the tests. Models live in a process of their own (worker.py);
-this one does not import nnsight, torch or the package. Faults are lists at /loopback/faults, one entry a request:
+`python server.py '<json>'` with {"models": {repo id: folder}, "key": …}; prints {"port": …} when the models are loaded
+and stops when its stdin ends, so it never outlives the tests. Models live in a process of their own (worker.py); this
+one imports neither nnsight nor torch nor the package. Faults are switched at /loopback/faults:
 
-post, poll, result, status: an HTTP code (503, 401 …), "reset" (the socket closes without an answer), "hang" (silence),
-"garbage" (200 and no JSON); post also "swallow" (the job is taken, then the socket closes); result also "truncated".
-forget: polls answered as if the job were unknown. hold: "QUEUED" or "RUNNING", jobs stay there. socket: "close" or "cut"
-ends a subscription after the first status. inline: results come as a binary frame on a subscription.
+post, poll, result, status: lists with one entry a request: null (no fault), an HTTP code (503, 401 …), "reset" (the
+socket closes without an answer), "hang" (silence), "garbage" (200 and no JSON); post also "swallow" (the job is taken,
+then the socket closes); result also "truncated"; forget: a list with one true for each poll of an "unknown" job.
+hold: "QUEUED" or "RUNNING", jobs stay there. state: of the deployments. absent: models not listed. env: of the server.
+socket: "close" or "cut" ends a subscription after its first status. inline: its results come as a binary frame.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class Jobs:
     def __init__(self):
         self.lock = threading.Condition()
         self.statuses, self.results, self.listeners, self.taken, self.env = {}, {}, {}, queue.Queue(), {}
-        self.faults, self.log, self.worker, self.ready = {}, [], None, False
+        self.faults, self.log, self.worker, self.ready = {}, [], None, 0
         threading.Thread(target=self.work, daemon=True).start()
 
     def fault(self, kind):
@@ -58,15 +59,20 @@ class Jobs:
         command = [sys.executable, "-I", str(Path(__file__).with_name("worker.py")), json.dumps(MODELS)]
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         self.worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.env = self.read()[0]["env"]
-        self.ready = True
+        self.read(None)
 
-    def read(self):
-        head = self.worker.stdout.readline()
-        if not head:
-            raise EOFError
-        head = json.loads(head)
-        return head, [self.worker.stdout.read(size) for size in head["sizes"]]
+    def read(self, job):
+        """The worker's answer about a job; EOFError if another process has taken its place meanwhile."""
+        while True:
+            head = json.loads(self.worker.stdout.readline())
+            parts = [self.worker.stdout.read(size) for size in head["sizes"]]
+            if "ready" in head:
+                self.ready, self.env = head["ready"], head["env"]
+                if job is None:
+                    return
+                raise EOFError
+            if head["id"] == job:
+                return head, parts
 
     def work(self):
         self.start_worker()
@@ -81,11 +87,9 @@ class Jobs:
                 head = request | {"id": job, "size": len(blob)}
                 self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
                 self.worker.stdin.flush()
-                answer, parts = self.read()
-            except (EOFError, OSError):
-                self.ready = False
+                answer, parts = self.read(job)
+            except EOFError:
                 self.tell(job, "ERROR", "The model's process died while the job was running. Please resubmit it.")
-                self.start_worker()
                 continue
             if answer["status"] == "ERROR":
                 self.tell(job, "ERROR", answer["description"])
@@ -148,8 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/subscribe":
             return self.subscribe()
         if path == "/loopback":
-            return self.reply({"log": JOBS.log, "worker": JOBS.worker and JOBS.worker.pid, "ready": JOBS.ready,
-                               "jobs": JOBS.statuses})  # fmt: skip
+            return self.reply({"log": JOBS.log, "worker": JOBS.ready, "jobs": JOBS.statuses})  # fmt: skip
         if path == "/status":
             return self.spoil("status") or self.reply({"deployments": deployments()})
         if path == "/env":
@@ -272,7 +275,7 @@ class Listener(ThreadingHTTPServer):
 
 
 SUBSCRIPTIONS, JOBS = {}, Jobs()
-HTTP = Listener(("127.0.0.1", SETUP.get("port", 0)), Handler)
+HTTP = Listener(("127.0.0.1", 0), Handler)
 ADDRESS = f"http://127.0.0.1:{HTTP.server_address[1]}"
 threading.Thread(target=HTTP.serve_forever, daemon=True).start()
 while not JOBS.ready:

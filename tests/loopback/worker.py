@@ -1,7 +1,8 @@
 """The process that holds the models: runs requests against them, and cannot import the package under test.
 
 Started by server.py as `python -I worker.py '{"<repo id>": "<folder>", …}'`; requests come on stdin, answers go to
-stdout, each as one line of JSON followed by as many bytes as it says. It ends when stdin does.
+stdout, each as one line of JSON followed by as many bytes as it says. It ends when stdin does. The process that loads
+the models only forks the one that runs the requests, so that a killed one is replaced at once.
 """
 
 import builtins
@@ -71,8 +72,10 @@ def main():
         models[name]._module.eval()
     forbid_imports_of_strangers()
     packages = {name: importlib.metadata.version(name) for name in ("nnsight", "torch", "transformers")}
-    answer({"ready": True, "env": {"python_version": sys.version, "packages": packages}})
-
+    while (child := os.fork()) != 0:
+        answer({"ready": child, "env": {"python_version": sys.version, "packages": packages}})
+        if os.waitpid(child, 0)[1] == 0:
+            return
     while head := requests.readline():
         job = json.loads(head)
         blob = requests.read(job["size"])
