@@ -12,7 +12,7 @@ endif
 ## SET=paper|ndif|demo    a folder of params/models
 SET      ?= paper
 ## MODELS="A B"           instead of the whole set; from any of them
-MODELS   ?= $(sort $(notdir $(basename $(wildcard params/models/$(SET)/*.yaml))))
+MODELS   ?= $(basename $(shell ls params/models/$(SET) 2> /dev/null | sort -V))
 ## DATASETS="gsm8k ..."   of params/datasets; the papers' three unless given
 DATASETS ?= hellaswag gsm8k aime24
 ## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
