@@ -1,0 +1,113 @@
+"""Pretend devices: a model spread over several devices, and torch's refusal to mix them, on a machine that has none.
+
+Every storage carries the name of a device. `.device` reports it, `.to`, `.cpu` and `device=` copy to another one, and
+an operation on tensors of different devices raises as torch does. Only the place is pretended: the numbers are the
+CPU's.
+"""
+
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+CPU = torch.device("cpu")
+DEVICE, IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
+MOVES = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.type_as}
+COPIES = {torch.Tensor.copy_, torch.Tensor.__setitem__}
+JOINS = {torch.cat, torch.stack, torch.concat, torch.hstack, torch.vstack}
+
+
+class PretendDevices(TorchFunctionMode):
+    """While it is active, `place(tensor, "cuda:1")` puts tensors on devices that need not exist."""
+
+    def __enter__(self):
+        self.memory = mock.patch("torch.cuda.mem_get_info", lambda device=None: (2**33, 2**34))
+        self.memory.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.memory.stop()
+        return super().__exit__(*error)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if function == DEVICE:
+            return device_of(args[0])
+        if function == IS_CUDA:
+            return device_of(args[0]).type == "cuda"
+        if function is torch.Tensor.numpy and device_of(args[0]) != CPU:
+            raise TypeError(f"can't convert {device_of(args[0])} tensor to numpy; use Tensor.cpu() first")
+        if function in MOVES:
+            return _moved(function, args, kwargs)
+        if function is torch.autograd.grad:  # follows the copies back: a gradient lies where its input does
+            gradients = function(*args, **kwargs)
+            return tuple(place(g, device_of(x)) for g, x in zip(gradients, tree_leaves(args[1]), strict=True))
+        device = kwargs.pop("device", None)
+        if device is not None:
+            _check_same(function, args, kwargs)
+            return place(function(*args, **kwargs), device)
+        common = _check_same(function, args, kwargs)
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        result = function(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in given:
+                place(leaf, common)
+        return result
+
+
+def device_of(tensor):
+    """The device that `tensor` is on, or pretends to be on."""
+    return getattr(tensor.untyped_storage(), "pretended", CPU)
+
+
+def place(tensor, device):
+    """`tensor`, from now on on `device`: a torch.device, its name or the index of a GPU."""
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    tensor.untyped_storage().pretended = device
+    return tensor
+
+
+def _moved(function, args, kwargs):
+    """What Tensor.to and its like return: only dtype and copy are left to torch, the device is pretended."""
+    tensor, *rest = args
+    device = kwargs.pop("device", None)
+    if function is torch.Tensor.cpu:
+        device, rest = CPU, []
+    elif function is torch.Tensor.cuda:
+        device, rest = (rest[0] if rest else 0 if device is None else device), []
+    for k, option in enumerate(rest):
+        if isinstance(option, torch.Tensor):
+            device, rest[k] = device_of(option), option.dtype
+        elif isinstance(option, (torch.device, str)) or type(option) is int:
+            device, rest[k] = option, None
+    rest = [option for option in rest if option is not None]
+    kwargs.pop("non_blocking", None)
+    device = device_of(tensor) if device is None else device_of(place(torch.empty(0), device))
+    moved = torch.Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor
+    if moved is tensor and device != device_of(tensor):
+        moved = tensor.clone()  # another device is another memory: an edit there must not show here
+    return moved if moved is tensor else place(moved, device)
+
+
+def _check_same(function, args, kwargs):
+    """The one device of all tensors among the arguments; RuntimeError as torch's if there are several."""
+    if function in COPIES and not _indexed_by_tensors(function, args):
+        return device_of(args[0])  # copies go from any device to any other
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if function is torch.Tensor.__getitem__ or function in COPIES:
+        tensors = [x for k, x in enumerate(tensors) if k == 0 or device_of(x) != CPU]  # indices may be on the CPU
+    if function not in JOINS and any(x.dim() for x in tensors):
+        tensors = [x for x in tensors if x.dim() or device_of(x) != CPU]  # a number on the CPU goes with any device
+    devices = {device_of(x) for x in tensors}
+    if len(devices) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        name = getattr(function, "__name__", function)
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {name} found {found}")
+    return devices.pop() if devices else CPU
+
+
+def _indexed_by_tensors(function, args):
+    if function is not torch.Tensor.__setitem__:
+        return False
+    return any(isinstance(leaf, (torch.Tensor, list)) for leaf in tree_leaves(args[1]))
