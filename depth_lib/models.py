@@ -1,7 +1,6 @@
 """load_model: a registry name, a hub id or a local folder -> an nnsight model with the common names."""
 
 import difflib
-import importlib.util
 import logging
 import re
 import textwrap
@@ -144,7 +143,7 @@ def _check_quantization(quantization, weights_here):
             f"{quantization} weights were asked of a remote model, but its server decides how weights are held; "
             "use quantization=None (QUANTIZATION: null)."
         )
-    if importlib.util.find_spec("bitsandbytes") is None or not is_bitsandbytes_available():
+    if not is_bitsandbytes_available():
         raise ModelError(
             f"{quantization} weights need bitsandbytes, which is missing or too old; "
             "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
