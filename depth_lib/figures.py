@@ -13,7 +13,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from depth_lib.artifacts import MissingArtifact
-from depth_lib.plots import KINDS, STYLE, Kind, add_colorbar, panel_size
+from depth_lib.panels import KINDS, STYLE, Kind, add_colorbar, panel_size
 from depth_lib.results import datasets_in, models_in, read_results
 from depth_lib.storage import write_together
 
@@ -147,7 +147,8 @@ def _panels(kind: Kind, results: dict[tuple[str, str], dict], models: list[str],
             for j, dataset in enumerate(datasets):
                 ax = grid[i // side_by_side, i % side_by_side * len(datasets) + j]
                 shown.append(ax)
-                ax.set_title(f"{model}\n{dataset}" if len(datasets) > 1 else model, parse_math=False)
+                # A title with a place of its own is not measured against the ticks at each draw: a sixth of the time.
+                ax.set_title(f"{model}\n{dataset}" if len(datasets) > 1 else model, y=1.0, parse_math=False)
                 _panel(ax, kind, results.get((dataset, model)))
         for ax in set(grid.flat) - set(shown):
             ax.remove()
@@ -168,8 +169,13 @@ def _panel(ax: Axes, kind: Kind, result: dict | None) -> None:
 def _frame(figure: Figure, kind: Kind, shown: list[Axes], datasets: list[str]) -> None:
     """What all panels share: title, axis labels, legend, colour bar."""
     figure.suptitle(kind.title if len(datasets) > 1 else f"{kind.title}, {datasets[0]}")
-    for ax in {ax.get_subplotspec().colspan.start: ax for ax in shown}.values():  # the lowest panel of each column
-        ax.set_xlabel(kind.xlabel)
+    lowest = {ax.get_subplotspec().colspan.start: ax for ax in shown}.values()  # the last panel of each column
+    for ax in shown:
+        ax.yaxis.set_label_coords(0, 0)  # labels that are empty need no place found for them: another sixth
+        if ax in lowest:
+            ax.set_xlabel(kind.xlabel)
+        else:
+            ax.xaxis.set_label_coords(0, 0)
     figure.supylabel(kind.ylabel, fontsize=9)
     handles = kind.legend()
     if handles:

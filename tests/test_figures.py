@@ -15,10 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from depth_lib import panels as drawing
 from depth_lib import plots, storage
 from depth_lib.artifacts import ARTIFACTS, MissingArtifact, artifact_path, save_artifact
 from depth_lib.figures import FIGURES, save_figures
-from depth_lib.plots import KINDS
+from depth_lib.panels import KINDS
 from depth_lib.token_labels import token_label
 from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
@@ -96,7 +97,7 @@ def test_of_three_bars_at_one_layer_the_smallest_is_in_front(ax, name):
     curves = torch.tensor([[0.3, 0.9, 0.6 * sign], [0.6, 0.3, 0.9 * sign], [0.9, 0.6, 0.3 * sign]])
     PLOTS[name](dict(zip(keys, curves, strict=True)), ax)
     ax.get_legend().remove()
-    attention, mlp, both = (to_rgb(colour) for colour in plots.PARTS.values())
+    attention, mlp, both = (to_rgb(colour) for colour in drawing.PARTS.values())
     expected = {0: (attention, mlp, both), 1: (mlp, both, attention), 2: (both, attention, mlp)}
     for layer, colours in expected.items():
         for height, colour in zip((0.15, 0.45, 0.75), colours, strict=True):
@@ -116,11 +117,11 @@ def test_each_layer_has_one_bar_of_its_value(ax, name, key):
 
 def test_the_effective_depth_is_the_marked_bar_and_unmarked_where_it_is_missing(ax):
     PLOTS["lens_kl"]({"res_kl_divs": torch.tensor([9.0, 8.0, 4.0, 1.0])}, ax)
-    marked = [layer for layer, bar in bar_heights(ax, 4).items() if bar[0][1] == to_rgb(plots.MARKED)]
+    marked = [layer for layer, bar in bar_heights(ax, 4).items() if bar[0][1] == to_rgb(drawing.MARKED)]
     assert marked == [2]
     ax.clear()
     PLOTS["lens_overlap"]({"res_overlaps": torch.tensor([0.1, 0.2, 0.3, 0.9])}, ax)
-    assert {bar[0][1] for bar in bar_heights(ax, 4).values()} == {to_rgb(plots.PLAIN)}
+    assert {bar[0][1] for bar in bar_heights(ax, 4).values()} == {to_rgb(drawing.PLAIN)}
 
 
 def test_the_cosine_depth_is_a_line_between_the_layers_where_the_mean_turns(ax):
