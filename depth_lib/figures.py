@@ -147,7 +147,7 @@ def _panels(kind: Kind, results: dict[tuple[str, str], dict], models: list[str],
             for j, dataset in enumerate(datasets):
                 ax = grid[i // side_by_side, i % side_by_side * len(datasets) + j]
                 shown.append(ax)
-                # A title with a place of its own is not measured against the ticks at each draw: a sixth of the time.
+                # A title with a place of its own is not measured against the ticks at each draw; slow.
                 ax.set_title(f"{model}\n{dataset}" if len(datasets) > 1 else model, y=1.0, parse_math=False)
                 _panel(ax, kind, results.get((dataset, model)))
         for ax in set(grid.flat) - set(shown):
@@ -171,7 +171,7 @@ def _frame(figure: Figure, kind: Kind, shown: list[Axes], datasets: list[str]) -
     figure.suptitle(kind.title if len(datasets) > 1 else f"{kind.title}, {datasets[0]}")
     lowest = {ax.get_subplotspec().colspan.start: ax for ax in shown}.values()  # the last panel of each column
     for ax in shown:
-        ax.yaxis.set_label_coords(0, 0)  # labels that are empty need no place found for them: another sixth
+        ax.yaxis.set_label_coords(0, 0)  # nor need empty labels a place found for them
         if ax in lowest:
             ax.set_xlabel(kind.xlabel)
         else:
