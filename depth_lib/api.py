@@ -101,8 +101,9 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] dr along b + r (h − b), with h the output of block l, b its mean
     over the sequence and F the summed probability of the answer's true tokens.
 
-    question, answer: strings, tokenised together; quadrature: "gauss" (nodes doubled until |completeness| ≤ tolerance ·
-    |F(h) − F(b)|) or "riemann" (256 left-end steps, as the papers); budget: tokens in one forward pass (default: what
+    question, answer: strings, tokenised together; quadrature: "gauss" (nodes doubled where the integral has not
+    converged, until |completeness| ≤ tolerance · |F(h) − F(b)|; at most 512, which mixtures of experts may reach since
+    their F jumps) or "riemann" (256 left-end steps, as the papers); budget: tokens in one forward pass (default: what
     fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference`
     = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or if the
     answer has no token of its own.
@@ -111,11 +112,9 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     if quadrature not in ("gauss", "riemann"):
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss" or "riemann".')
     ids, places, tokens = answer_span(llm, question, answer)
-    arch = describe(llm)
+    arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     layers = list(range(arch["n_layers"]))
-    result = run(
-        probes.integrated_gradients, llm, arch, ids, places, quadrature, tolerance, layers, budget, remote=remote
-    )
+    result = run(probes.integrated_gradients, llm, arch, ids, places, layers, tolerance, steps, budget, remote=remote)
     return {**result, "tokens": tokens}
 
 
