@@ -11,12 +11,13 @@ from pathlib import Path
 import nnsight
 import torch
 
-from depth_lib import api
+from depth_lib import api, check
 from depth_lib.artifacts import artifact_path, differences, load_artifact, prompts_hash, save_artifact
 from depth_lib.embedded import TOYS, toy_path
 from depth_lib.models import load_model
 from depth_lib.params import PARAMETERS, ParamsError, _problem
 from depth_lib.prompts import ANSWER, DRAWN, QUESTION, load_prompts
+from depth_lib.remote import beside
 from depth_lib.schemas import ARTIFACTS
 
 _PIECE = 2**20  # bytes of a weight file that tell checkpoints apart: a training step changes nearly every weight
@@ -68,10 +69,11 @@ class Run:
         if reasons != ["there is none yet"]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time
-        start = time.perf_counter()
-        result = self._compute(probe, llm)
-        seconds = round(time.perf_counter() - start, 3)
-        save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
+        with beside(path):  # a remote job that outlives this process is found again there
+            start = time.perf_counter()
+            result = self._compute(probe, llm)
+            seconds = round(time.perf_counter() - start, 3)
+            save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
         return load_artifact(path)
 
@@ -108,7 +110,7 @@ class Run:
 
     @cached_property
     def baseline(self) -> list[str]:
-        """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (PROBES' residual erasure)."""
+        """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""
         if self.dataset == "gsm8k":
             return self.prompts
         if self.source not in ("hub", "embedded"):
@@ -165,7 +167,7 @@ class Run:
     def _circumstances(self) -> dict:
         """What is worth knowing of a result, but does not make it another one."""
         commit = getattr(self.llm.config, "_commit_hash", None)
-        return {"commit": commit, "where": self._where(), "remote": self.remote,
+        return {"commit": commit, "check": check._CHECKED.get(self.llm), "where": self._where(), "remote": self.remote,
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
     def _where(self) -> str:

@@ -83,6 +83,7 @@ def test_the_metadata_says_what_was_run_and_where(cell):
     assert {key: meta[key] for key in expected} == expected
     assert len(meta["prompts_hash"]) == len(meta["weights"]) == 16 and meta["seconds"] > 0
     assert meta["settings"]["question"] == QUESTION and meta["settings"]["answer"] == ANSWER
+    assert meta["check"]["identity_1"] <= meta["check"]["tolerance"]
     assert set(meta["versions"]) >= {"torch", "transformers", "nnsight"}
 
 
