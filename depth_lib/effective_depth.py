@@ -2,6 +2,7 @@
 
 Three rules on three curves over the layers l = 0..L-1 (Hu et al. 2025, Table 1). Every rule looks at
 l in 0..L-2 only, and where no layer satisfies it the effective depth is missing (`None`): neither -1 nor an error.
+The other three probes get a depth of our own, so that all five can be read side by side.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,76 @@ def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | Non
     return _first(_curve("overlap", overlap)[:-1] > threshold)
 
 
+def effective_depth_future(effects: Curve) -> int | None:
+    """The last layer that later layers still depend on: skipping it changes one of them by over half the most seen.
+
+    e[s] = max over l > s of effects[s, l]; the last s in 0..L-2 with e[s] > max(e) / 2. effects [L, L] is
+    `max_future_layer`, relative change, row = skipped layer. None where nothing has an effect. ValueError if it is not
+    square or not finite. The probe is Csordás et al. 2025, section 3.3; the rule is ours.
+    """
+    e = future_profile(effects)
+    return _last(e > e.max() / 2) if len(e) else None
+
+
+def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int) -> int | None:
+    """The last layer at which erasing any question token still moves the answer by over half the most seen.
+
+    e[l] = max over question tokens t of erasure_effect[l, t]; the last l in 0..L-1 with e[l] > max(e) / 2.
+    erasure_effect has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. Question
+    tokens are the first T - A - 1 of T, A = n_answer_tokens: the token before the answer is where the answer is read,
+    so erasing it moves the answer at every depth. None where nothing has an effect. ValueError if no question token is
+    left, or a value is not finite. The probe is Csordás et al. 2025, section 3.4; the rule is ours.
+    """
+    e = erasure_profile(erasure_effect, n_answer_tokens)
+    return _last(e > e.max() / 2)
+
+
+def effective_depth_igrads(igrads: Curve) -> int | None:
+    """The layer at which half of all attribution has been given.
+
+    a[l] = sum over tokens of |igrads[l, t]|; the first l in 0..L-1 with a[0] + ... + a[l] >= sum(a) / 2. igrads has
+    shape [L, T], probability. None where nothing is attributed. ValueError if a value is not finite. The probe is
+    Csordás et al. 2025, section 3.4 (Sundararajan et al. 2017); the rule is ours.
+    """
+    a = igrads_profile(igrads)
+    return _first(np.cumsum(a) >= a.sum() / 2) if a.any() else None
+
+
+def depth_score(profile: Curve) -> float | None:
+    """The centre of mass of an effect over layers, sum(l · e[l]) / sum(e[l]), in layers.
+
+    profile has shape [L], no value below zero, such as `future_profile`. None where nothing has an effect. ValueError
+    if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
+    """
+    e = _curve("depth score", profile).astype(float)
+    if (e < 0).any():
+        raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
+    return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
+
+
+def future_profile(effects: Curve) -> np.ndarray:
+    """The largest effect of skipping each layer s in 0..L-2 on any later layer, shape [L - 1]."""
+    effects = _map("future effects", effects)
+    if effects.shape[0] != effects.shape[1]:
+        raise ValueError(f"future effects must be square, skipped × affected layer; found shape {list(effects.shape)}")
+    return np.array([row[s + 1 :].max() for s, row in enumerate(effects[:-1])])
+
+
+def erasure_profile(erasure_effect: Curve, n_answer_tokens: int) -> np.ndarray:
+    """The largest effect of erasing any question token at the input of each block, shape [L]."""
+    effects = _map("erasure", erasure_effect)
+    n_question = effects.shape[1] - n_answer_tokens - 1
+    if n_answer_tokens < 1 or n_question < 1:
+        raise ValueError(f"erasure: no question token precedes the one that predicts the answer ({effects.shape[1]} "
+                         f"tokens, {n_answer_tokens} of them the answer); give a longer question")
+    return effects[:-1, :n_question].max(1)
+
+
+def igrads_profile(igrads: Curve) -> np.ndarray:
+    """The size of the attribution to each block's output, summed over tokens, shape [L]."""
+    return np.abs(_map("integrated gradients", igrads)).sum(1)
+
+
 def ratio(ed: int | None, n_layers: int) -> float | None:
     """The effective depth as a share of the model's depth, (ED + 1) / L; missing where the effective depth is.
 
@@ -58,6 +129,19 @@ def ratio(ed: int | None, n_layers: int) -> float | None:
     if not 0 <= ed < n_layers:
         raise ValueError(f"effective depth {ed} is not a layer of a model with {n_layers} layers (0..{n_layers - 1})")
     return (ed + 1) / n_layers
+
+
+def _map(name: str, values: Curve) -> np.ndarray:
+    """The values as a float array with a row a layer."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().float().numpy()
+    found = np.asarray(values, dtype=float)
+    if found.ndim != 2 or not found.size:
+        raise ValueError(f"{name} must have a row a layer; found shape {list(found.shape)}")
+    if not np.isfinite(found).all():
+        l = np.argwhere(~np.isfinite(found))[0][0]
+        raise ValueError(f"{name} is not finite at layer {l}, so its effective depth is undefined; run the probe again")
+    return found
 
 
 def _curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
@@ -84,3 +168,11 @@ def _first(hits: np.ndarray) -> int | None:
 
 def _last(hits: np.ndarray) -> int | None:
     return int(np.flatnonzero(hits)[-1]) if hits.any() else None
+
+
+# The paper's three metrics: the probe each one reads, its keys, and its rule.
+METRICS = {
+    "cosine": ("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
+    "kl": ("logit_lens", ("res_kl_divs",), effective_depth_kl),
+    "overlap": ("logit_lens", ("res_overlaps",), effective_depth_overlap),
+}

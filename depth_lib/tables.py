@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from depth_lib.effective_depth import effective_depth_cosine, effective_depth_kl, effective_depth_overlap, ratio
+from depth_lib.effective_depth import METRICS, ratio
 from depth_lib.results import PAPER_DATASETS, TABLE_PROBES, models_in, read_results
 from depth_lib.spreadsheet import MISSING, workbook
 from depth_lib.storage import write_together
-
-METRICS = {
-    "cosine": ("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
-    "kl": ("logit_lens", ("res_kl_divs",), effective_depth_kl),
-    "overlap": ("logit_lens", ("res_overlaps",), effective_depth_overlap),
-}
 
 
 def effective_depth_table(folder: str | Path, models: Iterable[str] | None = None,
