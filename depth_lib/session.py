@@ -5,6 +5,8 @@ import os
 from functools import partial
 
 import nnsight
+import torch
+import zstandard
 from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
 from tqdm.auto import tqdm
@@ -22,17 +24,24 @@ from .remote.waiting import Patience
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
 
-def run(probe, llm, *args, remote=False):
+def run(probe, llm, *args, remote=False, layers=None):
     """probe(llm, *args) in one session; returns its dict of tensors on the CPU.
 
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
     On a server it is one journalled job: another call with the same probe, model and arguments, in this process or
-    another one, waits for the same job. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if
-    the server's model does not satisfy the probes' identities (measured in the first job).
+    another one, waits for the same job. layers: the place in args of the list of layers that the results are stacked
+    over; with DEPTH_LIB_LAYERS_PER_JOB a server does that many in a job. Raises depth_lib.remote.RemoteError and its
+    kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
     """
     if not remote or remote == "local":
         return _in_session(llm, probe, args, remote=remote)
-    return _on_server(probe, llm, [args], remote, probe.__name__.replace("_", " "))[0]
+    calls = [args]
+    if layers is not None and (size := _asked("DEPTH_LIB_LAYERS_PER_JOB")):
+        calls = [(*args[:layers], part, *args[layers + 1 :]) for part in _parts(args[layers], size)]
+    results = _on_server(probe, llm, calls, remote, probe.__name__.replace("_", " "))
+    if len(results) == 1:
+        return results[0]
+    return {key: torch.cat([result[key] for result in results]) for key in results[0]}
 
 
 def run_in_parts(probe, llm, arch, items, *args, remote=False, label="", per_job=None):
@@ -43,12 +52,11 @@ def run_in_parts(probe, llm, arch, items, *args, remote=False, label="", per_job
     arrives, so an interrupted run repeats at most one.
     """
     if not remote or remote == "local":
-        size = 1 if not remote else len(items)
-        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        parts = _parts(items, 1 if not remote else len(items))
         bar = tqdm(parts, desc=label, unit="prompt", disable=None if len(parts) > 1 else True, leave=False)
         return [run(probe, llm, arch, part, *args, remote=remote) for part in bar]
-    size = per_job or _items_per_job(arch["n_layers"])
-    calls = [(arch, items[start : start + size], *args) for start in range(0, len(items), size)]
+    size = per_job or _asked("DEPTH_LIB_PROMPTS_PER_JOB") or max(1, PROMPT_BLOCKS_PER_JOB // arch["n_layers"])
+    calls = [(arch, part, *args) for part in _parts(items, size)]
     return _on_server(probe, llm, calls, remote, label or probe.__name__.replace("_", " "))
 
 
@@ -94,7 +102,8 @@ class _WrittenDown(Backend):
     """Serialises what a session captured, and sends nothing."""
 
     def __call__(self, tracer):
-        self.blob = RequestModel.serialize(tracer, compress=True)
+        raw = RequestModel.serialize(tracer)
+        self.blob = zstandard.ZstdCompressor(level=19 if len(raw) < 1e6 else 3).compress(raw)
 
 
 def _payload(llm, probe, sent, args):
@@ -120,8 +129,13 @@ def _judged(llm, result):
     return result["result"]
 
 
-def _items_per_job(n_layers):
-    asked = os.environ.get("DEPTH_LIB_PROMPTS_PER_JOB", "")
-    if asked and not (asked.isdigit() and int(asked)):
-        raise NotReady(f"DEPTH_LIB_PROMPTS_PER_JOB is {asked!r}; give a whole number of at least 1")
-    return int(asked) if asked else max(1, PROMPT_BLOCKS_PER_JOB // n_layers)
+def _parts(items, size):
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _asked(variable):
+    """The whole number in an environment variable; None if it is not set."""
+    value = os.environ.get(variable)
+    if value and not (value.isdigit() and int(value)):
+        raise NotReady(f"{variable} is {value!r}; give a whole number of at least 1")
+    return int(value) if value else None

@@ -13,18 +13,8 @@ from depth_lib import session
 from depth_lib.remote import NotReady, beside, journal
 from depth_lib.remote.server import Server
 from depth_lib.remote.status_line import StatusLine
+from tests.loopback.client import PROBES, TEXTS
 from tests.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
-
-TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
-SUM = ("5 + 7 + 1 = ", "13")
-PROBES = {
-    "relative_contribution": lambda llm, **where: dl.relative_contribution(llm, TEXTS, **where),
-    "layer_effects": lambda llm, **where: dl.layer_effects(llm, TEXTS, **where),
-    "layer_effects_all": lambda llm, **where: dl.layer_effects(llm, TEXTS, mode="all", **where),
-    "logit_lens": lambda llm, **where: dl.logit_lens(llm, TEXTS, **where),
-    "residual_erasure": lambda llm, **where: dl.residual_erasure(llm, *SUM, TEXTS, **where),
-    "integrated_gradients": lambda llm, **where: dl.integrated_gradients(llm, *SUM, **where),
-}
 
 
 @pytest.fixture(scope="module", params=["loopback/llama", "loopback/gpt2", "loopback/falcon"])
@@ -87,6 +77,24 @@ def test_a_split_run_equals_the_unsplit_one(loopback, monkeypatch):  # noqa: F81
             patch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
             same(PROBES[probe](llm, remote=loopback.host), whole)
             assert submitted() == 3
+
+
+def test_layers_in_several_jobs_equal_all_in_one(loopback, monkeypatch):  # noqa: F811
+    llm = loopback.model("loopback/llama")
+    whole = PROBES["integrated_gradients"](llm, remote=loopback.host)
+    monkeypatch.setenv("DEPTH_LIB_LAYERS_PER_JOB", "3")
+    with loopback.faults() as submitted:
+        same(PROBES["integrated_gradients"](llm, remote=loopback.host), whole)
+        assert submitted() == 2  # of 4 layers
+
+
+@pytest.mark.parametrize("variable", ["DEPTH_LIB_PROMPTS_PER_JOB", "DEPTH_LIB_DEADLINE"])
+def test_a_setting_that_is_no_number_is_named(loopback, monkeypatch, variable):  # noqa: F811
+    monkeypatch.undo()
+    monkeypatch.setenv("NDIF_API_KEY", KEY)
+    monkeypatch.setenv(variable, "many")
+    with pytest.raises(NotReady, match=f"{variable} is 'many'"):
+        dl.logit_lens(loopback.model("loopback/llama"), TEXTS, remote=loopback.host)
 
 
 def test_a_run_interrupted_between_parts_repeats_none_that_arrived(loopback, monkeypatch, tmp_path):  # noqa: F811
@@ -225,7 +233,7 @@ def test_a_local_folder_cannot_be_named_to_a_server(loopback, monkeypatch):  # n
 @pytest.mark.parametrize(
     "faults, sentence",
     [
-        ({"absent": ["loopback/gpt2"]}, "loopback/gpt2 is not hosted there; running are .*loopback/llama"),
+        ({"absent": ["loopback/gpt2"]}, "loopback/gpt2 is not hosted there; running are .*loopback/"),
         ({"state": "DEPLOYING"}, "not running .DEPLOYING.; run again in some minutes"),
         ({"env": {"packages": {"nnsight": "0.7.2"}}}, "pip install nnsight==0.7.2"),
     ],
@@ -261,4 +269,11 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa:
     with loopback.faults() as submitted:
         with pytest.raises(dl.architectures.ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert submitted() == 1
+
+
+def test_check_model_on_the_server_measures_what_it_measures_here(loopback):  # noqa: F811
+    there, here = loopback.model("loopback/gpt2"), dl.load_model(loopback.models["loopback/gpt2"])
+    with loopback.faults() as submitted:
+        assert dl.check_model(there, remote=loopback.host) == dl.check_model(here)
         assert submitted() == 1

@@ -4,6 +4,7 @@ nnsight's own client waits for ever, tells a refused connection and a failed job
 come back to an expired result; this one says which of these it was. Everything on the wire is nnsight's.
 """
 
+import functools
 import io
 import os
 import re
@@ -27,6 +28,11 @@ _SENT_NOTHING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TRY_AGAIN = (429, 502, 503)
 
 
+@functools.cache
+def _certificates():
+    return httpx.create_ssl_context()  # reads all of the system's: once is enough
+
+
 class Unsteady(Exception):
     """The server cannot be asked right now; asking again later does no harm."""
 
@@ -44,7 +50,7 @@ class Server:
         if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
             raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
         self.host = host.rstrip("/")
-        self._client = httpx.Client(timeout=_TIMEOUT, limits=_FRESH)
+        self._client = httpx.Client(timeout=_TIMEOUT, limits=_FRESH, verify=_certificates())
         if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
             CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
         self._key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()

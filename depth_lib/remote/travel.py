@@ -10,7 +10,7 @@ import dis
 import hashlib
 import json
 import linecache
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 
 import torch
 
@@ -31,21 +31,33 @@ def travelling(function, copies=None):
     if id(function) in copies:
         return copies[id(function)]
     globals_ = {"__name__": function.__module__, "__builtins__": __builtins__}
+    cells = tuple(CellType() for _ in function.__closure__ or ())
     code = _renamed(function.__code__, _public_name(function))
-    copy = FunctionType(code, globals_, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = (
-        function.__kwdefaults__, function.__module__, function.__qualname__
-    )  # fmt: skip
+    copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
+    copy.__kwdefaults__, copy.__module__ = function.__kwdefaults__, function.__module__
+    copy.__qualname__ = function.__qualname__
     copies[id(function)] = copy
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             globals_[name] = _sent(function.__globals__[name], name, function, copies)
+    for name, mine, theirs in zip(code.co_freevars, cells, function.__closure__ or (), strict=True):
+        mine.cell_contents = _sent(theirs.cell_contents, name, function, copies)
     return copy
 
 
 def fingerprint(copies):
-    """file name with hash of every file that the copies come from, sorted: changes with any edit of any of them."""
-    return sorted({copy.__code__.co_filename for copy in copies.values()})
+    """What the copies compute, as plain values: their files with the hash of the source, and all they hold besides."""
+    return sorted([copy.__code__.co_filename, copy.__qualname__, _held(copy)] for copy in copies.values())
+
+
+def _held(copy):
+    """The plain values that a function finds in its defaults, its closure and its module, as JSON."""
+    closure = {f"{name} (closed over)": cell.cell_contents
+               for name, cell in zip(copy.__code__.co_freevars, copy.__closure__ or (), strict=True)}  # fmt: skip
+    held = copy.__globals__ | closure | {"defaults": copy.__defaults__, "kwdefaults": copy.__kwdefaults__}
+    plain = (type(None), bool, int, float, str, list, tuple, dict, torch.Tensor)
+    held = {name: value for name, value in held.items() if isinstance(value, plain) and not name.startswith("__")}
+    return json.dumps(held, sort_keys=True, default=_tensor_digest)
 
 
 def settings_hash(**settings):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,9 +13,13 @@ import httpx
 import pytest
 import torch
 from nnsight.modeling.huggingface import _ID_CACHE
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
+from depth_lib.embedded import toy_path
 from depth_lib.remote import Patience, preflight
+from tests.families import build, save_family
+from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
 KEY = "loopback-key-5f1c"
 _SHARED = None  # one server for all test modules of a process
@@ -30,7 +35,7 @@ class Loopback:
         # The server ends when its stdin does: when this process ends, however it ends.
         self.process = subprocess.Popen([sys.executable, str(server), json.dumps(setup)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
-        self._host = None
+        self._host, self._http = None, httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
     @property
     def host(self):
@@ -49,7 +54,7 @@ class Loopback:
         return dl.load_model(folder, remote=self.host)
 
     def asked(self):
-        return httpx.get(f"{self.host}/loopback").json()
+        return self._http.get(f"{self.host}/loopback").json()
 
     def requests(self, method, path, since=0):
         """The log's entries for a method and the beginning of a path."""
@@ -57,7 +62,7 @@ class Loopback:
                 if entry["method"] == method and entry["path"].startswith(path)]  # fmt: skip
 
     def switch(self, **faults):
-        httpx.post(f"{self.host}/loopback/faults", json=faults)
+        self._http.post(f"{self.host}/loopback/faults", json=faults)
 
     @contextlib.contextmanager
     def faults(self, **faults):
@@ -81,15 +86,15 @@ class Loopback:
 
 def shared(folder):
     """A server whose models' folders are in `folder`."""
-    from depth_lib.embedded import toy_path
-    from tests.families import build, save_family
-    from tests.tiny_tokenizers import char_tokenizer
-
     models = {f"loopback/{name}": save_family(name, folder / name) for name in ("llama", "gpt2", "falcon")}
     models["loopback/deep"] = folder / "deep"
     build("llama", n_blocks=32).save_pretrained(folder / "deep")
     char_tokenizer().save_pretrained(folder / "deep")
     models["loopback/toy-4l"] = toy_path("toy-4l")
+    models["loopback/wide"] = folder / "wide"
+    wide = LlamaConfig(vocab_size=VOCABULARY_SIZE, hidden_size=1024, intermediate_size=4096, num_hidden_layers=3)
+    LlamaForCausalLM(wide).save_pretrained(folder / "wide")  # 200 MB of weights, for whoever wants to not hold them
+    char_tokenizer().save_pretrained(folder / "wide")
     return Loopback(models)
 
 
@@ -117,3 +122,41 @@ def same(result, truth):
     assert result.keys() == truth.keys()
     for key, value in truth.items():
         assert torch.equal(result[key], value) if isinstance(value, torch.Tensor) else result[key] == value, key
+
+
+class Client:
+    """A process of its own that runs client.py; `go` lets it submit, `kill` is -9, `end` gives what it wrote."""
+
+    def __init__(self, loopback, folder, home, model="loopback/llama", probes=("logit_lens",), python=sys.executable,
+                 packages=Path(dl.__file__).parent.parent, **environment):  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
+        script = shutil.copy(Path(__file__).with_name("client.py"), folder / "client.py")
+        self.artifact, self.out = folder / "artifact.pt", folder / "out.pt"
+        setup = {"host": loopback.host, "model": model, "probes": probes, "artifact": str(self.artifact),
+                 "out": str(self.out)}  # fmt: skip
+        kept = {name: value for name, value in os.environ.items()
+                if not name.startswith(("HF_", "XDG_", "PYTHON", "NDIF_"))}  # fmt: skip
+        kept |= {"HOME": str(home), "HF_ENDPOINT": loopback.host, "NDIF_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
+        if packages is not None:
+            kept["PYTHONPATH"] = str(packages)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [str(python), script, json.dumps(setup)]
+        self.process = subprocess.Popen(command, cwd=folder, env=kept | environment, text=True, **pipes)
+
+    def go(self):
+        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        _, said = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, said
+        return torch.load(self.out)
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def journal(self):
+        return [json.loads(file.read_text()) for file in Path(f"{self.artifact}.job").glob("*.json")]
