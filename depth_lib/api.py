@@ -114,7 +114,8 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     ids, places, tokens = answer_span(llm, question, answer)
     arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     layers = list(range(arch["n_layers"]))
-    result = run(probes.integrated_gradients, llm, arch, ids, places, layers, tolerance, steps, budget, remote=remote)
+    work = (arch, ids, places, layers, tolerance, steps, budget)
+    result = run(probes.integrated_gradients, llm, *work, remote=remote, layers=3)  # work[3] may be split into jobs
     return {**result, "tokens": tokens}
 
 
