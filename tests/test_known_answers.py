@@ -1,0 +1,237 @@
+"""Answers known without any oracle, seen through the public API; and the oracle on a model that was really trained."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import depth_lib as dl
+from depth_lib.api import answer_span, future_positions, tokenize
+from depth_lib.embedded import toy_path
+from tests.families import L, build, make_identity, save_family
+from tests.oracles import probes as oracle
+from tests.oracles.streams import in_float64
+from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
+
+TEXT = "The quick brown fox jumps over 13 lazy dogs"
+K = 2  # blocks K, K + 1, … are the identity
+QUESTION, ANSWER = "5 + 7 = ", "128"
+SUM = ("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
+CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small are several times slower on more threads when the machine has other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return dl.load_model(save_family("llama", tmp_path_factory.mktemp("llama")))
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return dl.load_model("toy-8l")
+
+
+# plain, post-norm, parallel, contributions inside modules, both norms and a soft-cap
+@pytest.fixture(scope="module", params=["llama", "olmo2", "gpt_neox", "bloom", "gemma2"])
+def shallow(request, tmp_path_factory):
+    """A model of four blocks of which only the first two do anything."""
+    folder = tmp_path_factory.mktemp(request.param)
+    make_identity(build(request.param), range(K, L)).save_pretrained(folder)
+    char_tokenizer().save_pretrained(folder)
+    return dl.load_model(folder)
+
+
+def test_identity_blocks_contribute_nothing(shallow):
+    found = dl.relative_contribution(shallow, [TEXT, "abc"])
+    for key in ("rc_att", "rc_mlp", "rc_layer", "norm_att", "norm_mlp"):
+        assert (found[key][:K] > 0.01).all() and not found[key][K:].any(), key
+    for key in ("att_cos", "mlp_cos", "layer_cos"):
+        assert found[key][:K].all() and not found[key][K:].any(), key
+    torch.testing.assert_close(found["io_cos"][K:], torch.ones(L - K))
+
+
+def test_before_identity_blocks_the_lens_reads_the_models_own_prediction(shallow):
+    found = dl.logit_lens(shallow, [TEXT, "abc"])
+    assert (found["res_kl_divs"][:K] > 0.01).all() and (found["res_overlaps"][:K] < 1).all()
+    assert found["res_kl_divs"][K:].abs().max() <= 1e-6
+    for key in ("res_overlaps", "res_top1", "res_mrr"):
+        assert torch.equal(found[key][K:], torch.ones(L - K)), key
+
+
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_skipping_an_identity_block_changes_nothing_and_nothing_changes_it(shallow, mode):
+    found = dl.layer_effects(shallow, [TEXT], mode=mode)
+    effect, output = found[f"max_{mode}_layer"], found[f"max_{mode}_out"]
+    assert output[0] > 1e-3 and effect[0, 1] > 1e-3
+    assert not effect[K:].any() and not output[K:].any() and not effect[:, K:].any()
+    # behind the last working block no token looks at another, so only its own skipped tokens can miss it
+    assert bool(output[K - 1] > 1e-3) == (mode == "all") and (mode == "all" or not output[K - 1])
+
+
+def test_a_residual_erased_before_identity_blocks_is_missed_only_where_it_predicts(shallow):
+    found = dl.residual_erasure(shallow, QUESTION, ANSWER, [TEXT])
+    erased, predicting = found["erasure_effect"][K:], slice(-len(ANSWER) - 1, -1)
+    assert torch.equal(erased, erased[:1].expand_as(erased)) and (erased[:, predicting] > 0).all()
+    assert not erased[:, : predicting.start].any() and not erased[:, -1].any()
+
+
+def test_gradients_behind_the_last_working_block_are_the_same_at_every_depth(shallow):
+    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, tolerance=1.0)["igrads"]
+    assert found[K - 1].any()
+    torch.testing.assert_close(found[K - 1 :], found[K - 1 :][:1].expand(L - K + 1, -1))
+
+
+def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothing_before_it(llama, toy):
+    for llm in (llama, toy):
+        everywhere = dl.layer_effects(llm, [TEXT, "a few words"], mode="all")["max_all_layer"]
+        torch.testing.assert_close(everywhere.diagonal(), torch.ones(len(everywhere)))
+        assert not everywhere.tril(-1).any()
+        later = dl.layer_effects(llm, [TEXT])["max_future_layer"]
+        assert not later.tril().any()  # at the tokens that are not skipped the block itself reads what it always did
+        assert (later[:-1].amax(1) > 0).all()
+
+
+def test_erasing_a_token_never_changes_an_earlier_answer_token(llama, toy):
+    for llm in (llama, toy):
+        for answer in ("1", "12", "128"):
+            effect = dl.residual_erasure(llm, QUESTION, answer, [TEXT])["erasure_effect"]
+            assert not effect[:, -1].any()
+            # "2" is erased: the tokens up to it are predicted before it, so only the "8" behind it can change
+            assert bool(effect[:, -2].any()) and (len(answer) < 3 or bool(effect[:, -3].any()))
+
+
+@pytest.mark.parametrize("name", ["llama", "toy-8l"])
+def test_integrated_gradients_sum_to_the_difference_that_they_explain(name, llama, toy):
+    llm, model = (llama, build("llama")) if name == "llama" else (toy, plain_toy())
+    ids, places, _ = answer_span(llm, *SUM)
+    found = dl.integrated_gradients(llm, *SUM)
+    for l, block in enumerate(model.model.layers):
+        read, blurred = (answer_probability(model, ids, places, block, blur) for blur in (False, True))
+        assert abs(found["igrads"][l].sum() - (read - blurred)) <= 1e-3
+        assert abs(found["f_difference"][l] - (read - blurred)) <= 1e-5
+        assert abs(found["completeness"][l]) <= 1e-3
+
+
+@torch.no_grad()
+def answer_probability(model, ids, places, block, blur):
+    """F of a plain forward pass; with `blur`, every token of the block's output is their mean."""
+    hook = block.register_forward_hook(lambda _, args, h: h.mean(1, keepdim=True).expand_as(h) if blur else h)
+    y = model(torch.tensor([ids])).logits[0].softmax(-1)
+    hook.remove()
+    return sum(y[place - 1, ids[place]].item() for place in places)
+
+
+def plain_toy():
+    return AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32).eval().requires_grad_(False)
+
+
+TOKENIZERS = {  # its tokenizer; tokens of "17 = 28"; places of the answer "28" among them, and the tokens
+    "a character each": (lambda: char_tokenizer(bos=False), 7, [5, 6], list("17 = 28")),
+    "behind a bos": (lambda: char_tokenizer(bos=True), 8, [6, 7], ["<bos>", *"17 = 28"]),
+    "merging": (lambda: merging_tokenizer(bos=False), 5, [3, 4], ["17", " ", "=", " 2", "8"]),
+    "merging, behind a bos": (lambda: merging_tokenizer(bos=True), 6, [4, 5], ["<bos>", "17", " ", "=", " 2", "8"]),
+}
+
+
+@pytest.mark.parametrize("tokenizer, n_tokens, places, tokens", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_tokens_are_counted_and_the_answers_are_found_as_they_stand_in_the_text(
+    tokenizer, n_tokens, places, tokens, tmp_path
+):
+    llm = dl.load_model(save_family("llama", tmp_path, tokenizer()))
+    assert [len(ids) for ids in tokenize(llm, ["17 = 28", "17 = 2817 = 28"])] == [n_tokens, 2 * n_tokens - bos(tokens)]
+    for probe in (dl.relative_contribution, dl.logit_lens):
+        assert probe(llm, ["17 = 28", "17 = 2817 = 28"])["n_tokens"].tolist() == [n_tokens, 2 * n_tokens - bos(tokens)]
+    ids, found, strings = answer_span(llm, "17 = ", "28")
+    assert (len(ids), found, strings) == (n_tokens, places, tokens)
+    assert len(llm.tokenizer("28", add_special_tokens=False)["input_ids"]) == (1 if "17" in tokens else 2)
+    for result in (
+        dl.residual_erasure(llm, "17 = ", "28", ["abc"]),
+        dl.integrated_gradients(llm, "17 = ", "28", tolerance=1.0),
+    ):
+        assert result["tokens"] == tokens
+        curve = result.get("erasure_effect", result.get("igrads"))
+        assert curve.shape[1] == n_tokens and not curve[:, -1].any() and curve[0, : places[-1]].all()
+
+
+def bos(tokens):
+    return tokens[0] == "<bos>"
+
+
+def test_future_positions_are_the_papers_draw():
+    """Written out by hand: candidates 8, 16, … below T − 4, shuffled by one generator that runs on through prompts."""
+    drawn = future_positions([12, 13, 21, 60, 100])
+    assert drawn == [[], [8], [16, 8], [48, 40, 16, 32], [64, 80, 32, 40]]
+    assert future_positions([100]) != drawn[-1:]
+
+
+def test_means_are_over_tokens_and_not_over_prompts(llama):
+    texts = ["ab", TEXT]
+    for probe in (dl.relative_contribution, dl.logit_lens):
+        together, (short, long) = probe(llama, texts), (probe(llama, [text]) for text in texts)
+        n, m = (float(one["n_tokens"]) for one in (short, long))
+        assert (n, m) == (len(texts[0]) + 1, len(texts[1]) + 1)
+        for key in [key for key in together if not key.endswith("_sums") and key != "n_tokens"]:
+            torch.testing.assert_close(together[key], (n * short[key] + m * long[key]) / (n + m))
+        key = "rc_layer" if "rc_layer" in together else "res_kl_divs"
+        assert ((together[key] - (short[key] + long[key]) / 2).abs() > 1e-3).any()
+
+
+def test_maxima_are_over_prompts(llama):
+    texts = [TEXT, TEXT[::-1]]
+    together = dl.layer_effects(llama, texts, mode="all")
+    apart = torch.stack([dl.layer_effects(llama, [text], mode="all")["max_all_layer"] for text in texts])
+    torch.testing.assert_close(together["max_all_layer"], apart.amax(0))
+    torch.testing.assert_close(together["max_all_layer_by_prompt"], apart)
+
+
+def close(ours, truth, tolerance=1e-5):
+    difference = (ours - truth).abs().max() / truth.abs().max().clamp_min(1e-9)
+    assert ours.shape == truth.shape and difference <= tolerance, f"{difference:.1e}"
+
+
+@pytest.fixture(scope="module", params=["toy-8l", "llama", "qwen2"])
+def pair(request, toy, llama, tmp_path_factory):
+    """(a model as a user loads it, the same model in float64 for the oracle)."""
+    if request.param == "toy-8l":
+        return toy, in_float64(plain_toy())
+    folder = save_family(request.param, tmp_path_factory.mktemp(request.param))
+    return dl.load_model(folder), in_float64(build(request.param))
+
+
+PROMPTS = ["8", "5 + 7 + 1 = 13", "A farmer has 12 hens.\n" + TEXT, "Give the answer directly: 31 + 17 = 48"]
+
+
+def test_curves_over_prompts_of_several_lengths_equal_the_oracle(pair):
+    llm, model = pair
+    ids = tokenize(llm, PROMPTS)
+    for key, curve in oracle.relative_contribution(model, ids).items():
+        close(dl.relative_contribution(llm, PROMPTS)[key], curve)
+    lens = dl.logit_lens(llm, PROMPTS)
+    for key, curve in oracle.logit_lens(model, ids).items():
+        close(lens[CURVES.get(key, key)], curve)
+
+
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_effects_over_prompts_of_several_lengths_equal_the_oracle(pair, mode):
+    llm, model = pair
+    ours = dl.layer_effects(llm, PROMPTS, mode=mode)
+    for key, matrix in oracle.layer_effects(model, tokenize(llm, PROMPTS), mode).items():
+        close(ours[key], matrix)
+
+
+def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(pair):
+    llm, model = pair
+    ids, span = oracle.answer_span(llm.tokenizer, *SUM)
+    ours = dl.residual_erasure(llm, *SUM, PROMPTS)["erasure_effect"]
+    close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
+    layers = [len(llm.blocks) // 2]  # the oracle takes a forward pass for every node
+    truth = oracle.integrated_gradients(model, ids, span, nodes=128, layers=layers)["igrads"]
+    close(dl.integrated_gradients(llm, *SUM, tolerance=1e-4)["igrads"][layers], truth[layers])
