@@ -174,8 +174,8 @@ def aliases(row):
 def describe(llm):
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
-    Keys: n_layers, parallel, residual_scale, logit_scale, logit_softcap (None: none), project_out, tuple_blocks,
-    grows, packs and window (tokens a sliding-window layer sees; None: all).
+    Keys: n_layers, width (d), parallel, residual_scale, logit_scale, logit_softcap (None: none), project_out,
+    tuple_blocks, grows, packs and window (tokens a sliding-window layer sees; None: all).
     """
     row = _ROWS.get(llm) or family(llm.config)
     for name in ("blocks", "ln_final", "unembed"):
@@ -187,6 +187,7 @@ def describe(llm):
     config, parallel = llm.config, row["parallel"]
     return {
         "n_layers": config.num_hidden_layers,
+        "width": config.hidden_size,
         "parallel": parallel is True or any(getattr(config, name) for name in parallel or ()),
         "residual_scale": _number(config, row["residual_scale"], 1.0),
         "project_out": hasattr(llm, "project_out"),

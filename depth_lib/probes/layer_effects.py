@@ -24,7 +24,7 @@ def layer_effects(llm, arch, work, budget):
         if starts is None:  # the whole prompt is skipped, and measured
             layouts, measured = [{"order": list(range(len(ids))), "prefix": len(ids), "visible": None}], 0
         else:
-            layouts, measured = packs(starts, len(ids), arch, limit=4 * len(ids)), None
+            layouts, measured = packs(starts, len(ids), arch), None
         for layout in layouts:
             first_measured = layout["prefix"] if measured is None else measured
             _skip_every_block(llm, arch, ids, layout, first_measured, budget, effect, output)

@@ -26,18 +26,27 @@ def pack(starts, end):
     return {"order": order, "suffixes": suffixes, "prefix": prefix, "visible": visible}
 
 
-def packs(starts, end, arch, limit):
-    """`pack` for all starts, in as few sequences as `limit` places each allow (one start a sequence where the family
-    cannot pack: positions tied to the mask, or a sliding window shorter than the sequence)."""
+def packs(starts, end, arch):
+    """`pack` for all starts, sharing a sequence wherever that is less arithmetic than one sequence a start.
+
+    Each has its own where the family cannot pack: positions tied to the mask, or a sliding window that is shorter.
+    """
     packable = arch["packs"] and (arch["window"] is None or end <= arch["window"])
     groups = []
     for t in sorted(starts):
-        size = t + sum(end - other for other in (groups[-1] if groups else [])) + end - t
-        if groups and packable and size <= limit:
-            groups[-1].append(t)
-        else:
-            groups.append([t])
+        if groups and packable:
+            joined = t + sum(end - start for start in [*groups[-1], t])
+            before = max(groups[-1]) + sum(end - start for start in groups[-1])
+            if _cost(joined, arch) < _cost(before, arch) + _cost(end, arch):
+                groups[-1].append(t)
+                continue
+        groups.append([t])
     return [pack(group, end) for group in groups]
+
+
+def _cost(n_places, arch):
+    """Arithmetic of a block on one sequence, in units of 4 d FLOPs: about 12 d² weights a place, d for each pair."""
+    return n_places * (6 * arch["width"] + n_places)
 
 
 def additive(visible, dtype):
