@@ -1,0 +1,4 @@
+"""How fast the probes are: against the published way of one full forward an intervention, and against arithmetic.
+
+`make bench`, or `python -m tests.benchmarks --help`.
+"""

@@ -1,0 +1,114 @@
+"""`python -m tests.benchmarks`: measure, print, write. Every option has an environment variable, for `make bench`."""
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is built here
+import torch  # noqa: E402
+
+from depth_lib.probes.residual_stream import token_budget  # noqa: E402
+from tests.benchmarks import table  # noqa: E402
+from tests.benchmarks.memory import peak_in_own_process  # noqa: E402
+from tests.benchmarks.run import compare, doubled, with_less_memory  # noqa: E402
+from tests.benchmarks.shapes import SHAPES, random_model  # noqa: E402
+from tests.benchmarks.workloads import workloads  # noqa: E402
+
+
+def settings(arguments=None):
+    """The options, from the command line or else the environment."""
+    environment = os.environ.get
+    device = environment("BENCH_DEVICE", "cpu")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("--device", choices=["cpu", "cuda"], default=device, help="BENCH_DEVICE")
+    add("--shape", choices=SHAPES, default=environment("BENCH", "7B" if device == "cuda" else "small"), help="BENCH")
+    add("--probes", default=environment("PROBES", ""), help="PROBES: words in the names of workloads, parted by ;")
+    add("--repeats", type=int, default=int(environment("REPEATS", 3)), help="REPEATS: rounds in turns")
+    add("--patience", type=float, default=float(environment("PATIENCE", 90)), help="PATIENCE: s, then no further round")
+    add("--literal-parts", type=int, default=int(environment("LITERAL_PARTS", 0)),
+        help="LITERAL_PARTS: prompts or layers of the literal way, scaled up; 0: all (big, 1.5B, 7B: 4)")  # fmt: skip
+    add("--threads", type=int, default=int(environment("THREADS", 2)), help="THREADS of the CPU")
+    add("--size", default=environment("SIZE", ""), help="SIZE: few, ten or tiny prompts; default few, on cuda ten")
+    add("--no-memory", action="store_true", default=environment("MEMORY") == "0", help="MEMORY=0: not the peak memory")
+    add("--no-checks", action="store_true", default=environment("CHECKS") == "0", help="CHECKS=0: nothing is doubled")
+    add("--out", default=environment("OUT", "outputs/bench"), help="OUT: folder of bench.md, .csv and .json")
+    asked = parser.parse_args(arguments)
+    asked.size = asked.size or ("ten" if asked.device == "cuda" else "few")
+    asked.dtype = "bfloat16" if asked.device == "cuda" else "float32"
+    asked.literal_parts = asked.literal_parts or (4 if asked.shape in ("big", "1.5B", "7B") else None)
+    return asked
+
+
+def chosen(names, words):
+    """The names that hold one of the words, parted by semicolons; all without words."""
+    words = [word.strip().replace("_", " ") for word in words.split(";") if word.strip()]
+    return [name for name in names if not words or any(word in name for word in words)]
+
+
+def measure(asked):
+    """(rows, checks) of one run."""
+    torch.set_num_threads(asked.threads)
+    llm = random_model(asked.shape, asked.device, getattr(torch, asked.dtype))
+    makers = workloads(llm, asked.size)
+    names = chosen(makers, asked.probes)
+    if not names:
+        sys.exit(f"no workload is called {asked.probes!r}; there are: {'; '.join(makers)}")
+    rows, checks = [], []
+    for name in names:
+        workload = makers[name]()
+        row = compare(llm, name, workload, asked.device, asked.repeats, asked.patience, asked.literal_parts)
+        rows.append(row)
+        say(f"{name}: ours {row['seconds_ours']:.3g} s, literal {row['seconds_literal']:.3g} s, {row['ratio']:.2f}×, "
+            f"ours / floor {row['floor']:.2f}, difference {row['difference']:.1e}")  # fmt: skip
+        if not asked.no_checks and workload.probe in ("layer_effects", "residual_erasure", "integrated_gradients"):
+            checks.append(with_less_memory(name, workload, asked.device, token_budget(llm, None) // 8))
+    if not asked.no_checks:
+        checks += doublings(llm, names, asked)
+    del llm
+    if not asked.no_memory:
+        for row in rows:
+            add_memory(row, asked)
+    return rows, checks
+
+
+def doublings(llm, names, asked):
+    """Time against twice the prompts (linear) and, for effects and erasure, twice the blocks (at most quadratic)."""
+    checks = []
+    once, twice = workloads(llm, asked.size), workloads(llm, asked.size, times=2)
+    for name, name_twice in zip(once, twice, strict=True):
+        if name in names and name != name_twice:
+            pair = once[name]().ours, twice[name_twice]().ours
+            checks.append(doubled(f"twice the prompts: {name}", *pair, asked.device, asked.repeats, bound=2.2))
+    shallow = random_model(asked.shape, asked.device, llm.dtype, blocks=llm.config.num_hidden_layers // 2)
+    halved = workloads(shallow, asked.size)
+    for name in names:
+        if name.startswith(("layer effects", "residual erasure")):
+            pair = halved[name]().ours, once[name]().ours
+            checks.append(doubled(f"twice the blocks: {name}", *pair, asked.device, asked.repeats, bound=4.2))
+    return checks
+
+
+def add_memory(row, asked):
+    """Peak memory of both ways, each in its own process."""
+    for way in ("ours", "literal"):
+        row[f"memory_{way}"] = peak_in_own_process(
+            asked.shape, asked.device, asked.dtype, asked.threads, asked.size, row["workload"], way
+        )
+    row["memory"] = row["memory_ours"] / max(row["memory_literal"], 1)
+    say(f"{row['workload']}: peak memory {row['memory']:.2f} of literal")
+
+
+def say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments=None):
+    asked = settings(arguments)
+    where = table.circumstances(asked.shape, asked.device, asked.dtype, asked.threads)
+    rows, checks = measure(asked)
+    print(table.write(asked.out, "bench", rows, checks, where))
+
+
+if __name__ == "__main__":
+    main()

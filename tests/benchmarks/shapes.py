@@ -1,0 +1,64 @@
+"""Random models of the benchmark's sizes, built in memory and wrapped as `load_model` wraps a checkpoint."""
+
+import torch
+from nnsight import TransformersModel
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from depth_lib.architectures import aliases, family
+from tests.families import randomise
+from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
+
+
+def _shape(blocks, d, heads, kv_heads, mlp, vocabulary):
+    return {
+        "num_hidden_layers": blocks,
+        "hidden_size": d,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": mlp,
+        "vocab_size": vocabulary,
+    }
+
+
+SHAPES = {
+    "tiny": _shape(4, 48, 4, 2, 64, VOCABULARY_SIZE),
+    "small": _shape(12, 384, 6, 2, 1536, 32_000),
+    "big": _shape(24, 896, 14, 2, 4864, 151_936),  # Qwen2.5-0.5B, unembedding not tied
+    "1.5B": _shape(28, 1536, 12, 2, 8960, 151_936),
+    "7B": _shape(28, 3584, 28, 4, 18_944, 152_064),
+}
+
+
+def random_model(shape, device="cpu", dtype=torch.float32, blocks=None):
+    """An nnsight model of SHAPES[shape] (Qwen2) with seeded random weights; `blocks` other than the shape's."""
+    config = Qwen2Config(
+        **(SHAPES[shape] | ({"num_hidden_layers": blocks} if blocks else {})),
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    randomise(model)
+    llm = TransformersModel(
+        model, task="text-generation", tokenizer=char_tokenizer(bos=False), rename=aliases(family(config))
+    )
+    llm._module.eval().requires_grad_(False)
+    return llm
+
+
+@torch.no_grad()
+def give_answer(llm, ids, places):
+    """Turn the unembedding so that the model gives each answer token the probability 1/2.
+
+    A random model gives it 1 / V, a number so small that any quadrature rule integrates it well enough.
+    """
+    model = llm._module
+    x = model.model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).last_hidden_state[0].float()
+    for place in places:
+        direction = x[place - 1]
+        logits = model.lm_head(direction.to(model.dtype)).float()
+        others = logits.clone()
+        others[ids[place]] = -torch.inf
+        step = (others.logsumexp(0) - logits[ids[place]]) / direction.square().sum()
+        model.lm_head.weight[ids[place]] += (step * direction).to(model.dtype)
