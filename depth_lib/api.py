@@ -121,15 +121,25 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
 
 def tokenize(llm, prompts):
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for nothing to measure."""
-    if isinstance(prompts, str):
-        prompts = [prompts]
+    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
-    ids = [llm.tokenizer(prompt)["input_ids"] for prompt in prompts]
-    for p, x in enumerate(ids):
-        if not x:
-            raise ValueError(f"prompt {p} ({prompts[p]!r}) has no tokens; leave it out.")
+    ids = []
+    for p, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
+        ids.append(llm.tokenizer(prompt)["input_ids"])
+        if not ids[p]:
+            raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
+        _check_length(llm, ids[p], f"prompt {p}")
     return ids
+
+
+def _check_length(llm, ids, name):
+    """Learned positions end, with an index error or on a GPU a dead process; rotary ones go on into nonsense."""
+    limit = getattr(llm.config, "max_position_embeddings", None)
+    if limit is not None and len(ids) > limit:
+        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit} positions; use a shorter text.")
 
 
 def future_positions(lengths):
@@ -150,8 +160,12 @@ def answer_span(llm, question, answer):
     """
     if not llm.tokenizer.is_fast:
         raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
+    if not (isinstance(question, str) and isinstance(answer, str)):
+        found = f"{type(question).__name__} and {type(answer).__name__}"
+        raise ValueError(f"question and answer are of type {found}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    _check_length(llm, ids, "question and answer")
     places = [i for i, (start, end) in enumerate(offsets) if end > start and end > len(question)]
     if not answer.strip() or not places:
         raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
