@@ -165,7 +165,7 @@ def answer_span(llm, question, answer):
         raise ValueError(f"question and answer are of type {found}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    _check_length(llm, ids, "question and answer")
+    _check_length(llm, ids, "the question with its answer")
     places = [i for i, (start, end) in enumerate(offsets) if end > start and end > len(question)]
     if not answer.strip() or not places:
         raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")

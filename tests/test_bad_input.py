@@ -1,0 +1,122 @@
+"""Whatever a person gets wrong is answered in one line that names the thing and the next step."""
+
+import datasets
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.params import load_params
+from tests.families import save_family
+from tests.tiny_tokenizers import char_tokenizer
+
+TEXT = "The quick brown fox jumps"
+PROBES = {
+    "relative_contribution": dl.relative_contribution,
+    "logit_lens": dl.logit_lens,
+    "layer_effects, future": dl.layer_effects,
+    "layer_effects, all": lambda llm, prompts: dl.layer_effects(llm, prompts, mode="all"),
+    "residual_erasure": lambda llm, prompts: dl.residual_erasure(llm, "5 + 7 = ", "12", prompts),
+}
+ABOUT_ANSWERS = {
+    "residual_erasure": lambda llm, question, answer: dl.residual_erasure(llm, question, answer, [TEXT]),
+    "integrated_gradients": dl.integrated_gradients,
+}
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    """A model with learned positions and a tokenizer without BOS: an empty text has no tokens."""
+    torch.set_num_threads(1)  # too small to share between threads
+    return dl.load_model(save_family("gpt2", tmp_path_factory.mktemp("gpt2"), char_tokenizer(bos=False)))
+
+
+def line(call, *args, **options):
+    """The one line with which `call` fails; its exception must be one of ours, or a plain ValueError."""
+    with pytest.raises((ValueError, dl.artifacts.ArtifactError)) as raised:
+        call(*args, **options)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+@pytest.mark.parametrize(
+    "prompts, message",
+    [
+        ([], "there are no prompts to measure; load some with dl.load_prompts(...)."),
+        (None, "there are no prompts to measure; load some with dl.load_prompts(...)."),
+        ("", "prompt 0 ('') has no tokens; leave it out."),
+        ([TEXT, ""], "prompt 1 ('') has no tokens; leave it out."),
+        (iter([TEXT, ""]), "prompt 1 ('') has no tokens; leave it out."),
+        ([TEXT, None], "prompt 1 is of type NoneType, not text; give a list of strings."),
+        ([TEXT, ["a", "b"]], "prompt 1 is of type list, not text; give a list of strings."),
+        ([TEXT, 257 * "a"], "prompt 1 has 257 tokens, but the model has 256 positions; use a shorter text."),
+    ],
+    ids=["none", "None", "empty text", "empty", "empty, from an iterator", "no text", "nested", "too long"],
+)
+def test_prompts_that_cannot_be_measured(llm, probe, prompts, message):
+    prompts = iter([TEXT, ""]) if hasattr(prompts, "__next__") else prompts  # one iterator serves one probe
+    assert line(probe, llm, prompts) == message
+
+
+def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(llm):
+    assert dl.relative_contribution(llm, ["a"])["n_tokens"].tolist() == [1]
+    assert dl.logit_lens(llm, ["a"])["res_kl_divs"].isfinite().all()
+    assert not dl.layer_effects(llm, ["a"], mode="all")["max_all_out"].any()  # token 0 is never skipped
+    message = line(dl.layer_effects, llm, ["a"])
+    assert message == "no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'."
+    with pytest.warns(UserWarning, match=r"too short for future mode \(13 tokens\), left out: prompt 1 \(1 tokens\)"):
+        assert len(dl.layer_effects(llm, [TEXT, "a"])["max_future_out_by_prompt"]) == 1
+
+
+@pytest.mark.parametrize("probe", ABOUT_ANSWERS.values(), ids=ABOUT_ANSWERS)
+@pytest.mark.parametrize(
+    "question, answer, message",
+    [
+        ("5 + 7 = ", "", "the answer '' has no token in '5 + 7 = '; give a visible answer."),
+        ("5 + 7 = ", " ", "the answer ' ' has no token in '5 + 7 =  '; give a visible answer."),
+        ("", "12", "nothing precedes the answer '12', so no token predicts it; give a longer question."),
+        ("5 + 7 = ", 12, "question and answer are of type str and int, not text; give two strings."),
+        (256 * "a", "b", "the question with its answer has 257 tokens, but the model has 256 positions; use a shorter text."),
+    ],
+)
+def test_answers_that_no_token_predicts(llm, probe, question, answer, message):
+    assert line(probe, llm, question, answer) == message
+
+
+def test_unknown_modes_and_quadratures(llm):
+    assert line(dl.layer_effects, llm, [TEXT], mode="futur") == 'mode \'futur\' is not known; use "future" or "all".'
+    message = line(dl.integrated_gradients, llm, "5 = ", "5", quadrature="simpson")
+    assert message == 'quadrature \'simpson\' is not known; use "gauss" or "riemann".'
+
+
+def test_unknown_names_come_with_the_nearest_known_ones():
+    assert "no model is called 'toy-8'; did you mean toy-8l, " in line(dl.load_model, "toy-8")
+    assert line(dl.load_prompts, "gsm8") == "unknown dataset 'gsm8'; did you mean gsm8k?"
+
+
+def test_without_a_network_there_is_something_else_to_use(monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    assert line(dl.load_model, "Qwen2.5-7B-Instruct").endswith("or use a checkpoint's folder or a toy (toy-8l).")
+    assert 'use source="embedded" or the path of a .jsonl or .parquet file' in line(dl.load_prompts, "gsm8k")
+
+
+def test_an_empty_dataset(tmp_path):
+    (tmp_path / "rows.jsonl").touch()
+    message = line(dl.load_prompts, "gsm8k", source=tmp_path / "rows.jsonl")
+    assert message == f"{tmp_path / 'rows.jsonl'} has no gsm8k prompt; give a source with at least one"
+
+
+def test_an_unknown_key_of_a_params_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("MODLE: toy-8l\n")
+    assert line(load_params, path) == f"{path}: unknown key MODLE; did you mean MODEL?"
+
+
+def test_a_corrupted_or_missing_result(tmp_path):
+    path = tmp_path / "gsm8k" / "toy-8l" / "logitlens_10exps.pt"
+    command = "run: make sweep MODELS=toy-8l DATASETS=gsm8k"
+    assert command in line(dl.load_artifact, path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PK\x03\x04 half a file")
+    message = line(dl.load_artifact, path)
+    assert str(path) in message and "truncated or damaged" in message and command in message
