@@ -5,62 +5,24 @@ and we read theirs. A file of ours also holds `meta` (what was run, where, with 
 Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, weights_only=True)` reads every file.
 """
 
-import hashlib
 import importlib.metadata
 import io
-import json
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 
+from depth_lib.names import ArtifactError, MissingArtifact, artifact_path, probe_of, sweep_command
+from depth_lib.provenance import differing, prompts_hash
 from depth_lib.schemas import ARTIFACTS, mismatch, not_finite
 from depth_lib.storage import escape_token, move_aside, parse, plain, storable, write_together
 
+__all__ = [
+    "ARTIFACTS", "SCHEMA_VERSION", "ArtifactError", "MissingArtifact", "artifact_path", "differences", "load_artifact",
+    "probe_of", "prompts_hash", "read_artifact", "save_artifact", "sweep_command",
+]  # fmt: skip
 SCHEMA_VERSION = 1
-
-
-class ArtifactError(Exception):
-    """A probe's result that cannot be written or read; the message names the file and the next step."""
-
-
-class MissingArtifact(ArtifactError, FileNotFoundError):
-    """A probe's result that is not there yet; the message holds the command that makes it."""
-
-
-def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int) -> Path:
-    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS."""
-    if probe not in ARTIFACTS:
-        raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
-    for name in (dataset, model):
-        if name in ("", ".", "..") or Path(name).name != name:
-            raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
-    return Path(out) / dataset / model / ARTIFACTS[probe].file.format(n=n_examples)
-
-
-def probe_of(path: str | Path) -> tuple[str, int | None]:
-    """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
-    for probe, schema in ARTIFACTS.items():
-        match = re.fullmatch(re.escape(schema.file).replace(r"\{n\}", r"(\d+)"), Path(path).name)
-        if match:
-            return probe, int(match[1]) if match.groups() else None
-    names = ", ".join(schema.file for schema in ARTIFACTS.values())
-    raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
-
-
-def sweep_command(run: str | Path) -> str:
-    """The make command that computes the results of one folder `out/dataset/model`."""
-    model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
-    command = f"make sweep MODELS={model} DATASETS={dataset}"
-    return command if out.name in ("", "outputs") else f"{command} OUT={out}"
-
-
-def prompts_hash(prompts: Iterable[str]) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the prompts, in order: equal prompts, equal hash."""
-    text = json.dumps(list(prompts), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
@@ -148,18 +110,7 @@ def differences(path: str | Path, wanted_meta: Mapping) -> list[str]:
         stored = read_artifact(path)["meta"]
     except ArtifactError as error:
         return [str(error)]
-    return _differing(stored, plain(wanted_meta))
-
-
-def _differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
-    found = []
-    for key, asked in wanted.items():
-        have = stored.get(key, "nothing")
-        if isinstance(asked, dict) and isinstance(have, dict):
-            found += _differing(have, asked, f"{prefix}{key}.")
-        elif key not in stored or have != asked:
-            found.append(f"{prefix}{key}: stored {have}, asked {asked}")
-    return found
+    return differing(stored, plain(wanted_meta))
 
 
 def _keep_what_is_not_ours(paths: Iterable[Path]) -> None:

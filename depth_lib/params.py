@@ -67,7 +67,7 @@ def load_params(*paths: str | Path) -> dict:
         if not isinstance(values, dict):
             problems.append(f"{path}: is {_kind(values)}; write one KEY: value a line")
             continue
-        problems += [f"{path}: {problem}" for key, value in values.items() if (problem := _problem(key, value))]
+        problems += [f"{path}: {problem}" for key, value in values.items() if (problem := problem_of(key, value))]
         for key in ("MODEL", "DATASET"):
             if values.get(key, path.stem) != path.stem:
                 problems.append(f"{path}: {key} is {_shown(values[key])}; name the file {values[key]}.yaml")
@@ -88,7 +88,8 @@ def find_model(name: str) -> dict | None:
     return load_params(files[0]) if files else None
 
 
-def _problem(key, value) -> str | None:
+def problem_of(key: str, value: object) -> str | None:
+    """What is wrong with one parameter, and what to write instead; None if it fits."""
     if key not in PARAMETERS:
         near = get_close_matches(str(key).upper(), PARAMETERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(PARAMETERS)}"

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
-
 
 @dataclass(frozen=True)
 class Schema:
@@ -65,6 +63,8 @@ ARTIFACTS = {
 
 def mismatch(probe: str, result: Mapping) -> str | None:
     """The first way in which a result has not the keys and shapes of its probe."""
+    import torch  # not above: what lists results knows their names without waiting for it
+
     schema = ARTIFACTS[probe]
     sizes: dict[str, int] = {}
     for key, shape in (schema.required | schema.optional).items():
@@ -99,6 +99,8 @@ def _bind(dim: str, size: int, sizes: dict[str, int]) -> bool:
 
 def not_finite(result: Mapping) -> str | None:
     """The first value that is nan or infinite; None if there is none."""
+    import torch
+
     for key, value in result.items():
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
             index = torch.nonzero(~torch.isfinite(value))[0].tolist()

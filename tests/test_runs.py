@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -191,7 +192,7 @@ def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
 
 
 def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):
-    root = runs.Path(runs.__file__).resolve().parent.parent
+    root = Path(runs.__file__).resolve().parent.parent
     monkeypatch.chdir(root / "notebooks")
     assert in_project("outputs") == root / "outputs"
     assert in_project(tmp_path) == tmp_path
