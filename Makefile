@@ -91,7 +91,7 @@ overrides = -r OUT $(OUT) $(if $(SOURCE),-r SOURCE $(SOURCE)) $(if $(REMOTE),$(c
 
 # Jobs side by side share the cores; a scheduler or the user's own setting knows better.
 jobs    = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
-share   = $$(( ($$(getconf _NPROCESSORS_ONLN) + $(jobs) - 1) / $(jobs) ))
+share   = $$(( ($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + $(jobs) - 1) / $(jobs) ))
 threads = $(if $(LAUNCH)$(OMP_NUM_THREADS)$(filter 1,$(jobs)),,OMP_NUM_THREADS=$(share))
 
 # papermill leaves a notebook behind however far it came, so it writes one of another name and success renames it.
