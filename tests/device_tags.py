@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 CPU = torch.device("cpu")
 DEVICE, IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 MOVES = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.type_as}
-COPIES = {torch.Tensor.copy_, torch.Tensor.__setitem__}
+GET, SET = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 JOINS = {torch.cat, torch.stack, torch.concat, torch.hstack, torch.vstack}
 
 
@@ -92,11 +92,12 @@ def _moved(function, args, kwargs):
 
 def _check_same(function, args, kwargs):
     """The one device of all tensors among the arguments; RuntimeError as torch's if there are several."""
-    if function in COPIES and not _indexed_by_tensors(function, args):
+    if function is torch.Tensor.copy_ or (function is SET and not _by_tensors(args[1])):
         return device_of(args[0])  # copies go from any device to any other
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if function is torch.Tensor.__getitem__ or function in COPIES:
-        tensors = [x for k, x in enumerate(tensors) if k == 0 or device_of(x) != CPU]  # indices may be on the CPU
+    if function in (SET, GET):  # what indexes may be on the CPU
+        on_cpu = [leaf for leaf in tree_leaves(args[1]) if isinstance(leaf, torch.Tensor) and device_of(leaf) == CPU]
+        tensors = [x for x in tensors if not any(x is leaf for leaf in on_cpu)]
     if function not in JOINS and any(x.dim() for x in tensors):
         tensors = [x for x in tensors if x.dim() or device_of(x) != CPU]  # a number on the CPU goes with any device
     devices = {device_of(x) for x in tensors}
@@ -107,7 +108,6 @@ def _check_same(function, args, kwargs):
     return devices.pop() if devices else CPU
 
 
-def _indexed_by_tensors(function, args):
-    if function is not torch.Tensor.__setitem__:
-        return False
-    return any(isinstance(leaf, (torch.Tensor, list)) for leaf in tree_leaves(args[1]))
+def _by_tensors(index):
+    """Whether an index is more than numbers and slices: values under it are then put by a kernel, not copied."""
+    return any(isinstance(part, (torch.Tensor, list)) for part in (index if isinstance(index, tuple) else (index,)))

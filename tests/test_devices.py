@@ -112,6 +112,7 @@ MIXES = {  # an operation on tensors of two devices, and whether torch does it
     "embedding": (lambda a, b: torch.nn.functional.embedding(vector(b).long(), vector(a)[:, None]), False),
     "comparison": (lambda a, b: torch.equal(vector(a), vector(b)), False),
     "values by index": (lambda a, b: vector(a).index_put_((torch.tensor([0, 1], device=a),), vector(b)[:2]), False),
+    "values by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b)[:2]), False),
     "numpy": (lambda a, b: vector(a).numpy(), False),
     "moved": (lambda a, b: vector(a) + vector(b).to(vector(a).device), True),
     "as another": (lambda a, b: vector(a) + vector(b).to(vector(a)), True),
@@ -119,6 +120,7 @@ MIXES = {  # an operation on tensors of two devices, and whether torch does it
     "copy": (lambda a, b: vector(a).copy_(vector(b)), True),
     "slice": (lambda a, b: vector(a).__setitem__(slice(0, 2), vector(b)[:2]), True),
     "index on the CPU": (lambda a, b: vector(a)[vector(b).long().cpu()], True),
+    "number by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b).sum().cpu()), True),
     "number on the CPU": (lambda a, b: vector(a) * vector(b).sum().cpu(), True),
 }
 

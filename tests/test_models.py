@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 import depth_lib as dl
 from depth_lib.models import ModelError
 from tests.families import build, save_family
+from tests.tiny_tokenizers import char_tokenizer
 
 TEXT = "The quick brown fox jumps"
 HUB_ID, FIRST, SECOND = "somebody/tiny-llama", "1" * 40, "2" * 40
@@ -55,11 +56,11 @@ def broken(checkpoint, tmp_path):
 
 @pytest.fixture
 def cache(checkpoint, tmp_path, monkeypatch):
-    """A Hub cache that holds two revisions of one model: "main" is the first commit, "v2" the second, in bfloat16."""
+    """A Hub cache with two revisions of one model: "main", the first commit, and "v2", bfloat16 and without BOS."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     repo = tmp_path / f"models--{HUB_ID.replace('/', '--')}"
     shutil.copytree(checkpoint, repo / "snapshots" / FIRST)
-    save_family("llama", repo / "snapshots" / SECOND, dtype=torch.bfloat16)
+    save_family("llama", repo / "snapshots" / SECOND, char_tokenizer(bos=False), torch.bfloat16)
     (repo / "refs").mkdir()
     for name, commit in (("main", FIRST), ("v2", SECOND)):
         (repo / "refs" / name).write_text(commit)
@@ -118,9 +119,10 @@ def test_a_device_map_changes_no_number_on_one_device(checkpoint, device_map):
 
 
 def test_a_hub_model_is_read_from_the_cache_at_the_revision_that_is_asked_for(cache):
-    for revision, dtype in ((None, torch.float32), ("v2", torch.bfloat16), (SECOND, torch.bfloat16)):
+    for revision, dtype, n_tokens in ((None, torch.float32, 3), ("v2", torch.bfloat16, 2), (SECOND, torch.bfloat16, 2)):
         llm = dl.load_model(HUB_ID, revision=revision)
         assert llm.dtype == dtype and llm.revision == revision and llm.repo_id == HUB_ID
+        assert len(llm.tokenizer("ab")["input_ids"]) == n_tokens
 
 
 @pytest.mark.parametrize("remote", [True, "https://server.example"])
@@ -130,7 +132,7 @@ def test_a_remote_model_needs_no_weights_and_holds_none(cache, remote):
     llm = dl.load_model(HUB_ID, remote=remote, revision="v2", dtype="float16")
     assert all(weight.is_meta for weight in [*llm._module.parameters(), *llm._module.buffers()])
     assert not llm.dispatched and llm.revision == "v2" and llm.repo_id == HUB_ID
-    assert len(llm.blocks) == 4 and llm.tokenizer("ab")["input_ids"]
+    assert len(llm.blocks) == 4 and len(llm.tokenizer("ab")["input_ids"]) == 2
     assert llm.unembed._module is llm._module.lm_head
 
 
