@@ -1,0 +1,207 @@
+"""The notebooks as they are committed, and as papermill runs them on the smallest toy."""
+
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import requests
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import depth_lib as dl
+from depth_lib.artifacts import artifact_path
+from depth_lib.params import PARAMETERS
+from depth_lib.schemas import ARTIFACTS
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 2}
+every_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
+
+
+def code_cells(notebook, tag=None):
+    return [cell for cell in notebook.cells
+            if cell.cell_type == "code" and (tag is None or tag in cell.metadata.get("tags", []))]
+
+
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory):
+    """execute(name, **parameters): the notebook as papermill leaves it, run from a folder that is not the project's."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    wanted = {"PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1", "OMP_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    yield lambda name, **parameters: papermill.execute_notebook(
+        ROOT / "notebooks" / f"{name}.ipynb", folder / f"{name}.ipynb", parameters, kernel_name="python3",
+        cwd=folder, progress_bar=False)  # fmt: skip
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def printed(notebook):
+    streams = [out for cell in code_cells(notebook) for out in cell.outputs if out.output_type == "stream"]
+    return "".join(out.text for out in streams if out.name == "stdout")
+
+
+def n_pictures(notebook):
+    return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)
+
+
+@every_notebook
+def test_a_committed_notebook_is_valid_and_carries_no_outputs(name):
+    nbformat.validate(NOTEBOOKS[name])
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(NOTEBOOKS[name]))
+
+
+@every_notebook
+def test_a_committed_notebook_names_the_kernel_and_the_language_that_papermill_needs(name):
+    metadata = NOTEBOOKS[name].metadata
+    assert metadata.kernelspec == {"name": "python3", "display_name": metadata.kernelspec.display_name,
+                                   "language": "python"}
+    assert metadata.language_info.name == "python"
+
+
+@every_notebook
+def test_a_notebook_has_one_parameters_cell_with_a_comment_on_every_line(name):
+    (cell,) = code_cells(NOTEBOOKS[name], "parameters")
+    assert all("  # " in line for line in cell.source.splitlines())
+
+
+@every_notebook
+def test_code_cells_are_short_since_they_call_the_library(name):
+    for cell in code_cells(NOTEBOOKS[name]):
+        assert len(cell.source.splitlines()) <= 12 or "parameters" in cell.metadata.get("tags", []), cell.source
+
+
+def test_the_probe_notebook_takes_exactly_the_names_of_a_params_file():
+    (cell,) = code_cells(NOTEBOOKS["probe"], "parameters")
+    assert [line.split(" = ")[0] for line in cell.source.splitlines()] == list(PARAMETERS)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def first(execute, out):
+    """The probe notebook run once, into an empty folder."""
+    return execute("probe", **PROBE, OUT=str(out))
+
+
+def paths(out):
+    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in ARTIFACTS}
+
+
+def times(out):
+    return {probe: path.stat().st_mtime_ns for probe, path in paths(out).items()}
+
+
+def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, out):
+    assert all(path.is_file() for path in paths(out).values())
+    assert printed(first).count(": computed in") == len(ARTIFACTS)
+    assert n_pictures(first) == 8
+    assert "toy-4l @ gsm8k :" in printed(first)
+
+
+def test_a_second_run_computes_nothing_loads_nothing_and_shows_the_same_figures(first, execute, out):
+    before = times(out)
+    second = execute("probe", **PROBE, OUT=str(out))
+    assert times(out) == before
+    assert printed(second).count("nothing to compute") == len(ARTIFACTS)
+    assert "loading" not in printed(second)
+    assert n_pictures(second) == 8
+
+
+def test_a_deleted_and_a_stale_result_are_computed_again_and_no_other(first, execute, out):
+    lens, contribution = paths(out)["logit_lens"], paths(out)["relative_contribution"]
+    lens.unlink()
+    stored = torch.load(contribution)
+    torch.save(stored | {"meta": stored["meta"] | {"revision": "other"}}, contribution)
+    contribution_was = contribution.stat().st_mtime_ns
+    untouched = {probe: path.stat().st_mtime_ns for probe, path in paths(out).items() if path.is_file()}
+    again = execute("probe", **PROBE, OUT=str(out))
+    assert "revision: stored other, asked None" in printed(again)
+    changed = {probe for probe, time in times(out).items() if untouched.get(probe) != time}
+    assert changed == {"logit_lens", "relative_contribution"} and contribution.stat().st_mtime_ns > contribution_was
+
+
+def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first, execute, out):
+    notebook = execute("effective_depth", OUT=str(out), DATASETS=["gsm8k", "aime24"])
+    assert "toy-4l @ gsm8k  :" in printed(notebook)
+    assert "no artifact for aime24 × toy-4l" in printed(notebook) and "make sweep MODELS=toy-4l" in printed(notebook)
+    assert n_pictures(notebook) == 8
+    assert {path.name for path in out.glob("effective_depth.*")} == {f"effective_depth.{end}" for end in
+                                                                     ("xlsx", "csv", "tex")}
+    assert "torch.Size([4])" in printed(notebook)  # the authors' reading code
+
+
+def test_quickstart_runs_from_top_to_bottom_with_a_picture_for_every_probe(execute):
+    notebook = execute("quickstart", MODEL="toy-4l", N_EXAMPLES=1)
+    assert n_pictures(notebook) == 9
+    for rule in ("cosine", "KL", "overlap"):
+        assert f"\n{rule}" in printed(notebook)
+
+
+def last_layer_that_needs_each_term(model):
+    """For a digit with the three characters behind it, the last row of the erasure map in which one matters."""
+    prompts = dl.load_prompts("gsm8k", 5, source="embedded")
+    effect = dl.residual_erasure(dl.load_model(model), "5 + 7 + 5 + 3 + 1 + 7 = ", "28", prompts)["erasure_effect"]
+    return [int((effect[:, place : place + 4].amax(1) > 0.3).nonzero().max()) for place in range(0, 24, 4)]
+
+
+def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_toy_16l():
+    stairs = last_layer_that_needs_each_term("toy-4l")
+    assert stairs == sorted(stairs) and len(set(stairs)) >= 4
+    first_terms = last_layer_that_needs_each_term("toy-16l")[:5]
+    assert first_terms != sorted(first_terms)
+
+
+@pytest.mark.parametrize(("name", "parameters", "said"), [
+    ("probe", {"MODEL_ID": "toy-9l"}, "ModelError: no model is called 'toy-9l'; did you mean toy-"),
+    ("effective_depth", {"OUT": "nowhere"}, "MissingArtifact: no artifacts under nowhere; run: make sweep OUT=nowhere"),
+])  # fmt: skip
+def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, parameters, said):
+    with pytest.raises(papermill.PapermillExecutionError) as raised:
+        execute(name, **parameters)
+    assert said in str(raised.value).strip().splitlines()[-1]
+
+
+def run_first_cell(monkeypatch, opened, installed):
+    """What the first cell of quickstart asks pip for, in a Colab that opened the notebook from `opened`."""
+    monkeypatch.setenv("COLAB_JUPYTER_IP", "172.28.0.12")
+    monkeypatch.setenv("KMP_TARGET_PORT", "9000")
+    answer = types.SimpleNamespace(json=lambda: [{"path": opened}])
+    monkeypatch.setattr(requests, "get", {"http://172.28.0.12:9000/api/sessions": answer}.__getitem__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    shell, asked = InteractiveShell(), []
+    shell.register_magic_function(asked.append, "line", "pip")
+    shell.run_cell(code_cells(NOTEBOOKS["quickstart"])[0].source).raise_error()
+    return asked
+
+
+GITHUB = "fileId=https%3A%2F%2Fgithub.com%2Fsomebody%2Fdepth_lib%2Fblob%2Fmain%2Fnotebooks%2Fquickstart.ipynb"
+
+
+def test_on_colab_the_first_cell_installs_the_package_from_the_repository_it_was_opened_from(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    asked = run_first_cell(monkeypatch, GITHUB, installed=False)
+    assert asked == ["install --quiet git+https://github.com/somebody/depth_lib@main"]
+
+
+def test_on_colab_the_first_cell_says_what_to_do_where_it_cannot_know_the_repository(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    with pytest.raises(AssertionError, match="pip install the repository that holds it"):
+        run_first_cell(monkeypatch, "fileId=1aBcD", installed=False)
+
+
+@pytest.mark.parametrize(("colab", "installed"), [(True, True), (False, False)])
+def test_the_first_cell_does_nothing_elsewhere_or_where_the_package_is_there(monkeypatch, colab, installed):
+    if colab:
+        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    assert run_first_cell(monkeypatch, GITHUB, installed) == []
