@@ -125,15 +125,15 @@ def same(result, truth):
 
 
 class Client:
-    """A process of its own that runs client.py; `go` lets it submit, `kill` is -9, `end` gives what it wrote."""
+    """A process of its own that runs client.py; `go` lets it submit, `end` gives what it wrote."""
 
     def __init__(self, loopback, folder, home, model="loopback/llama", probes=("logit_lens",), python=sys.executable,
                  packages=Path(dl.__file__).parent.parent, **environment):  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
         script = shutil.copy(Path(__file__).with_name("client.py"), folder / "client.py")
-        self.artifact, self.out = folder / "artifact.pt", folder / "out.pt"
-        setup = {"host": loopback.host, "model": model, "probes": probes, "artifact": str(self.artifact),
+        self.out, self.forked = folder / "out.pt", []
+        setup = {"host": loopback.host, "model": model, "probes": probes, "artifact": str(folder / "artifact.pt"),
                  "out": str(self.out)}  # fmt: skip
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("HF_", "XDG_", "PYTHON", "NDIF_"))}  # fmt: skip
@@ -154,9 +154,18 @@ class Client:
         assert self.process.returncode == 0, said
         return torch.load(self.out)
 
-    def kill(self):
-        self.process.kill()
-        self.process.communicate()
+    def fork(self, artifact, **environment):
+        """A run in a process of its own, forked from this one, that journals beside `artifact`; returns its id."""
+        if not self.forked:
+            assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+        self.process.stdin.write(json.dumps({"ARTIFACT": str(artifact)} | environment) + "\n")
+        self.process.stdin.flush()
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        while not (new := [int(pid) for pid in children.read_text().split() if int(pid) not in self.forked]):
+            time.sleep(0.02)
+        self.forked += new
+        return new[0]
 
-    def journal(self):
-        return [json.loads(file.read_text()) for file in Path(f"{self.artifact}.job").glob("*.json")]
+
+def journal_beside(artifact):
+    return [json.loads(file.read_text()) for file in Path(f"{artifact}.job").glob("*.json")]
