@@ -11,6 +11,7 @@ from .check import check_model  # noqa: E402
 from .effective_depth import effective_depth_cosine, effective_depth_kl, effective_depth_overlap  # noqa: E402
 from .models import load_model  # noqa: E402
 from .prompts import load_prompts  # noqa: E402
+from .results import load_results  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "load_artifact",
     "load_model",
     "load_prompts",
+    "load_results",
     "logit_lens",
     "relative_contribution",
     "residual_erasure",

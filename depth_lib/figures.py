@@ -98,17 +98,18 @@ def save_figures(folder: str | Path, models: Iterable[str] | None = None,
     for probe, kinds in itertools.groupby(FIGURES, key=lambda name: KINDS[name].probe):
         results = read_results(folder, probe, models, datasets)  # once for all figures it feeds
         for name in kinds if results else ():
-            written += _save(_panels(KINDS[name], results, models, datasets), Path(folder) / "figures" / name)
+            written += save(_panels(KINDS[name], results, models, datasets), Path(folder) / "figures" / name)
     if not written:
         raise MissingArtifact(f"no artifacts under {folder} to draw; run: make sweep OUT={folder}")
     return written
 
 
-def _save(figure: Figure, stem: Path) -> list[Path]:
-    """Both files from one layout: `savefig` would work it out, and draw, twice for each."""
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure as `stem.png` and `stem.pdf`, both from one layout: `savefig` would work it out twice for each."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")
+    if figure.get_layout_engine() is not None:
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine("none")
     png, pdf = io.BytesIO(), io.BytesIO()
     with plt.rc_context(STYLE):
         FigureCanvasAgg(figure).print_png(png)
