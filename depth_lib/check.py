@@ -2,14 +2,12 @@
 
 import weakref
 
-import torch
-
 from .architectures import ArchitectureError, describe
 from .probes.identities import identities
 from .session import run
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
-_CHECKED = weakref.WeakKeyDictionary()
+CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
 
 
 def check_model(llm, remote=False):
@@ -22,7 +20,7 @@ def check_model(llm, remote=False):
     Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
     dtype. Raises ArchitectureError naming what failed, by how much and where.
     """
-    if llm not in _CHECKED:
+    if llm not in CHECKED:
         arch = describe(llm)
         try:
             found = run(identities, llm, arch, check_ids(llm), remote=remote)
@@ -31,8 +29,8 @@ def check_model(llm, remote=False):
                 f"{_name(llm)}: the identities could not be computed ({str(error).strip().splitlines()[-1]}); "
                 "its row in depth_lib/architectures.py names modules that do not give hidden states."
             ) from error
-        _CHECKED[llm] = judge(llm, arch, found)
-    return _CHECKED[llm]
+        CHECKED[llm] = judge(llm, arch, found)
+    return CHECKED[llm]
 
 
 def check_ids(llm):
@@ -43,7 +41,7 @@ def check_ids(llm):
 
 def judge(llm, arch, found):
     """The result of check_model from what `identities` measured; ArchitectureError if one fails."""
-    tolerance = max(1e-5, 2 * torch.finfo(llm.dtype).eps)
+    tolerance = max(1e-5, 2 * found["eps"])
     identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
     worst = int(identity_1.argmax())
     where = f"{_name(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"

@@ -110,7 +110,7 @@ def _payload(llm, probe, sent, args):
     """What travels for probe(llm, *args), compressed; the model's check goes along if nobody has made it yet."""
     from . import check  # which runs its own identities through this module
 
-    if llm not in check._CHECKED and probe is not check.identities:
+    if llm not in check.CHECKED and probe is not check.identities:
         arguments = (travelling(check.identities), (describe(llm), check.check_ids(llm)), sent, args)
         sent, args = travelling(_with_check), arguments
     backend = _WrittenDown()
@@ -124,8 +124,8 @@ def _judged(llm, result):
 
     if not (isinstance(result, dict) and result.keys() == {"check", "result"}):
         return result
-    if llm not in check._CHECKED:
-        check._CHECKED[llm] = check.judge(llm, describe(llm), result["check"])
+    if llm not in check.CHECKED:
+        check.CHECKED[llm] = check.judge(llm, describe(llm), result["check"])
     return result["result"]
 
 

@@ -76,7 +76,7 @@ def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
     with PretendDevices():
         spread(llm._module, unembed)
         assert {str(weight.device) for weight in llm._module.parameters()} == {"cuda:0", "cuda:1"}
-        dl.check._CHECKED.clear()
+        dl.check.CHECKED.clear()
         result = measure(llm)
         values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
         assert all(device_of(value) == CPU for value in values)

@@ -11,7 +11,8 @@ def identities(llm, arch, ids):
     ids: two sequences of the same length T, as one batch, so that a dropped batch axis shows. Returns `identity_1`
     [L], the largest relative error over tokens of ‖h_{l+1} − (h_l + a_l + m_l)‖ / ‖h_{l+1}‖; `identity_2`, the largest
     error of a logit relative to the largest logit; `mlp_change`, by how much m of one block changes, relative to its
-    norm, when attention's contribution there is changed (0 for parallel blocks, None if no MLP adds anything).
+    norm, when attention's contribution there is changed (0 for parallel blocks, None if no MLP adds anything); `eps`,
+    the rounding unit of the dtype the model runs in.
     """
     batch = {"input_ids": torch.tensor(ids)}
     with torch.no_grad():
@@ -46,7 +47,8 @@ def identities(llm, arch, ids):
                 m = first(block.mlp_contribution.output).reshape(clean.shape).float() * arch["residual_scale"]
                 mlp_change = _relative(m, clean.to(m.device))
                 tracer.stop()
-    return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change}
+    eps = torch.finfo(final.dtype).eps
+    return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change, "eps": eps}
 
 
 def _relative(x, truth):
