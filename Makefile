@@ -23,13 +23,17 @@ PROBES   ?=
 SOURCE   ?=
 ## REMOTE=1               on NDIF; 0 here; or local, or a host
 REMOTE   ?=
-## LAUNCH="srun --gres=gpu:1"   stands before each run's command
+## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 LAUNCH   ?=
+## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
+GPUS     ?=
+## FORMAT=json            of status
+FORMAT   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
-.PHONY: demo sweep table report status test bench lint clean help FORCE
+.PHONY: demo sweep runs table report status test bench lint clean help FORCE
 
 # A kernelspec of the same name in the user's home must not win over the environment's own.
 export JUPYTER_PREFER_ENV_PATH := 1
@@ -56,21 +60,22 @@ $(READY): requirements.txt pyproject.toml
 
 # The results each run is to have, as variables `<dataset>/<MODEL> := <probe>:<file> ...`: they follow from the params.
 GRAPH := build/sweep.mk
-ifneq ($(filter sweep table report status,$(MAKECMDGOALS)),)
+SWEEP := $(PY) -P depth_lib/sweep.py
+ifneq ($(filter sweep runs table report status,$(MAKECMDGOALS)),)
 include $(GRAPH)
 endif
 
 $(GRAPH): $(wildcard params/datasets/*.yaml params/models/*/*.yaml) \
   depth_lib/params.py depth_lib/sweep.py depth_lib/schemas.py | $(READY)
 	@mkdir -p $(@D)
-	@$(PY) depth_lib/params.py $(filter %.yaml,$^)
-	@$(PY) -m depth_lib.sweep graph > $@.$$$$ && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+	@$(PY) -P depth_lib/params.py $(filter %.yaml,$^)
+	@$(SWEEP) graph > $@.$$$$ && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
 model-file = $(wildcard params/models/*/$1.yaml)
 # $1 is <dataset>/<MODEL>, here and below
 probes  = $(foreach p,$(or $(PROBES),$(PROBE_NAMES)),$(if $(filter $p:%,$($1)),$p))
-results = $(foreach p,$(probes),$(patsubst $p:%,$(OUT)/$1/%,$(filter $p:%,$($1))))
-missing = $(filter-out $(wildcard $(OUT)/$1/*.pt),$(results))
+asked   = --out '$(OUT)' $(if $(SOURCE),--source '$(SOURCE)') $(if $(REMOTE),--remote '$(REMOTE)') \
+  $(if $(PROBES),--probes $(PROBES))
 
 RUNS := $(foreach d,$(DATASETS),$(foreach m,$(MODELS),$(if $(call probes,$d/$m),$d/$m)))
 
@@ -83,7 +88,27 @@ $(foreach m,$(MODELS),$(if $(call model-file,$m),,$(error no params/models/*/$m.
 $(foreach p,$(filter-out $(PROBE_NAMES),$(PROBES)),$(error no probe $p; there are $(PROBE_NAMES)))
 endif
 
-sweep: $(RUNS:%=$(OUT)/%/probe.ipynb) ## run what is missing; -j N side by side, -k past failures
+# A run that another sweep is at is left to it, and looked at again when all others are done. What failed stays failed
+# until the next sweep.
+keep_going = $(findstring k,$(firstword -$(MAKEFLAGS)))
+sweep: ## run what is missing or stale; -j N side by side, -k past failures
+	@$(MAKE) --no-print-directory runs; status=$$?; \
+	left=$$($(SWEEP) left $(asked) --runs $(RUNS)); \
+	if [ -n "$$left" ] && { [ $$status = 0 ] || [ -n "$(keep_going)" ]; }; then \
+	  $(MAKE) --no-print-directory runs RUNS="$$left" WAIT=--wait || status=$$?; \
+	fi; \
+	if [ -n "$$left" ] || [ $$status != 0 ]; then \
+	  $(SWEEP) summary $(asked) --runs $(RUNS) || [ $$status != 0 ] || status=1; \
+	fi; exit $$status
+
+# Whether a result is there and was made from what is asked for is seen inside it, not in its time.
+ifneq ($(filter runs,$(MAKECMDGOALS)),)
+ifdef PROBE_NAMES
+UNFINISHED := $(shell $(SWEEP) unfinished $(asked) --runs $(RUNS))
+endif
+endif
+
+runs: $(RUNS:%=$(OUT)/%/probe.ipynb)
 
 remote = $(if $(filter 1 True,$1),-p REMOTE True,$(if $(filter 0 False,$1),-p REMOTE False,-r REMOTE $1))
 overrides = -r OUT $(OUT) $(if $(SOURCE),-r SOURCE $(SOURCE)) $(if $(REMOTE),$(call remote,$(REMOTE))) \
@@ -103,16 +128,9 @@ why     = $$(grep -v '^ *$$' $(log) | tail -n 1)
 # A run is done when its results are there, whatever its notebook looks like: one that is missing runs the notebook
 # again, which computes that one only.
 $(RUNS:%=$(OUT)/%/probe.ipynb): $(OUT)/%/probe.ipynb: \
-  params/datasets/$$(*D).yaml $$(call model-file,$$(*F)) $$(if $$(call missing,$$*),FORCE) | $(READY)
-	@mkdir -p $(@D)
-	@echo "$(*D) × $(*F): running, log in $(log)"
-	@$(threads) $(LAUNCH) $(execute) -f params/datasets/$(*D).yaml -f $(call model-file,$(*F)) $(overrides) \
-	  > $(log) 2>&1 && \
-	(for file in $(call results,$*); do test -s $$file || { echo "the notebook left no $$file" >> $(log); exit 1; }; done) || \
-	{ echo "$(*D) × $(*F): FAILED: $(why)"; \
-	  echo "$(*D) × $(*F): see $(log), then: make sweep MODELS=$(*F) DATASETS=$(*D) OUT=$(OUT)"; exit 1; }
-	@mv $(partial) $@
-	@echo "$(*D) × $(*F): done"
+  params/datasets/$$(*D).yaml $$(call model-file,$$(*F)) $$(if $$(filter $$*,$$(UNFINISHED)),FORCE) | $(READY)
+	@$(threads) $(SWEEP) run $(asked) $(WAIT) $(if $(GPUS),--gpus $(GPUS)) --runs $* -- \
+	  $(LAUNCH) $(execute) --log-output -f params/datasets/$(*D).yaml -f $(call model-file,$(*F)) $(overrides)
 
 FORCE:
 
@@ -136,8 +154,8 @@ $(TABLE): notebooks/effective_depth.ipynb $(wildcard $(RUNS:%=$(OUT)/%) $(RUNS:%
 report: table ## the executed table notebook as one page, OUT/report.html
 	@$(PY) -m nbconvert --log-level WARN --to html --no-input $(TABLE) --output report
 
-status: ## what is done and what is missing in OUT
-	@$(PY) -m depth_lib.sweep status --out $(OUT) --models $(MODELS) --datasets $(DATASETS)
+status: ## what is done, stale, partial, failed or missing in OUT
+	@$(SWEEP) status --format "$(FORMAT)" $(asked) --runs $(RUNS)
 
 # ---- the code
 

@@ -1,20 +1,26 @@
 """One run, a model × a dataset: each probe's result is read where it is there and matches, computed where it is not."""
 
+import contextlib
 import datetime
 import time
+from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 
 import nnsight
 import torch
 
 from depth_lib import api, check
-from depth_lib.artifacts import differences, load_artifact, save_artifact
+from depth_lib.artifacts import ArtifactError, differences, load_artifact, save_artifact
+from depth_lib.lock import COMPUTING, Held, hold, remove_leftovers
 from depth_lib.models import load_model
+from depth_lib.progress import told_to
 from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.provenance import Asked, in_project
 from depth_lib.remote import beside
 
 __all__ = ["Run", "in_project"]
+_NONE = "there is none yet"
 
 
 class Run(Asked):
@@ -34,20 +40,44 @@ class Run(Asked):
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
         path, wanted = self.paths[probe], self.provenance(probe)
-        reasons = differences(path, wanted) if path.exists() else ["there is none yet"]
-        if not reasons:
-            print(f"{probe}: read from {path}, nothing to compute")
-            return load_artifact(path)
-        if reasons != ["there is none yet"]:
+        if reasons := self._reasons(path, wanted):
+            with self._alone(probe, path) as held:
+                if again := self._reasons(path, wanted):  # whoever had the lock may have computed it
+                    # what was unreadable has been moved aside by the first look, which said so
+                    self._write(probe, path, wanted, reasons if again == [_NONE] else again, held)
+                    return load_artifact(path)
+        print(f"{probe}: read from {path}, nothing to compute")
+        return load_artifact(path)
+
+    def _reasons(self, path: Path, wanted: dict) -> list[str]:
+        return differences(path, wanted) if path.exists() else [_NONE]
+
+    @contextlib.contextmanager
+    def _alone(self, probe: str, path: Path) -> Iterator[Held]:
+        """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
+        with contextlib.ExitStack() as stack:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held = stack.enter_context(hold(path.parent / COMPUTING, say=lambda who: print(
+                    f"{probe}: waiting, as a result beside it is being computed ({who})")))
+                remove_leftovers(path.parent)
+            except OSError as error:
+                raise ArtifactError(f"{path.parent} cannot be written ({error.strerror}); free the disk or choose "
+                                    "another OUT, then run again") from error
+            yield held
+
+    def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Held) -> None:
+        if reasons != [_NONE]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
+        held.note(probe=probe)
         llm = self.llm  # loading is not the probe's time
-        with beside(path):  # a remote job that outlives this process is found again there
+        tell = told_to(lambda label, done, total: held.note(label=label, done=done, total=total))
+        with beside(path), tell:  # a remote job that outlives this process is found again beside the result
             start = time.perf_counter()
             result = self._compute(probe, llm)
             seconds = round(time.perf_counter() - start, 3)
             save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
-        return load_artifact(path)
 
     @cached_property
     def llm(self):
@@ -71,7 +101,7 @@ class Run(Asked):
     def _circumstances(self) -> dict:
         """What is worth knowing of a result, but does not make it another one."""
         commit = getattr(self.llm.config, "_commit_hash", None)
-        return {"commit": commit, "check": check._CHECKED.get(self.llm), "where": self._where(), "remote": self.remote,
+        return {"commit": commit, "check": check.CHECKED.get(self.llm), "where": self._where(), "remote": self.remote,
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
     def _where(self) -> str:
