@@ -160,7 +160,7 @@ status: ## what is done, stale, partial, failed or missing in OUT
 # ---- the code
 
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
-	@$(PY) -m pytest $(TESTS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(TESTS)
 
 bench: $(READY) ## how fast the probes are (BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m tests.benchmarks
