@@ -33,7 +33,7 @@ FORMAT   ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
-.PHONY: demo sweep runs table report status test bench lint clean help FORCE
+.PHONY: demo sweep runs table report status test test-ndif bench lint clean help FORCE
 
 # A kernelspec of the same name in the user's home must not win over the environment's own.
 export JUPYTER_PREFER_ENV_PATH := 1
@@ -162,6 +162,9 @@ status: ## what is done, stale, partial, failed or missing in OUT
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
 	@$(PY) -m pytest -n 2 --dist loadfile $(TESTS)
 
+test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
+	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/test_ndif_live.py
+
 bench: $(READY) ## how fast the probes are (BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m tests.benchmarks
 
@@ -173,6 +176,6 @@ clean: ## remove the environment and caches; results in outputs/ stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "for sweep, table and status:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)
