@@ -151,8 +151,8 @@ $(TABLE): notebooks/effective_depth.ipynb $(wildcard $(RUNS:%=$(OUT)/%) $(RUNS:%
 	@mv $(partial) $@
 	@echo "table and figures: done, $(TABLES)"
 
-report: table ## the executed table notebook as one page, OUT/report.html
-	@$(PY) -m nbconvert --log-level WARN --to html --no-input $(TABLE) --output report
+report: table ## table, intervals, figures and where from as one page, OUT/report.html
+	@$(PY) -m depth_lib.report $(OUT) --models $(MODELS) --datasets $(DATASETS)
 
 status: ## what is done, stale, partial, failed or missing in OUT
 	@$(SWEEP) status --format "$(FORMAT)" $(asked) --runs $(RUNS)

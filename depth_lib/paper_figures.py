@@ -97,14 +97,14 @@ def _as_in_the_paper(models: list[str]) -> tuple[list[str], int]:
 def _draw(kind: Kind, results: dict, models: list[str], datasets: tuple[str, ...], columns: int) -> Figure:
     """The grid, with places in inches: letters have their printed size, so what they need is known beforehand."""
     rows, across = math.ceil(len(models) / columns), columns * len(datasets)
-    cell = min(_WIDTH / across, 3.2)
+    cell = min(_WIDTH / across, 4.4)
     letters = min(6.5, max(4.5, 3.5 * cell))
     height = cell * (0.95 if kind.colorbar else 0.62) * (1.35 if kind.over_tokens else 1)
     left, top, bottom, line = 0.3, 0.3, 0.3 if kind.legend() else 0.05, letters / 72
     style = STYLE | {"axes.titlesize": letters, "xtick.labelsize": letters - 0.5, "ytick.labelsize": letters - 0.5,
                      "xtick.major.size": 1.5, "ytick.major.size": 1.5, "xtick.major.pad": 1.5, "ytick.major.pad": 1.5}
     numbers = (2.4 if kind.colorbar or cell < 1.2 else 4) * line  # room for the longest number beside an axis
-    aside = numbers + (0.8 + 3.4 * bool(kind.colorbar and not kind.shared_scale)) * line
+    aside = numbers + (0.8 + 4.6 * bool(kind.colorbar and not kind.shared_scale)) * line
     title_lines, below = len(datasets), (4.5 if kind.over_tokens else 2.2) * line
     row = height + (1.6 + 1.3 * (title_lines - 1)) * line + below
     width, tall = left + cell * across + 0.55 * bool(kind.colorbar and kind.shared_scale), top + rows * row + bottom
@@ -137,7 +137,8 @@ def _panel(ax: Axes, kind: Kind, result: dict | None, title: tuple[str, ...], in
         if not kind.over_tokens:
             ax.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     if kind.colorbar and not kind.shared_scale:
-        bar = ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0, 0.05, 1)))
+        cax = ax.inset_axes((1 + 0.04 / inches, 0, 0.06 / inches, 1))
+        bar = ax.figure.colorbar(image, cax=cax, ticks=MaxNLocator(4))
         bar.outline.set_linewidth(0.4)
         bar.ax.tick_params(pad=1, size=1.5)
 

@@ -34,15 +34,15 @@ _SUMMARIES = {
 }
 _TEXTS = {
     "depth": "ED, the layer counted from 0, and the ratio (ED + 1) / L of the model's L blocks. Below: the 95 % "
-             "interval over prompts, and the share of bootstrap draws with this same ED. A dash: no result, or no layer that "
-             "satisfies the rule.",
+             "interval over prompts, and the share of bootstrap draws with this same ED. A dash: no result, or no "
+             "layer that satisfies the rule.",
     "stability": "Between layers: where straight lines between layers cross the threshold. Over thresholds: the lowest "
                  "and highest ED at KL thresholds from 0.1 to 0.9 and overlap thresholds from 0.1 to 0.7. Crossings: "
                  "every turn of the cosine from below zero; the last is the ED.",
     "probes": "Besides the paper's three metrics: the last skipped layer that changes a later layer by over half the "
-              "most seen (future); the last layer at which erasing a question token moves the answer by over half the most "
-              "seen (erasure); the layer at which half of all attribution is reached (gradients). ED, ratio and, for "
-              "these, the centre of mass in layers.",
+              "most seen (future); the last layer at which erasing a question token moves the answer by over half the "
+              "most seen (erasure); the layer at which half of all attribution is reached (gradients). ED, ratio and, "
+              "for these, the centre of mass in layers.",
     "coverage": "Share of intervals that held the true ED in simulation: mean over made-up populations of prompts and, "
                 "in brackets, the lowest of them; {} repeats each; 0.95 is claimed. Measured by: {}. Method: "
                 "depth_lib/uncertainty.py.",
@@ -51,37 +51,30 @@ _TEXTS = {
 
 def write_report(folder: str | Path, models: Iterable[str] | None = None,
                  datasets: Iterable[str] = PAPER_DATASETS) -> Path:
-    """Write `folder/report.html` from the results under a folder and the figures in it, which are drawn if older.
+    """Write `folder/report.html` from the results under a folder and the figures in it, drawn if they are older.
 
     MissingArtifact if the folder holds no results.
     """
     folder, datasets = Path(folder), list(datasets)
     models = models_in(folder) if models is None else list(models)
     answers = read_answers(folder, models, datasets)
-    draw_figures(folder, answers, models, datasets)
+    if _are_older(folder / "figures", find_artifacts(folder).values()):
+        draw_figures(folder, answers, models, datasets)
     page = _page(folder, answers, provenance_table(folder, models, datasets))
     write_together({folder / "report.html": page.encode()})
     return folder / "report.html"
 
 
 def draw_figures(folder: str | Path, answers: Answers, models: list[str], datasets: list[str]) -> list[Path]:
-    """Every figure there can be, in `folder/figures`, `figures/summary` and `figures/paper`; the paths written.
+    """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written."""
+    return [*save_figures(folder, models, datasets),
+            *save_summary_figures(folder, answers.stability, answers.thresholds), *save_paper_figures(folder, models)]
 
-    A folder of figures that is newer than every result is left as it is.
-    """
-    figures, written = Path(folder) / "figures", []
-    newest = max(path.stat().st_mtime for path in find_artifacts(folder).values())
 
-    def is_old(place: Path) -> bool:
-        return min((path.stat().st_mtime for path in place.glob("*.png")), default=0) < newest
-
-    if is_old(figures):
-        written += save_figures(folder, models, datasets)
-    if is_old(figures / "summary"):
-        written += save_summary_figures(folder, answers.stability, answers.thresholds)
-    if is_old(figures / "paper"):
-        written += save_paper_figures(folder, models)
-    return written
+def _are_older(figures: Path, results: Iterable[Path]) -> bool:
+    newest = max(path.stat().st_mtime for path in results)
+    return any(min((path.stat().st_mtime for path in place.glob("*.png")), default=0) < newest
+               for place in (figures, figures / "summary"))
 
 
 def _page(folder: Path, answers: Answers, provenance: pd.DataFrame) -> str:
@@ -133,9 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--datasets", nargs="*", default=[], help="the papers' three unless given")
     asked = parser.parse_args(arguments)
     try:
-        found = set(models_in(asked.out))
-        models = [model for model in asked.models if model in found] or None
-        print(write_report(asked.out, models, asked.datasets or PAPER_DATASETS))
+        print(write_report(asked.out, asked.models or None, asked.datasets or PAPER_DATASETS))
     except ArtifactError as error:
         sys.exit(str(error))
 

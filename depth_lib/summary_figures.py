@@ -207,8 +207,7 @@ def _size_axis(ax: Axes, ticks: list[float], label: str) -> None:
     ax.set_xscale("log")
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    if len(ticks) == 1:
-        ax.set_xlim(ticks[0] / 2, ticks[0] * 2)
+    ax.set_xlim(min(ticks, default=1) / 1.25, max(ticks, default=1) * 1.25)
     ax.set_xlabel(label)
 
 
