@@ -92,11 +92,11 @@ endif
 # until the next sweep.
 keep_going = $(findstring k,$(firstword -$(MAKEFLAGS)))
 sweep: ## run what is missing or stale; -j N side by side, -k past failures
-	@$(MAKE) --no-print-directory runs; status=$$?; \
+	@pass() { $(MAKE) --no-print-directory runs "$$@" & pid=$$!; wait $$pid || status=$$?; }; status=0; \
+	trap 'kill -TERM $$pid; wait $$pid; exit 143' TERM INT HUP; \
+	pass; \
 	left=$$($(SWEEP) left $(asked) --runs $(RUNS)); \
-	if [ -n "$$left" ] && { [ $$status = 0 ] || [ -n "$(keep_going)" ]; }; then \
-	  $(MAKE) --no-print-directory runs RUNS="$$left" WAIT=--wait || status=$$?; \
-	fi; \
+	if [ -n "$$left" ] && { [ $$status = 0 ] || [ -n "$(keep_going)" ]; }; then pass RUNS="$$left" WAIT=--wait; fi; \
 	if [ -n "$$left" ] || [ $$status != 0 ]; then \
 	  $(SWEEP) summary $(asked) --runs $(RUNS) || [ $$status != 0 ] || status=1; \
 	fi; exit $$status
@@ -104,6 +104,7 @@ sweep: ## run what is missing or stale; -j N side by side, -k past failures
 # Whether a result is there and was made from what is asked for is seen inside it, not in its time.
 ifneq ($(filter runs,$(MAKECMDGOALS)),)
 ifdef PROBE_NAMES
+SINCE      := $(shell date +%s)
 UNFINISHED := $(shell $(SWEEP) unfinished $(asked) --runs $(RUNS))
 endif
 endif
@@ -129,7 +130,7 @@ why     = $$(grep -v '^ *$$' $(log) | tail -n 1)
 # again, which computes that one only.
 $(RUNS:%=$(OUT)/%/probe.ipynb): $(OUT)/%/probe.ipynb: \
   params/datasets/$$(*D).yaml $$(call model-file,$$(*F)) $$(if $$(filter $$*,$$(UNFINISHED)),FORCE) | $(READY)
-	@$(threads) $(SWEEP) run $(asked) $(WAIT) $(if $(GPUS),--gpus $(GPUS)) --runs $* -- \
+	@exec env $(threads) $(SWEEP) run $(asked) --since $(SINCE) $(WAIT) $(if $(GPUS),--gpus $(GPUS)) --runs $* -- \
 	  $(LAUNCH) $(execute) --log-output -f params/datasets/$(*D).yaml -f $(call model-file,$(*F)) $(overrides)
 
 FORCE:

@@ -25,10 +25,14 @@ _DIED = "the notebook's kernel died without a word, as it does when memory runs 
 
 @dataclass
 class Launch:
-    """A parameters cell, the command that executes its notebook into `probe.partial.ipynb`, and where it is to run."""
+    """A parameters cell, the command that executes its notebook into `probe.partial.ipynb`, and where it is to run.
+
+    since: when the run was seen to be unfinished; another sweep may have finished it in the meantime.
+    """
 
     cell: dict
     command: list[str]
+    since: float = 0.0
     wait: bool = False
     gpus: list[str] = field(default_factory=list)
     say: Callable[[str], None] = print
@@ -45,12 +49,11 @@ class Launch:
 
         Without `wait` a busy run is left to whoever has it, and 0; with it, the run is looked at again afterwards.
         """
-        asked_at = time.time()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
                 held = stack.enter_context(hold(self.folder / RUNNING, self.wait, self._waiting))
-                if self._done_meanwhile(asked_at):
+                if self._done_meanwhile():
                     self._say("done by the other sweep")
                     return 0
                 gpu = stack.enter_context(_gpu(self.gpus, self._say)) if self.gpus else None  # a name and its lock
@@ -84,6 +87,7 @@ class Launch:
         absent = [path for path in self._results() if not (path.is_file() and path.stat().st_size)]
         if absent:
             return self._failed(f"the notebook left no {absent[0]}")
+        os.utime(self.partial)  # its last cell may have ended before another sweep began to wait
         os.replace(self.partial, self.target)
         self._say(f"done in {elapsed(time.time() - start)}")
         return 0
@@ -148,9 +152,9 @@ class Launch:
                 return
             time.sleep(0.2)
 
-    def _done_meanwhile(self, asked_at: float) -> bool:
+    def _done_meanwhile(self) -> bool:
         with contextlib.suppress(OSError):
-            return self.target.stat().st_mtime >= asked_at and status_of(self.cell).finished
+            return self.target.stat().st_mtime >= self.since and status_of(self.cell).finished
         return False
 
     def _results(self) -> list[Path]:

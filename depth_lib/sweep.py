@@ -7,6 +7,7 @@ import argparse
 import sys
 import types
 from collections import Counter
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", nargs="*", default=[], help="<dataset>/<MODEL> …")
     parser.add_argument("--format", default="", help="of status: json")
     parser.add_argument("--gpus", nargs="*", default=[], help="of run: take a free one of these")
+    parser.add_argument("--since", type=float, default=0.0, help="of run: when it was seen to be unfinished")
     parser.add_argument("--wait", action="store_true", help="of run: for another sweep that is at it")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -108,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     wanted = cells(asked)
     if asked.what == "run":
-        return Launch(wanted[0], command, asked.wait, asked.gpus, lambda line: print(line, flush=True)).run()
+        return Launch(wanted[0], command, asked.since, asked.wait, asked.gpus, partial(print, flush=True)).run()
     runs = [status_of(cell) for cell in wanted]
     if asked.what == "status":
         print((as_json if asked.format == "json" else matrix)(asked.out, runs))

@@ -1,116 +1,32 @@
 """The Makefile's graph: what runs, with which parameters, and what does not run again.
 
-A stand-in for papermill keeps these quick: it writes down how it was called and leaves files of the papers' names with
-the metadata that a run would write.
+A stand-in for papermill keeps these quick (tests/study.py).
 """
 
 import json
 import os
 import shutil
-import stat
-import subprocess
 import sys
 import time
 import tomllib
-from pathlib import Path
+from functools import partial
 
 import nbformat
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.study import ROOT, clean, new_study, run_make, script
+
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-
-STAND_IN = '''
-import json, os, pickle, sys, time, types, yaml, zipfile
-from pathlib import Path
-
-package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
-package.__path__ = ["depth_lib"]
-from depth_lib.provenance import AskedOffline, differing, read_meta
-
-words, given = iter(sys.argv[1:]), {}
-plain = []
-for word in words:
-    if word == "-f":
-        given |= yaml.safe_load(Path(next(words)).read_text())
-    elif word == "-y":
-        given |= yaml.safe_load(next(words))
-    elif word in ("-r", "-p"):
-        key, value = next(words), next(words)
-        given[key] = {"True": True, "False": False}.get(value, value) if word == "-p" else value
-    elif word in ("--kernel", "--start-timeout"):
-        next(words)
-    elif not word.startswith("--"):
-        plain.append(word)
-notebook, output = plain
-call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-call["launched"] = os.environ.get("LAUNCHED")
-with open("calls.jsonl", "a") as calls:
-    calls.write(json.dumps(call) + "\\n")
-out = Path(given["OUT"])
-Path(output).write_text("notebook")
-time.sleep(float(os.environ.get("TAKES", 0)))
-if Path(f"fail-{given.get('MODEL')}").exists():
-    sys.exit("Traceback\\nRuntimeError: no luck; remove the file\\n\\n")
-if notebook.endswith("effective_depth.ipynb"):
-    for kind in ("xlsx", "csv", "tex"):
-        (out / f"effective_depth.{kind}").write_text("table")
-else:
-    asked = AskedOffline({"SOURCE": "embedded"} | given)
-    for probe in given["PROBES"]:
-        path, meta = asked.paths[probe], asked.provenance(probe) | {"probe": probe, "seconds": 1.5}
-        if differing(read_meta(path)[0], meta) and not Path("idle").exists():
-            with zipfile.ZipFile(path, "w") as stored:
-                stored.writestr("result/data.pkl", pickle.dumps({"meta": meta}, protocol=2))
-'''
-
-
-def script(path, text):
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A folder like a clone, whose environment runs this Python and a stand-in for papermill."""
-    folder = tmp_path_factory.mktemp("study")
-    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "params", folder / "params")
-    (folder / "depth_lib").symlink_to(ROOT / "depth_lib")
-    (folder / "notebooks").mkdir()
-    for name in ("probe", "effective_depth"):
-        (folder / "notebooks" / f"{name}.ipynb").write_text("template")
-    (folder / "stand_in.py").write_text(STAND_IN)
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    script(
-        folder / ".venv" / "bin" / "python",
-        f'#!/bin/sh\npython={sys.executable}\n'
-        'case "$2$REAL" in papermill) shift 2; exec "$python" stand_in.py "$@";; *) exec "$python" "$@";; esac\n',
-    )
-    (folder / ".venv" / ".depth-lib-installed").touch()
-    return folder
+    return new_study(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture
 def make(study):
-    """Runs make there and returns what it said, its exit status, and how papermill was called."""
-    outer = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
-    environment = {key: value for key, value in os.environ.items() if key not in outer} | {"LC_ALL": "C"}
-
-    def run(*arguments):
-        (study / "calls.jsonl").unlink(missing_ok=True)
-        done = subprocess.run(["make", *arguments], cwd=study, env=environment, capture_output=True, text=True)
-        calls = study / "calls.jsonl"
-        done.calls = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
-        done.runs = sorted((call["DATASET"], call["MODEL"]) for call in done.calls if "MODEL" in call)
-        return done
-
-    yield run
-    for path in (*study.glob("fail-*"), study / "idle"):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(study / "outputs", ignore_errors=True)
+    yield partial(run_make, study)
+    clean(study)
 
 
 TOYS = ("toy-16l", "toy-4l", "toy-8l")
