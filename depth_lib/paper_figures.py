@@ -6,6 +6,7 @@ for the paper's twelve. Three over GSM8K and HellaSwag: the same grid, each mode
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,3 +157,7 @@ def _frame(figure: Figure, kind: Kind, datasets: tuple[str, ...]) -> None:
         cax = figure.add_axes((1 - 0.52 / width, 0.25, 0.08 / width, 0.5))
         bar = figure.colorbar(images[0], cax=cax, extend="max", label=kind.colorbar)
         bar.outline.set_linewidth(0.4)
+
+
+if __name__ == "__main__":  # folder and models, as `report` asks a second process for them
+    print(*save_paper_figures(sys.argv[1], sys.argv[2:] or None), sep="\n")

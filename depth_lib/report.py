@@ -6,6 +6,8 @@ python -m depth_lib.report OUT       writes OUT/report.html, which needs nothing
 import argparse
 import base64
 import html
+import os
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,9 +68,29 @@ def write_report(folder: str | Path, models: Iterable[str] | None = None,
 
 
 def draw_figures(folder: str | Path, answers: Answers, models: list[str], datasets: list[str]) -> list[Path]:
-    """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written."""
-    return [*save_figures(folder, models, datasets),
-            *save_summary_figures(folder, answers.stability, answers.thresholds), *save_paper_figures(folder, models)]
+    """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written.
+
+    Of many models, the paper's figures are drawn by a second process meanwhile: a thread would wait for this one.
+    """
+    beside = _paper_figures_beside(folder, models) if len(models) > 4 else None
+    try:
+        written = [*save_figures(folder, models, datasets),
+                   *save_summary_figures(folder, answers.stability, answers.thresholds)]
+    finally:
+        said = beside.communicate() if beside else None
+    if said is None:
+        return written + save_paper_figures(folder, models)
+    if beside.returncode:
+        raise RuntimeError(f"the paper's figures were not drawn: {said[1].strip().splitlines()[-1]}")
+    return written + [Path(line) for line in said[0].splitlines()]
+
+
+def _paper_figures_beside(folder: str | Path, models: list[str]) -> subprocess.Popen:
+    package = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen([sys.executable, "-W", "ignore", "-m", "depth_lib.paper_figures", str(folder), *models],
+                            env=os.environ | {"PYTHONPATH": path}, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
 
 
 def _are_older(figures: Path, results: Iterable[Path]) -> bool:

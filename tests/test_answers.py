@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import warnings
 from html.parser import HTMLParser
 
@@ -169,6 +170,19 @@ def test_a_report_draws_figures_that_are_older_than_a_result_and_no_others(folde
     before = figure.stat().st_mtime_ns
     report.write_report(folder)
     assert figure.stat().st_mtime_ns == before
+
+
+def test_of_many_models_all_figures_are_drawn_too_and_a_failure_is_said(folder, answers, monkeypatch):
+    monkeypatch.setattr(report, "save_figures", lambda *arguments: [])
+    monkeypatch.setattr(report, "save_summary_figures", lambda *arguments: [])
+    models = [*MODELS, "Qwen2.5-14B", "Qwen2.5-32B", "toy-4l"]
+    paths = report.draw_figures(folder, answers, models, ["gsm8k"])
+    assert len(paths) == 2 * 9 and all(path.is_file() for path in paths)  # no cosine on hellaswag here
+    failing = subprocess.Popen([sys.executable, "-c", "raise OSError('full')"], text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    monkeypatch.setattr(report, "_paper_figures_beside", lambda *arguments: failing)
+    with pytest.raises(RuntimeError, match="the paper's figures were not drawn: OSError: full"):
+        report.draw_figures(folder, answers, models, ["gsm8k"])
 
 
 def test_names_that_are_markup_stay_text(tmp_path, monkeypatch):
