@@ -12,7 +12,9 @@ import torch
 
 from depth_lib import api, check
 from depth_lib.artifacts import ArtifactError, differences, load_artifact, save_artifact
+from depth_lib.embedded import TOYS
 from depth_lib.lock import COMPUTING, Held, hold, remove_leftovers
+from depth_lib.memory import check_fits
 from depth_lib.models import load_model
 from depth_lib.progress import told_to
 from depth_lib.prompts import ANSWER, QUESTION
@@ -83,10 +85,11 @@ class Run(Asked):
     def llm(self):
         """The model, loaded on first use."""
         print(f"loading {self.asked['MODEL_ID']}")
-        return load_model(
-            str(self._folder or self.asked["MODEL_ID"]), remote=self.remote, revision=self.asked["REVISION"],
-            dtype=self.asked["DTYPE"], quantization=self.asked["QUANTIZATION"], device_map=self.asked["DEVICE_MAP"],
-        )  # fmt: skip
+        source = str(self._folder or self.asked["MODEL_ID"])
+        how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
+        if self.remote in (False, "local") and source not in TOYS:
+            check_fits(source, **how)
+        return load_model(source, remote=self.remote, **how)
 
     def _compute(self, probe: str, llm) -> dict:
         if probe == "layer_effects":

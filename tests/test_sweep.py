@@ -157,6 +157,34 @@ def test_a_demo_killed_again_and_again_ends_as_one_left_alone(tmp_path):
     torture(int(os.environ["DEPTH_LIB_TORTURE"]), tmp_path, "SET=demo")
 
 
+# ---- real notebooks
+
+
+def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(make, study):
+    secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
+    shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=none.jsonl")
+    said = make("-k", "-j2", "sweep", *chosen, "REAL=-", OMP_NUM_THREADS="1", **secrets)
+    assert "addition × toy-4l: done in" in said.stdout and said.returncode != 0
+    why = 'PromptError: no file none.jsonl; check the path or use source="embedded"'
+    assert f"aime24 × toy-4l: FAILED: {why}" in said.stdout
+    run = status(make, *chosen)["aime24", "toy-4l"]
+    assert run["failed"] == why and run["cells"]["logit_lens"]["state"] == "failed"
+    written = [path for path in study.glob("outputs/**/*") if path.is_file()]
+    assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
+    for path in written:
+        content = _unpacked(path)
+        assert not any(secret.encode() in content for secret in secrets.values()), path
+    assert not any(secret in said.stdout + said.stderr for secret in secrets.values())
+
+
+def _unpacked(path):
+    if path.suffix != ".pt":
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as stored:
+        return b"".join(map(stored.read, stored.namelist()))
+
+
 # ---- launchers
 
 
