@@ -48,6 +48,9 @@ class Run(Asked):
                     # what was unreadable has been moved aside by the first look, which said so
                     self._write(probe, path, wanted, reasons if again == [_NONE] else again, held)
                     return load_artifact(path)
+        if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
+            with self._alone(probe, path), beside(path):
+                pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
 

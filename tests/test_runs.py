@@ -98,6 +98,18 @@ def test_deleting_one_result_recomputes_that_one_only(own_cell, probe):
     assert [name for name, time in written(run).items() if time != before[name]] == [probe]
 
 
+def test_what_a_killed_run_left_beside_a_finished_result_goes_with_the_next_one(own_cell, no_loading):
+    run = Run(own_cell)
+    path = run.paths["logit_lens"]
+    jobs = path.with_name(f"{path.name}.job")
+    jobs.mkdir()
+    (jobs / "abc.json").write_text("{}")
+    half = path.with_name(f".{path.name}.0123abcd.part")
+    half.touch()
+    assert run.result("logit_lens")
+    assert not jobs.exists() and not half.exists() and not (path.parent / ".computing").exists()
+
+
 @pytest.mark.parametrize(("change", "said"), [
     ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
     ({"SEED": 2}, "prompts_hash: stored"),
