@@ -63,7 +63,7 @@ def _single(kind_name: str, result: dict, ax: Axes | None, title: str | None) ->
     if ax is None:
         # Outside the style: the first figure starts a notebook's inline backend, whose settings must outlive it.
         width, height = panel_size(kind, [result])
-        figure = plt.figure(figsize=(max(width * 1.6, 4.8), height * 1.6), layout="constrained")
+        figure = plt.figure(figsize=(max(width * 1.6, 4.8), height * 1.8), layout="constrained")
     with plt.rc_context(STYLE):
         ax = figure.subplots() if ax is None else ax
         image = kind.draw(ax, result)
@@ -71,6 +71,8 @@ def _single(kind_name: str, result: dict, ax: Axes | None, title: str | None) ->
         if kind.colorbar:
             add_colorbar(image, ax, kind)
         handles = kind.legend()
-        if handles:
+        if handles and figure is not None:  # below the axes, where it covers no bar
+            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        elif handles:
             ax.legend(handles=handles)  # its frame keeps it readable over lines and bars
     return ax

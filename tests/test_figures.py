@@ -200,7 +200,7 @@ def test_a_single_plot_draws_into_given_axes_or_makes_its_own_with_title_labels_
     assert PLOTS[name](result, ax, title="mine") is ax and ax.get_title() == "mine"
     own = PLOTS[name](result)
     assert own is not ax and own.get_title() == KINDS[name].title and own.get_xlabel() and own.get_ylabel()
-    has_key = own.get_legend() is not None or any(image.colorbar for image in own.get_images())
+    has_key = bool(own.figure.legends) or any(image.colorbar for image in own.get_images())
     assert has_key or name == "output_change"  # one kind of bar, named by its axis
     plt.close(own.figure)
 
