@@ -1,7 +1,8 @@
 """Trains the toy checkpoints, from nothing, on one CPU core each: `python -m depth_lib.embedded.train --model toy-8l`.
 
 Every step reads a batch of packed sums and, every third, a long row of templated text. Seeded: the same versions,
-machine and `--threads` give the same weights.
+machine and `--threads` give the same weights. The three side by side, one thread each, took 16 to 20 minutes on a busy
+four-core machine; the printed figures are those of the float16 weights, read back as float32.
 """
 
 import argparse
