@@ -76,8 +76,15 @@ class Run(Asked):
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         held.note(probe=probe)
         llm = self.llm  # loading is not the probe's time
-        tell = told_to(lambda label, done, total: held.note(label=label, done=done, total=total))
-        with beside(path), tell:  # a remote job that outlives this process is found again beside the result
+        passes = []  # over the prompts: layer effects have one for each mode
+
+        def note(label, done, total):
+            if label not in passes:
+                passes.append(label)
+            share = (len(passes) - 1 + done / total) / len(self._settings(probe).get("modes", "1"))
+            held.note(label=label, done=done, total=total, share=share)
+
+        with beside(path), told_to(note):  # a remote job that outlives this process is found again beside the result
             start = time.perf_counter()
             result = self._compute(probe, llm)
             seconds = round(time.perf_counter() - start, 3)

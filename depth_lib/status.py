@@ -129,7 +129,7 @@ def progress(run: RunStatus, costs: dict[str, float] | None = None) -> str:
     spent = time.time() - now["since"] if now.get("since") else 0
     weights = {probe: (costs or {}).get(probe) or 1 for probe in run.cells}
     done = [probe for probe, cell in run.cells.items() if cell.state == "done"]
-    within = now.get("done", 0) / max(1, now.get("total", 1))
+    within = now.get("share", 0) if now.get("probe") in set(weights) - set(done) else 0
     share = (sum(weights[p] for p in done) + within * weights.get(now.get("probe"), 0)) / sum(weights.values())
     words = [f"{now['label']} {now['done']}/{now['total']} prompts"] if "total" in now else []
     words.append(f"{len(done)} of {len(run.cells)} probes")
@@ -167,7 +167,7 @@ def _remarks(run: RunStatus) -> list[str]:
         if cell.state in ("stale", "partial") and cell.why:
             lines.append(f"{name}: {probe} is {cell.state}: {'; '.join(cell.why)}")
     if run.running:
-        lines.append(f"{name}: running ({describe(run.running)}): {progress(run)}")
+        lines.append(f"{name}: running ({describe(run.running).partition(',')[0]}): {progress(run)}")
     elif run.failed:
         lines.append(f"{name}: FAILED: {run.failed}; see {run.log}, then: {run.command}")
     elif run.interrupted:

@@ -293,9 +293,9 @@ def test_status_knows_failed_running_and_remote_runs(make, study):
     folder = study / "outputs/demo/gsm8k/toy-4l"
     with hold(folder / ".running") as running, hold(folder / ".computing") as computing:
         running.note(begun=0.0)
-        computing.note(probe="layer_effects", label="layer effects, future", done=3, total=10)
+        computing.note(probe="layer_effects", label="layer effects, future", done=3, total=10, share=0.15)
         said = make("status", *TOY_4L, "DATASETS=gsm8k").stdout
-        assert re.search(r"gsm8k × toy-4l: running \(process \d+, for 0:0\d\): layer effects, future 3/10 prompts, "
+        assert re.search(r"gsm8k × toy-4l: running \(process \d+\): layer effects, future 3/10 prompts, "
                          r"0 of 5 probes, 0:0\d of about 0:\d\d", said), said
         cells = status(make, *TOY_4L, "DATASETS=gsm8k")["gsm8k", "toy-4l"]["cells"]
         assert cells["layer_effects"]["state"] == "partial"
