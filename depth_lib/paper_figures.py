@@ -25,7 +25,7 @@ TYPES = ("R1-distill", "instruct", "base")  # the rows of the paper's grids
 _ALONE, _BOTH = ("gsm8k",), ("gsm8k", "hellaswag")
 _WIDTH, _DOTS_PER_INCH = 6.9, 200
 
-# By the authors' file names: the kind of panel and the datasets.
+# By dataset and what is shown: the kind of panel and the datasets.
 PAPER_FIGURES = {
     "gsm8k_cosine_similarity": ("cosine", _ALONE),
     "gsm8k_layer_effects": ("layer_effects", _ALONE),
