@@ -75,8 +75,11 @@ class Launch:
         # The notebook's process has the locks too: if only this one is killed, the run is still not free.
         locks = [held.descriptor, *([gpu[1].descriptor] if gpu else [])]
         with _signals(self._stop):
-            self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                          stdin=subprocess.DEVNULL, env=environment, pass_fds=locks)
+            try:
+                self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                              stdin=subprocess.DEVNULL, env=environment, pass_fds=locks)
+            except OSError as error:
+                return self._failed(f"{self.command[0]} cannot be started ({error.strerror}); correct LAUNCH")
             reader = threading.Thread(target=self._read, daemon=True)
             reader.start()
             self._watch(costs)
@@ -115,13 +118,11 @@ class Launch:
         self.child.send_signal(signal.SIGTERM)
 
     def _read(self) -> None:
-        with open(self.log, "w", encoding="utf-8") as log, self.child.stdout:
+        with open(self.log, "wb", buffering=0) as log, self.child.stdout:
             for line in self.child.stdout:
-                text = line.decode(errors="replace")
-                self.tail.append(text.rstrip())
+                self.tail.append(line.decode(errors="replace").rstrip())
                 with contextlib.suppress(OSError):  # a full disk: the last lines are still here
-                    log.write(text)
-                    log.flush()
+                    log.write(line)
 
     def _why(self, start: float) -> str:
         """One line: the signal, the scheduler's word, the notebook's own error, or the last thing that was said."""
