@@ -99,7 +99,7 @@ sweep: ## run what is missing or stale; -j N side by side, -k past failures
 	if [ -n "$$left" ] && { [ $$status = 0 ] || [ -n "$(keep_going)" ]; }; then pass RUNS="$$left" WAIT=--wait; fi; \
 	if [ -n "$$left" ] || [ $$status != 0 ]; then \
 	  $(SWEEP) summary $(asked) --runs $(RUNS) || [ $$status != 0 ] || status=1; \
-	fi; exit $$status
+	else echo "$(OUT): all $(words $(RUNS)) runs finished"; fi; exit $$status
 
 # Whether a result is there and was made from what is asked for is seen inside it, not in its time.
 ifneq ($(filter runs,$(MAKECMDGOALS)),)
@@ -110,6 +110,7 @@ endif
 endif
 
 runs: $(RUNS:%=$(OUT)/%/probe.ipynb)
+	@:
 
 remote = $(if $(filter 1 True,$1),-p REMOTE True,$(if $(filter 0 False,$1),-p REMOTE False,-r REMOTE $1))
 overrides = -r OUT $(OUT) $(if $(SOURCE),-r SOURCE $(SOURCE)) $(if $(REMOTE),$(call remote,$(REMOTE))) \

@@ -70,10 +70,10 @@ def cells(asked: argparse.Namespace) -> list[dict]:
 
 
 def summary(out: str, runs: list[RunStatus]) -> str:
-    """How a sweep ended: what is not finished, why, and how to go on; "" if everything is."""
+    """How a sweep ended: what is not finished, why, and how to go on."""
     left = [run for run in runs if not run.finished]
     if not left:
-        return ""
+        return f"{out}: all {len(runs)} runs finished"
     lines = []
     for run in left:
         name = f"  {run.dataset} × {run.model}"
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.what == "status":
         print((as_json if asked.format == "json" else matrix)(asked.out, runs))
     elif asked.what == "summary":
-        print(summary(asked.out, runs), end="\n" if any(not run.finished for run in runs) else "")
+        print(summary(asked.out, runs))
         return any(not run.finished for run in runs)
     else:  # for make: unfinished ones, or those of them that have not failed
         print(*(f"{run.dataset}/{run.model}" for run in runs
