@@ -111,6 +111,8 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     """
     if quadrature not in ("gauss", "riemann"):
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss" or "riemann".')
+    if not (isinstance(tolerance, float | int) and tolerance >= 0):
+        raise ValueError(f"tolerance {tolerance!r} is no share of F(h) − F(b); use a number such as 1e-3.")
     ids, places, tokens = answer_span(llm, question, answer)
     arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     layers = list(range(arch["n_layers"]))
@@ -128,7 +130,10 @@ def tokenize(llm, prompts):
     for p, prompt in enumerate(prompts):
         if not isinstance(prompt, str):
             raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
-        ids.append(llm.tokenizer(prompt)["input_ids"])
+        try:
+            ids.append(llm.tokenizer(prompt)["input_ids"])
+        except (TypeError, UnicodeError) as error:
+            raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
         if not ids[p]:
             raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
         _check_length(llm, ids[p], f"prompt {p}")
@@ -138,7 +143,10 @@ def tokenize(llm, prompts):
 def _check_length(llm, ids, name):
     """Learned positions end, with an index error or on a GPU a dead process; rotary ones go on into nonsense."""
     limit = getattr(llm.config, "max_position_embeddings", None)
-    if limit is not None and len(ids) > limit:
+    rope = getattr(llm.config, "rope_parameters", None) or {}
+    if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
+        limit = int(max(limit, (rope.get("original_max_position_embeddings") or limit) * rope.get("factor", 1)))
+    if limit and len(ids) > limit:
         raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit} positions; use a shorter text.")
 
 
@@ -166,7 +174,7 @@ def answer_span(llm, question, answer):
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     _check_length(llm, ids, "the question with its answer")
-    places = [i for i, (start, end) in enumerate(offsets) if end > start and end > len(question)]
+    places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
         raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
     if places[0] == 0:

@@ -175,7 +175,8 @@ def describe(llm):
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
     Keys: n_layers, width (d), parallel, residual_scale, logit_scale, logit_softcap (None: none), project_out,
-    tuple_blocks, grows, packs and window (tokens a sliding-window layer sees; None: all).
+    tuple_blocks, grows, packs, window (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are
+    computed alike in a sequence that ends earlier: not where rotary frequencies change with its length).
     """
     row = _ROWS.get(llm) or family(llm.config)
     for name in ("blocks", "ln_final", "unembed"):
@@ -184,6 +185,8 @@ def describe(llm):
                 f"{getattr(llm, 'repo_id', 'this model')!r} has no {name}: a {llm.config.model_type} checkpoint "
                 f"without {row[name]} is not supported, nor a model that dl.load_model(...) did not load."
             )
+    if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
+        raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
     config, parallel = llm.config, row["parallel"]
     return {
         "n_layers": config.num_hidden_layers,
@@ -197,7 +200,13 @@ def describe(llm):
         "grows": row["grows"],
         "packs": row["packs"],
         "window": _window(config),
+        "cuts": _rope_type(config) not in ("longrope", "dynamic"),
     }
+
+
+def _rope_type(config):
+    rope = getattr(config, "rope_parameters", None) or {}
+    return rope.get("rope_type", "default")
 
 
 def _number(config, attribute, default):

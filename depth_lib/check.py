@@ -35,7 +35,7 @@ def check_model(llm, remote=False):
 
 def check_ids(llm):
     """Two sequences of token ids of the same length, [2][T]: a sentence, and its tokens in reverse."""
-    ids = llm.tokenizer(_SENTENCE)["input_ids"]
+    ids = llm.tokenizer(_SENTENCE)["input_ids"][: getattr(llm.config, "max_position_embeddings", None)]
     return [ids, ids[::-1]]
 
 

@@ -37,7 +37,7 @@ def effective_depth_kl(kl: Curve, threshold: float = 0.5) -> int | None:
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
     curve = _curve("kl", kl)
-    return _first(curve[:-1] < threshold * curve.max())
+    return _first(curve[:-1] < float(threshold) * curve.max())
 
 
 def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | None:
@@ -46,7 +46,8 @@ def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | Non
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    return _first(_curve("overlap", overlap)[:-1] > threshold)
+    # float: a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
+    return _first(_curve("overlap", overlap)[:-1] > float(threshold))
 
 
 def effective_depth_future(effects: Curve) -> int | None:

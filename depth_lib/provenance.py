@@ -15,7 +15,7 @@ from depth_lib.params import PARAMETERS, ParamsError, problem_of
 from depth_lib.prompts import ANSWER, DRAWN, QUESTION, load_prompts
 from depth_lib.schemas import ARTIFACTS
 
-_PIECE = 2**20  # bytes of a weight file that tell checkpoints apart: a training step changes nearly every weight
+_PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB
 
 
 def in_project(path: str | Path) -> Path:
@@ -120,17 +120,19 @@ class Asked:
 
     @cached_property
     def _weights(self) -> str | None:
-        """A fingerprint of a checkpoint in a folder, which has no revision: its files' names, sizes and last MiB."""
+        """A fingerprint of a checkpoint in a folder, which has no revision: its config and tokenizer, and the name,
+        size and 256 spread pieces of each weight file, so that an edited block is seen."""
         folder = toy_path(self.asked["MODEL_ID"]) if self.asked["MODEL_ID"] in TOYS else self._folder
         if folder is None:
             return None
         digest = hashlib.sha256()
-        for path in sorted(path for ending in ("safetensors", "bin") for path in folder.glob(f"*.{ending}")):
+        for path in sorted(path for ending in ("json", "safetensors", "bin") for path in folder.glob(f"*.{ending}")):
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\n".encode())
             with path.open("rb") as file:
-                file.seek(max(0, size - _PIECE))
-                digest.update(file.read())
+                for start in range(0, size, max(_PIECE, size // _PIECES)):
+                    file.seek(start)
+                    digest.update(file.read(_PIECE))
         return digest.hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from depth_lib.results import PAPER_DATASETS, TABLE_PROBES, models_in, read_resu
 from depth_lib.uncertainty import NoInterval, depth_interval
 
 # The thresholds the papers might have chosen as well; theirs are 0.5 and 0.3.
-THRESHOLDS = {"kl": tuple(np.arange(1, 10) / 10), "overlap": tuple(np.arange(1, 8) / 10)}
+THRESHOLDS = {"kl": tuple((np.arange(1, 10) / 10).tolist()), "overlap": tuple((np.arange(1, 8) / 10).tolist())}
 
 
 def cosine_crossings(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> list[int]:

@@ -38,9 +38,9 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
 def _slopes(llm, arch, ids, answer, h, l, points, budget):
     """Σ_d (h − b) · ∂F/∂h [R, T'] and F [R] at the points r of the path, h [T, d] being the output of block l.
 
-    T' stops before the last answer token: what follows is not seen by any position that predicts the answer.
+    T' stops before the last answer token, where that changes nothing: no position that predicts the answer sees more.
     """
-    end = answer[-1]
+    end = answer[-1] if arch["cuts"] else len(ids)
     b = h.float().mean(0, keepdim=True)
     step = h[:end].float() - b
     rows = max(1, budget // end)
@@ -83,13 +83,14 @@ def _gauss(slopes, tolerance, order=8, limit=512):
         values, f_rows = slopes(points + ends)
         f.update(zip(ends, f_rows[len(points) :], strict=True))
         n_nodes += len(points)
-        allowed = max(tolerance * abs(f[1.0] - f[0.0]) / 16, 3e-7)
-        steep = []
+        allowed = max(tolerance * abs(f[1.0] - f[0.0]) / 16, 3e-7 * max(f.values()))  # float32 knows F no better
+        steep, room = [], limit - n_nodes
         for (start, end), piece in zip(panels, values[: len(points)].split(order), strict=True):
             part = (end - start) * (weights[:, None] * piece).sum(0)
-            if abs(part.sum().item() - (f[end] - f[start])) <= allowed or n_nodes >= limit:
+            if abs(part.sum().item() - (f[end] - f[start])) <= allowed or room < 2 * order:
                 igrads = igrads + part
             else:
+                room -= 2 * order
                 steep += [(start, (start + end) / 2), ((start + end) / 2, end)]
         panels = steep
     return igrads, f[1.0] - f[0.0], n_nodes

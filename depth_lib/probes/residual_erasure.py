@@ -30,9 +30,9 @@ def residual_erasure(llm, arch, ids, answer, baseline_prompts, budget):
     """
     budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
-    end = answer[-1]  # the last predicting position is answer[-1] − 1
+    end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     effect = torch.zeros(arch["n_layers"] + 1, len(ids))
-    for layout in packs(range(end), end, arch):
+    for layout in packs(range(answer[-1]), end, arch):
         _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect)
     return {"erasure_effect": effect}
 

@@ -8,7 +8,9 @@ def token_budget(llm, given):
 
     A block holds about 16 vectors of the residual's width for a token; logits are bounded on their own.
     """
-    if given:
+    if given is not None:
+        if not (isinstance(given, int) and given > 0):
+            raise ValueError(f"budget {given!r} is no number of tokens; give a whole number of at least 1, or None.")
         return given
     devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not devices:
