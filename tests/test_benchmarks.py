@@ -123,7 +123,8 @@ def test_parts_are_spread_over_all_layers():
 
 
 def test_peak_memory_sees_what_is_freed_again():
-    assert 60e6 < peak_memory(lambda: torch.ones(16 * 2**20).sum(), "cpu") < 90e6
+    peak, before = peak_memory(lambda: torch.ones(16 * 2**20).sum(), "cpu")
+    assert 60e6 < peak - before < 90e6
 
 
 def test_the_table_is_written_in_three_forms(rows, tmp_path):

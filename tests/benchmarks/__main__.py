@@ -92,10 +92,10 @@ def doublings(llm, names, asked):
 def add_memory(row, asked):
     """Peak memory of both ways, each in its own process."""
     for way in ("ours", "literal"):
-        row[f"memory_{way}"] = peak_in_own_process(
+        row[f"memory_{way}"], row[f"memory_{way}_before"] = peak_in_own_process(
             asked.shape, asked.device, asked.dtype, asked.threads, asked.size, row["workload"], way
         )
-    row["memory"] = row["memory_ours"] / max(row["memory_literal"], 1)
+    row["memory"] = row["memory_ours"] / row["memory_literal"]
     say(f"{row['workload']}: peak memory {row['memory']:.2f} of literal")
 
 

@@ -43,23 +43,23 @@ def in_turns(ways, device, repeats, patience):
 
 
 def peak_memory(run, device):
-    """Bytes by which run() raises the process's resident memory (on CUDA: the allocated memory) above the start."""
+    """(peak, start) in bytes: what the process has resident (on CUDA: allocated) at most in run(), and before it."""
     gc.collect()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.cuda.max_memory_allocated(), before
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).malloc_trim(0)  # else freed memory that the process still holds hides what run() takes
         before = _resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back to what is resident now
         run()
-        return _resident("VmHWM") - before
+        return _resident("VmHWM"), before
     unit = 1 if sys.platform == "darwin" else 1024
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, before * unit
 
 
 def _resident(field):

@@ -13,11 +13,11 @@ from tests.benchmarks.workloads import prompt, workloads
 
 
 def peak_in_own_process(shape, device, dtype, threads, size, name, way):
-    """Bytes above the loaded model, in a fresh process; way: "ours" or "literal"."""
+    """(peak, loaded model before it) in bytes, in a fresh process; way: "ours" or "literal"."""
     asked = json.dumps([shape, device, dtype, threads, size, name, way])
     command = [sys.executable, "-m", "tests.benchmarks.memory", asked]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return int(answer.splitlines()[-1])
+    return json.loads(answer.splitlines()[-1])
 
 
 def main(asked):
@@ -30,7 +30,7 @@ def main(asked):
         warm_up(llm, [prompt(16, seed=0)])
     workload = workloads(llm, size)[name]()
     run = workload.ours if way == "ours" else lambda: workload.literal(workload.peak_parts)
-    print(peak_memory(run, device))
+    print(json.dumps(peak_memory(run, device)))
 
 
 if __name__ == "__main__":

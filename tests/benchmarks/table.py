@@ -62,8 +62,10 @@ def _shown(row):
         "literal parts": row["literal_parts"],
     }
     if "memory" in row:
-        ours, literal = (f"{row[f'memory_{way}'] / MEGABYTE:.0f}" for way in ("ours", "literal"))
-        shown["peak memory, MiB"] = _goal(row, "memory", "≤", f"{ours} / {literal} = {row['memory']:.2f}")
+        ours, literal = (row[f"memory_{way}"] / MEGABYTE for way in ("ours", "literal"))
+        over = [(row[f"memory_{way}"] - row[f"memory_{way}_before"]) / MEGABYTE for way in ("ours", "literal")]
+        shown["peak memory, MiB"] = _goal(row, "memory", "≤", f"{ours:.0f} / {literal:.0f} = {row['memory']:.2f}")
+        shown["above the model, MiB"] = f"{over[0]:.0f} / {over[1]:.0f}"
     return shown
 
 
@@ -83,10 +85,11 @@ def _check(row):
 
 NOTES = """\
 Medians of rounds in which ours, literal and floor take turns in one process. Ratio: literal / ours. Floor: the
-unavoidable matrix products at the rate this machine has for their shapes. Peak memory: above the loaded model, ours and
-literal each in a process of its own (literal: only as many parts as reach its peak). Difference: largest, relative to
-the largest value; integrated gradients at equal nodes (256 left-end steps). "≈": the literal way on some of its parts,
-scaled up. In brackets: the goals on an idle two-core machine."""
+unavoidable matrix products at the rate this machine has for their shapes. Peak memory, ours / literal: of a whole
+process that does nothing else (CUDA: allocated by torch), and what of that is above the loaded model; literal with only
+as many parts as reach its peak. Difference: largest, relative to the largest value; integrated gradients at equal nodes
+(256 left-end steps). "≈": the literal way on some of its parts, scaled up. In brackets: goals on an idle two-core
+machine."""
 
 
 def report(rows, checks, where):
