@@ -1,5 +1,7 @@
 """Every probe against its oracle on every family, at the lengths where an off-by-one would hide."""
 
+import os
+
 import pytest
 import torch
 
@@ -69,21 +71,48 @@ def test_layer_effects_equal_the_oracle(pair, mode):
             close(ours[key], matrix, scale=0.1 if key.endswith("out") else 1e-9)
 
 
-def test_residual_erasure_equals_the_oracle(pair):
+# question + answer of 2 tokens (with <bos>), 15, and where asked for 60
+PAIRS = {2: ("", "8"), 15: (QUESTION, ANSWER), 60: (SIXTY[:57], "28")}
+LENGTHS = [2, 15, 60] if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 15]  # 60 on every family takes minutes
+
+
+@pytest.mark.parametrize("n_tokens", LENGTHS)
+def test_residual_erasure_equals_the_oracle(pair, n_tokens):
     llm, model = pair
-    ours = dl.residual_erasure(llm, QUESTION, ANSWER, [TEXTS[13], SIXTY])
-    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    ours = dl.residual_erasure(llm, *PAIRS[n_tokens], [TEXTS[13], SIXTY])
+    x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
+    assert len(x) == n_tokens
     truth = oracle.residual_erasure(model, torch.tensor(x), span, ids(llm, [TEXTS[13], SIXTY]))
     close(ours["erasure_effect"], truth["erasure_effect"])
 
 
-def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair):
+@pytest.mark.parametrize("n_tokens", LENGTHS)
+def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens):
     llm, model = pair
-    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
     ours = run(probes.integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], 1e-3, 16, None)
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3])
     close(ours["igrads"], truth["igrads"][[0, 2, 3]])
-    close(ours["completeness"], truth["completeness"][[0, 2, 3]], scale=truth["igrads"].abs().max())
+    # a difference of nearly equal numbers, F among them
+    close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
+
+
+def test_the_plain_path_equals_the_fast_one(pair):
+    """Nothing packed, no batch that grows: what a family runs on when its row allows neither."""
+    llm, _ = pair
+    fast, plain = describe(llm), {**describe(llm), "grows": False, "packs": False}
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    text = tokenize(llm, [SIXTY])
+    calls = [
+        (probes.layer_effects, [(text[0], [8, 24, 40])], None),
+        (probes.layer_effects, [(text[0], None)], None),
+        (probes.residual_erasure, x, list(range(*span)), text, None),
+        (probes.integrated_gradients, x, list(range(*span)), [0, 2], 1e-3, 16, None),
+    ]
+    for probe, *args in calls:
+        one, other = run(probe, llm, fast, *args), run(probe, llm, plain, *args)
+        for key in one:
+            close(one[key], other[key], scale=0.1 if key in ("outputs", "completeness") else 1e-9)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "gpt_neox"])
