@@ -9,9 +9,9 @@ import torch
 import zstandard
 from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
-from tqdm.auto import tqdm
 
 from .architectures import describe
+from .progress import steps
 from .remote.errors import NotReady
 from .remote.jobs import Request, obtain
 from .remote.journal import Entry
@@ -53,8 +53,7 @@ def run_in_parts(probe, llm, arch, items, *args, remote=False, label="", per_job
     """
     if not remote or remote == "local":
         parts = _parts(items, 1 if not remote else len(items))
-        bar = tqdm(parts, desc=label, unit="prompt", disable=None if len(parts) > 1 else True, leave=False)
-        return [run(probe, llm, arch, part, *args, remote=remote) for part in bar]
+        return [run(probe, llm, arch, part, *args, remote=remote) for part in steps(parts, label)]
     size = per_job or _asked("DEPTH_LIB_PROMPTS_PER_JOB") or max(1, PROMPT_BLOCKS_PER_JOB // arch["n_layers"])
     calls = [(arch, part, *args) for part in _parts(items, size)]
     return _on_server(probe, llm, calls, remote, label or probe.__name__.replace("_", " "))

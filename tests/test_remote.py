@@ -174,9 +174,16 @@ def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback):  
 def test_ctrl_c_keeps_the_job_and_says_how_to_continue(loopback, capfd):  # noqa: F811
     llm = loopback.model("loopback/llama")
     with loopback.faults(hold="RUNNING") as submitted:
-        threading.Timer(1, _thread.interrupt_main).start()
+        noticed = threading.Event()
+
+        def press():  # again after a while: an interrupt inside a finaliser is swallowed by the interpreter
+            while not noticed.wait(5):
+                _thread.interrupt_main()
+
+        threading.Thread(target=press, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        noticed.set()
         said = capfd.readouterr().err
         (job,) = [json.loads(file.read_text())["job_id"] for file in journal.cache_folder().iterdir()]
         assert job in said and "the same call picks it up" in said
