@@ -65,7 +65,7 @@ def measure(asked):
             checks.append(with_less_memory(name, workload, asked.device, token_budget(llm, None) // 8))
     if not asked.no_checks:
         checks += doublings(llm, names, asked)
-    del llm
+    del llm, makers, workload
     if not asked.no_memory:
         for row in rows:
             add_memory(row, asked)
