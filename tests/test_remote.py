@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import signal
 import sys
 import threading
 
@@ -180,10 +181,13 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_continue(loopback, capfd):  # noqa
             while not noticed.wait(5):
                 _thread.interrupt_main()
 
+        # a shell's background jobs ignore the signal, and so would the tests under one
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=press, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         noticed.set()
+        signal.signal(signal.SIGINT, before)
         said = capfd.readouterr().err
         (job,) = [json.loads(file.read_text())["job_id"] for file in journal.cache_folder().iterdir()]
         assert job in said and "the same call picks it up" in said
