@@ -90,8 +90,9 @@ def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budg
     precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
-    baseline = tokenize(llm, baseline_prompts)
-    result = run(probes.residual_erasure, llm, describe(llm), ids, places, baseline, budget, remote=remote)
+    arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
+    work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
+    result = run(probes.residual_erasure, llm, *work, remote=remote, layers=3)  # work[3] may be split into jobs
     return {**result, "tokens": tokens}
 
 

@@ -106,7 +106,7 @@ def test_the_plain_path_equals_the_fast_one(pair):
     calls = [
         (probes.layer_effects, [(text[0], [8, 24, 40])], None),
         (probes.layer_effects, [(text[0], None)], None),
-        (probes.residual_erasure, x, list(range(*span)), text, None),
+        (probes.residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
         (probes.integrated_gradients, x, list(range(*span)), [0, 2], 1e-3, 16, None),
     ]
     for probe, *args in calls:

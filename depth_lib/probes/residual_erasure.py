@@ -19,25 +19,27 @@ def mean_residual(llm, arch, prompts):
     return total / n_tokens
 
 
-def residual_erasure(llm, arch, ids, answer, baseline_prompts, budget):
+def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read at the positions that predict them.
 
-    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them;
-    baseline_prompts: token ids of the prompts that u is the mean of; budget: tokens in one forward pass, or None.
-    Returns `erasure_effect` [L + 1, T]; 0 for tokens behind the last predicting position, which nothing measured sees.
+    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
+    blocks to do, one after the other (h_l enters block l, and h_L goes with the last block); baseline_prompts: token
+    ids of the prompts that u is the mean of; budget: tokens in one forward pass, or None. Returns `erasure_effect`
+    [len(layers), T], or [L + 1, T] of all; 0 for tokens behind the last predicting position, which nothing measured
+    sees.
     """
     budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     effect = torch.zeros(arch["n_layers"] + 1, len(ids))
     for layout in packs(range(answer[-1]), end, arch):
-        _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect)
-    return {"erasure_effect": effect}
+        _erase_every_residual(llm, arch, ids, layout, answer, layers, u, budget, effect)
+    return {"erasure_effect": effect[layers[0] : _stop(layers[-1] + 1, arch)]}
 
 
-def _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect):
+def _erase_every_residual(llm, arch, ids, layout, answer, layers, u, budget, effect):
     """Fill `effect` for the tokens t of one layout: every suffix is erased at its first place, in row l of the batch.
 
     Row 0 of the batch stays clean; the row that erases h_l joins before block l, that of h_L after the last one.
@@ -47,8 +49,8 @@ def _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect):
     read = [_predicting(layout["order"], places, answer) for places in layout["suffixes"]]
     rows_a_pass = max(1, budget // len(tokens) - 1)
     clean = None
-    for begin in range(0, n_layers, rows_a_pass):
-        end = begin + rows_a_pass if begin + rows_a_pass < n_layers else n_layers + 1
+    for begin in range(layers[0], layers[-1] + 1, rows_a_pass):
+        end = _stop(min(begin + rows_a_pass, layers[-1] + 1), arch)
         batch = 1 if arch["grows"] else 1 + end - begin
         encoding = inputs(tokens, layout["order"], additive(layout["visible"], llm.dtype), batch)
         with torch.no_grad():
@@ -72,6 +74,11 @@ def _erase_every_residual(llm, arch, ids, layout, answer, u, budget, effect):
                 for place, changes in zip(erased, change, strict=True):
                     effect[begin:end, layout["order"][place]] = changes.amax(1)
                 tracer.stop()
+
+
+def _stop(l, arch):
+    """The end of a range of residuals that goes to block l: past h_L, which no block reads, behind the last one."""
+    return l if l < arch["n_layers"] else l + 1
 
 
 def _predicting(order, places, answer):
