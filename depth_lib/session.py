@@ -18,6 +18,7 @@ from .remote.journal import Entry
 from .remote.preflight import model_key
 from .remote.server import Server
 from .remote.status_line import StatusLine
+from .remote.token_ids import laid_out, put_back, with_ids
 from .remote.travel import fingerprint, settings_hash, travelling
 from .remote.waiting import Patience
 
@@ -64,6 +65,10 @@ def _in_session(llm, probe, args, **how):
     with llm.session(**how):
         result = nnsight.save(probe(llm, *args))
     return result
+
+
+def _with_ids(llm, probe, args, planes):
+    return probe(llm, *with_ids(args, put_back(planes)))
 
 
 def _with_check(llm, identities, check, probe, args):
@@ -113,7 +118,7 @@ def _payload(llm, probe, sent, args):
         arguments = (travelling(check.identities), (describe(llm), check.check_ids(llm)), sent, args)
         sent, args = travelling(_with_check), arguments
     backend = _WrittenDown()
-    travelling(_in_session)(llm, sent, args, backend=backend)
+    travelling(_in_session)(llm, travelling(_with_ids), (sent, *laid_out(args)), backend=backend)
     return backend.blob
 
 

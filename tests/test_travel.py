@@ -3,7 +3,6 @@
 import functools
 import importlib
 import os
-import re
 import shutil
 import sys
 import venv
@@ -109,25 +108,6 @@ def test_the_client_never_holds_weights(clients):
     (_, wide), (_, tiny) = clients["wide"], clients["plain folder"]
     assert wide["meta"]
     assert wide["memory"] < tiny["memory"] + 50_000
-
-
-def test_ten_prompts_are_a_small_payload(loopback):  # noqa: F811
-    llm = loopback.model("loopback/deep")
-    texts = [re.findall(r" ?\w+|\s|[^\w\s]", text) for text in dl.load_prompts("gsm8k", 10, source="embedded")]
-    # Words instead of the tiny tokenizer's characters, under ids as large as those of large vocabularies.
-    words = sorted({word for text in texts for word in text})
-    ids = torch.randperm(128_000, generator=torch.Generator().manual_seed(1))[: len(words)].tolist()
-    prompts = [[ids[words.index(word)] for word in text] for text in texts]
-    assert sum(map(len, prompts)) > 1000
-    arch = dl.architectures.describe(llm)
-    works = {"relative_contribution": (prompts,), "logit_lens": (prompts,),
-             "layer_effects": ([(ids, [8, 40, 80, 120]) for ids in prompts], None),
-             "residual_erasure": (prompts[0][:20], [18, 19], prompts, None),
-             "integrated_gradients": (prompts[0][:20], [18, 19], "gauss", 1e-3, list(range(32)), None)}  # fmt: skip
-    for probe, args in works.items():
-        function = getattr(dl.probes, probe)
-        size = len(session._payload(llm, function, travelling(function), (arch, *args)))
-        assert size < 16_000, (probe, size)
 
 
 PROBE = """

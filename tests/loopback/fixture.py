@@ -32,9 +32,11 @@ class Loopback:
         self.models = {name: str(folder) for name, folder in models.items()}
         setup = {"models": self.models, "key": KEY}
         server = Path(__file__).with_name("server.py")
-        # The server ends when its stdin does: when this process ends, however it ends.
+        # The server ends when its stdin does: when this process ends, however it ends. Its sums come in the order in
+        # which this process adds, which with several threads is another one than with one.
+        environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
         self.process = subprocess.Popen([sys.executable, str(server), json.dumps(setup)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+                                        stdout=subprocess.PIPE, env=environment)  # fmt: skip
         self._host, self._http = None, httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
     @property
