@@ -83,22 +83,25 @@ def _on_server(probe, llm, calls, remote, label):
     sent = travelling(probe, copies)
     deciding = {"host": server.host, "model": key, "env": env, "names": getattr(llm, "_rename", None),
                 "sources": fingerprint(copies), "probe": probe.__qualname__}  # fmt: skip
-    entries, results = [], []
-    for number, args in enumerate(calls, 1):
-        part = f"{number} of {len(calls)}" if len(calls) > 1 else None
-        line = StatusLine(f"{label}, job {part}" if part else label)
-        entry = Entry.open(settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host, model=key,
-                           part=part)  # fmt: skip
-        request = Request(key, env, partial(_payload, llm, probe, sent, args))
-        with contextlib.ExitStack() as ending:
-            ending.callback(line.end)
-            saved = obtain(request, entry, server, patience, line)
-            ending.pop_all()
-        line.end(f"done at {server.host}" if entry.job_id else "")
-        results.append(_judged(llm, saved))
-        entries.append(entry)
-    for entry in entries:
-        entry.forget()
+    with contextlib.ExitStack() as uses:
+        entries = []
+        for number, args in enumerate(calls, 1):
+            part = f"{number} of {len(calls)}" if len(calls) > 1 else None
+            entry = Entry.used(settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host,
+                               model=key, part=part)  # fmt: skip
+            entries.append(uses.enter_context(entry))
+        results = []
+        for entry, args in zip(entries, calls, strict=True):
+            line = StatusLine(f"{label}, job {entry.part}" if entry.part else label)
+            request = Request(key, env, partial(_payload, llm, probe, sent, args))
+            with contextlib.ExitStack() as ending:
+                ending.callback(line.end)
+                saved = obtain(request, entry, server, patience, line)
+                ending.pop_all()
+            line.end(f"done at {server.host}" if entry.job_id else "")
+            results.append(_judged(llm, saved))
+        for entry in entries:
+            entry.returned = True
     return results
 
 

@@ -8,16 +8,7 @@ import pytest
 import depth_lib as dl
 from depth_lib.remote import beside
 from tests.loopback.client import TEXTS
-from tests.loopback.fixture import Client, hurried, journal_beside, loopback, same  # noqa: F401 (fixtures)
-
-
-@pytest.fixture(scope="module")
-def user(loopback, tmp_path_factory):  # noqa: F811
-    """A process that has loaded the model, from which those that are killed are forked."""
-    client = Client(loopback, tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("home"))
-    yield client
-    client.process.kill()
-    client.process.communicate()
+from tests.loopback.fixture import hurried, journal_beside, loopback, same, user  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(scope="module")

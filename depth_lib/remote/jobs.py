@@ -31,32 +31,34 @@ def obtain(request, entry, server, patience, line):
     The journal has the job's id before the first question about it, and keeps it whatever happens here.
     Raises RemoteError and its kinds.
     """
-    result = entry.result()
-    attempts = 2
-    while result is None:
-        attempts -= 1
-        found = entry.state == "submitted"
-        if found:
-            line.show(f"found job {entry.job_id}, submitted {entry.submitted}, waiting for it")
-        else:
-            _submit(request, entry, server, patience, line)
+    for attempts_left in (1, 0):
+        with entry.alone(line):  # two processes that ask for the same submit one job, and both wait for it
+            result = entry.result()
+            if result is not None:
+                return result
+            found = entry.state == "submitted"
+            if found:
+                line.show(f"found job {entry.job_id}, submitted {entry.submitted}, waiting for it")
+            else:
+                _submit(request, entry, server, patience, line)
+            job_id = entry.job_id
         try:
-            result = _result(entry, server, _patience_with(entry, patience, found), line)
+            result = _result(job_id, server, _patience_with(entry, patience, found), line)
         except KeyboardInterrupt:
-            line.remains(f"interrupted; job {entry.job_id} goes on at {server.host}, and the same call picks it up "
-                         f"again (journal: {entry.path})")  # fmt: skip
+            line.remains(f"interrupted; job {job_id} goes on at {server.host}, and the same call picks it up again "
+                         f"(journal: {entry.path})")  # fmt: skip
             raise
         except JobFailed as error:
-            entry.note("failed", said=error.server_text)
+            entry.ended(job_id, "failed", error.server_text)
             raise
         except (JobUnknown, ResultLost) as error:
-            entry.note("lost", said=str(error))
-            if attempts == 0 or (isinstance(error, JobUnknown) and not found):
+            entry.ended(job_id, "lost", str(error))
+            if not attempts_left or (isinstance(error, JobUnknown) and not found):
                 raise
             line.show(f"{error}; submitting it again")
-            continue
-        entry.keep(result)
-    return result
+        else:
+            entry.keep(result)
+            return result
 
 
 def _submit(request, entry, server, patience, line):
@@ -82,11 +84,11 @@ def _submit(request, entry, server, patience, line):
         raise failure(status, server.host)
 
 
-def _result(entry, server, patience, line):
+def _result(job_id, server, patience, line):
     """The result of a submitted job, waited for. An address that does not work is asked for again, twice."""
     pauses = patience.pauses()
     for attempt in (1, 2, 3):
-        status = completed(server, entry.job_id, patience, line)
+        status = completed(server, job_id, patience, line)
         try:
             return server.fetch(status.data)
         except ResultLost as error:
@@ -94,7 +96,7 @@ def _result(entry, server, patience, line):
             if attempt == 3:
                 raise ResultLost(
                     f"the job has completed, but its result could not be fetched ({error}); run again to compute it "
-                    "anew", server.host, entry.job_id,
+                    "anew", server.host, job_id,
                 ) from error  # fmt: skip
             time.sleep(next(pauses))
 

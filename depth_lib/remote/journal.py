@@ -2,7 +2,7 @@
 
 One small JSON file a job, named by the hash of its settings, and the result beside it once it has arrived. They lie in
 `<artifact>.job/` beside the artifact that they are for (`beside`), else in the user's cache folder, and go when the
-artifact is written, or the result returned. Never a key in them.
+artifact is written, or the result returned, and no other process is at them. Never a key in them.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import datetime
 import io
 import json
 import os
-import shutil
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -19,9 +18,11 @@ from pathlib import Path
 
 import torch
 
+from depth_lib.lock import hold
 from depth_lib.storage import move_aside, parse, write_together
 
 from .errors import NotReady
+from .sharing import USED, remove_unused, used
 
 _ARTIFACT = contextvars.ContextVar("artifact", default=None)
 _KEPT_DAYS = 7  # of a journal in the cache folder that nobody came back for; servers keep results for an hour
@@ -39,7 +40,7 @@ def beside(artifact):
         yield
     finally:
         _ARTIFACT.reset(token)
-    shutil.rmtree(_folder(artifact), ignore_errors=True)
+    remove_unused(_folder(artifact))
 
 
 def _folder(artifact):
@@ -55,8 +56,8 @@ def cache_folder():
 class Entry:
     """One job: what it computes (`settings` is the hash of all that decides the result), where, and how far it is.
 
-    state: "submitting" (sent, no answer yet), "submitted" (it has a job id), "failed", "unknown" to the server, or
-    "done" (its result is here).
+    state: "submitting" (sent, no answer yet), "refused", "submitted" (it has a job id), "failed", "lost" (the server
+    has no such job, or its result no more), or "done" (its result is here).
     """
 
     settings: str
@@ -69,22 +70,45 @@ class Entry:
     job_id: str | None = None
     submitted: str | None = None
     said: str | None = None
+    returned = False  # to the caller, who needs it here no more
 
     @classmethod
-    def open(cls, settings, **facts):
-        """The entry with these settings as the disk has it, or a new one."""
+    @contextlib.contextmanager
+    def used(cls, settings, **facts):
+        """The entry with these settings, new or as the disk has it. It stays there as long as any process uses it.
+
+        Raises NotReady if the disk refuses.
+        """
         artifact = _ARTIFACT.get()
         entry = cls(settings, artifact=artifact and str(artifact), **facts)
+        with entry._entered(used(entry.path.with_suffix(USED), entry._leave)):
+            if not entry._read():
+                _forget_old()
+            yield entry
+
+    @contextlib.contextmanager
+    def alone(self, line):
+        """A block in which no other process decides about the job, begun with what the disk says of it by now."""
+        def say(who):
+            line.show(f"waiting for {who}, which is submitting the same job")
+
+        with self._entered(hold(self.path.with_suffix(".deciding"), say=say)):
+            self._read()
+            yield
+
+    def _read(self):
+        """Take over what the disk says, which may be another process's word; False if it says nothing."""
         try:
-            stored = json.loads(entry.path.read_text(encoding="utf-8"))
-            entry = cls(**stored)
+            stored = type(self)(**json.loads(self.path.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            _forget_old()
+            return False
         except (OSError, ValueError, TypeError) as error:
-            kept = move_aside(entry.path, "unreadable")
-            warnings.warn(f"{entry.path} could not be read ({error}); kept as {kept.name}, submitting anew",
+            kept = move_aside(self.path, "unreadable")
+            warnings.warn(f"{self.path} could not be read ({error}); kept as {kept.name}, submitting anew",
                           stacklevel=2)
-        return entry
+            return False
+        vars(self).update(asdict(stored) | {"artifact": self.artifact, "part": self.part})  # the folder may have moved
+        return True
 
     @property
     def path(self):
@@ -115,9 +139,15 @@ class Entry:
             return None
         return None if problem else stored.get("result")
 
-    def forget(self):
-        """Remove what is kept of the job in the cache folder; what lies beside an artifact goes with its folder."""
-        if not self.artifact:
+    def ended(self, job_id, state, said):
+        """Note how a job ended, unless another process has submitted a new one meanwhile."""
+        self._read()
+        if self.job_id == job_id and self.state == "submitted":
+            self.note(state, said=said)
+
+    def _leave(self):
+        """What was returned is not kept in the cache folder; beside an artifact it goes with its folder."""
+        if self.returned and not self.artifact:
             self.path.unlink(missing_ok=True)
             self._result_path.unlink(missing_ok=True)
 
@@ -126,12 +156,24 @@ class Entry:
         return self.path.with_suffix(".pt")
 
     def _write(self, path, content):
-        try:
+        with self._refused():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_together({path: content})
+
+    @contextlib.contextmanager
+    def _entered(self, lock):
+        with contextlib.ExitStack() as stack:
+            with self._refused():  # what the block itself does with a disk is another matter
+                stack.enter_context(lock)
+            yield
+
+    @contextlib.contextmanager
+    def _refused(self):
+        try:
+            yield
         except OSError as error:
             raise NotReady(
-                f"the job's journal {path} cannot be written ({error.strerror or error}); free the disk, or set "
+                f"the job's journal {self.path} cannot be written ({error.strerror or error}); free the disk, or set "
                 "XDG_CACHE_HOME to a folder that can be written",
                 self.host, self.job_id,
             ) from error  # fmt: skip

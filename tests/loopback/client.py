@@ -4,6 +4,7 @@
 package was, what travelled, and the memory it took. Every test that needs a process of its own starts this one.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib import session
-from depth_lib.remote import beside
+from depth_lib.remote import Patience, beside
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
 SUM = ("5 + 7 + 1 = ", "13")
@@ -32,6 +33,16 @@ def memory(what):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(what))
 
 
+def one_run(llm, host, artifact, out, **environment):
+    """logit_lens, journalled beside `artifact` if there is one; its result in `out` appears complete or not at all."""
+    os.environ |= environment
+    patience = Patience(shortest=0.02, longest=0.2)
+    Patience.of_user = classmethod(lambda cls: patience)
+    with beside(artifact) if artifact else contextlib.nullcontext():
+        torch.save(dl.logit_lens(llm, TEXTS, remote=host), f"{out}.part")
+    os.rename(f"{out}.part", out)
+
+
 def main():
     setup = json.loads(sys.argv[1])
     before = memory("VmRSS")
@@ -48,9 +59,7 @@ def main():
     for line in sys.stdin:
         if line.startswith("{"):  # settings of one run in a process of its own, which a test will kill
             if os.fork() == 0:
-                os.environ |= json.loads(line)
-                with beside(os.environ["ARTIFACT"]):
-                    dl.logit_lens(llm, TEXTS, remote=setup["host"])
+                one_run(llm, setup["host"], **json.loads(line))
                 os._exit(0)
             continue
         with beside(setup["artifact"]):

@@ -156,17 +156,27 @@ class Client:
         assert self.process.returncode == 0, said
         return torch.load(self.out)
 
-    def fork(self, artifact, **environment):
-        """A run in a process of its own, forked from this one, that journals beside `artifact`; returns its id."""
+    def fork(self, artifact, out=None, **environment):
+        """A run in a process of its own, forked from this one; returns its id. See one_run in client.py."""
         if not self.forked:
             assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
-        self.process.stdin.write(json.dumps({"ARTIFACT": str(artifact)} | environment) + "\n")
+        run = {"artifact": artifact and str(artifact), "out": str(out or self.out)} | environment
+        self.process.stdin.write(json.dumps(run) + "\n")
         self.process.stdin.flush()
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         while not (new := [int(pid) for pid in children.read_text().split() if int(pid) not in self.forked]):
             time.sleep(0.02)
         self.forked += new
         return new[0]
+
+
+@pytest.fixture(scope="module")
+def user(loopback, tmp_path_factory):
+    """A process that has loaded the model, from which those that are killed or stopped are forked."""
+    client = Client(loopback, tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("home"))
+    yield client
+    client.process.kill()
+    client.process.communicate()
 
 
 def journal_beside(artifact):
