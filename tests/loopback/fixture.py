@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.remote import Patience, preflight
-from tests.families import build, save_family
+from tests.families import SHAPE, build, save_family
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
 KEY = "loopback-key-5f1c"
@@ -93,6 +93,9 @@ def shared(folder):
     build("llama", n_blocks=32).save_pretrained(folder / "deep")
     char_tokenizer().save_pretrained(folder / "deep")
     models["loopback/toy-4l"] = toy_path("toy-4l")
+    models["meta-llama/Llama-3.1-8B"] = folder / "ndif"  # by the name that params/models/ndif/ gives
+    LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096})).save_pretrained(folder / "ndif")
+    char_tokenizer().save_pretrained(folder / "ndif")
     models["loopback/wide"] = folder / "wide"
     wide = LlamaConfig(vocab_size=VOCABULARY_SIZE, hidden_size=1024, intermediate_size=4096, num_hidden_layers=3)
     LlamaForCausalLM(wide).save_pretrained(folder / "wide")  # 200 MB of weights, for whoever wants to not hold them
