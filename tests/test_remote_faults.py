@@ -1,11 +1,6 @@
 """Every fault of the way to the server and back: the right result or the right exception, and a rerun completes."""
 
-import contextlib
 import json
-import os
-import signal
-import socket
-import threading
 import time
 
 import httpx
@@ -167,76 +162,3 @@ def test_a_model_that_goes_between_preflight_and_job_is_the_jobs_own_error(loopb
     remote.preflight._PASSED[loopback.host, llm.to_model_key()] = time.monotonic()
     with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
-
-
-@contextlib.contextmanager
-def gate(host, closed_for=0.0):
-    """A host that refuses connections for a while, then passes them on to `host`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = probe.getsockname()
-    target = host.removeprefix("http://").split(":")
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-    def carry(source, sink):
-        with contextlib.suppress(OSError):
-            while piece := source.recv(65536):
-                sink.sendall(piece)
-            sink.shutdown(socket.SHUT_WR)
-
-    def open_up():
-        time.sleep(closed_for)
-        listener.bind(address)
-        listener.listen(16)
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                there = socket.create_connection((target[0], int(target[1])))
-                for pair in ((client, there), (there, client)):
-                    threading.Thread(target=carry, args=pair, daemon=True).start()
-
-    if closed_for is not None:
-        threading.Thread(target=open_up, daemon=True).start()
-    yield f"http://{address[0]}:{address[1]}"
-    listener.close()
-
-
-def test_refused_connections_are_tried_again_until_somebody_listens(model, loopback):  # noqa: F811
-    llm, truth = model
-    with gate(loopback.host, closed_for=0.7) as host:
-        same(dl.logit_lens(llm, TEXTS, remote=host), truth)
-
-
-def test_a_host_where_nobody_listens_is_named_after_a_while(model, loopback):  # noqa: F811
-    llm, _ = model
-    with gate(loopback.host, closed_for=None) as host:
-        with pytest.raises(remote.ServerUnreachable, match="ConnectError.*check the host"):
-            dl.logit_lens(llm, TEXTS, remote=host)
-
-
-def test_the_workers_death_is_the_jobs_error_and_a_rerun_completes(loopback):  # noqa: F811
-    llm, outcome = loopback.model("loopback/llama"), {}
-
-    def client():
-        try:
-            session.run(_sleep, llm, 20, remote=loopback.host)
-        except remote.JobFailed as error:
-            outcome["error"] = error
-
-    thread = threading.Thread(target=client)
-    thread.start()
-    before = loopback.until(lambda asked: any(job["status"] == "RUNNING" for job in asked["jobs"].values()))
-    time.sleep(0.3)
-    os.kill(before["worker"], signal.SIGKILL)
-    thread.join(20)
-    assert "process died" in outcome["error"].server_text
-    assert loopback.asked()["worker"] != before["worker"]
-    with loopback.faults() as submitted:
-        assert session.run(_sleep, llm, 0, remote=loopback.host) == {"slept": 0}
-        assert submitted() == 1
-
-
-def _sleep(llm, seconds):
-    time.sleep(seconds)
-    return {"slept": seconds}

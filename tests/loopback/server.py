@@ -8,14 +8,14 @@ post, poll, result, status: lists with one entry a request: null (no fault), an 
 socket closes without an answer), "hang" (silence), "garbage" (200 and no JSON); post also "swallow" (the job is taken,
 then the socket closes); result also "truncated"; forget: a list with one true for each poll of an "unknown" job.
 hold: "QUEUED" or "RUNNING", jobs stay there. state: of the deployments. absent: models not listed. env: of the server.
-socket: "close" or "cut" ends a subscription after its first status. inline: its results come as a binary frame.
+socket: "refuse" answers its handshake with 403, "close" and "cut" end a subscription after its first status. inline:
+its results come as a binary frame.
 """
 
 import hashlib
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -25,78 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import websocket  # noqa: E402 (this folder's, not the client of that name)
+from jobs import Jobs  # noqa: E402
 
 SETUP = json.loads(sys.argv[1])
 MODELS, KEY = SETUP["models"], SETUP["key"]
-
-
-class Jobs:
-    """All jobs, one worker, and the order they run in."""
-
-    def __init__(self):
-        self.lock = threading.Condition()
-        self.statuses, self.results, self.listeners, self.taken, self.env = {}, {}, {}, queue.Queue(), {}
-        self.faults, self.log, self.worker, self.ready = {}, [], None, 0
-        threading.Thread(target=self.work, daemon=True).start()
-
-    def fault(self, kind):
-        with self.lock:
-            pending = self.faults.get(kind) or []
-            return pending.pop(0) if isinstance(pending, list) and pending else None
-
-    def tell(self, job, status, description="", frame=None, **more):
-        with self.lock:
-            self.statuses[job] = {"id": job, "status": status, "description": description} | more
-            for handler_queue in self.listeners.get(job, []):
-                handler_queue.put((dict(self.statuses[job]), frame))
-            self.lock.notify_all()
-
-    def hold(self, state):
-        with self.lock:
-            self.lock.wait_for(lambda: self.faults.get("hold") != state)
-
-    def start_worker(self):
-        command = [sys.executable, "-I", str(Path(__file__).with_name("worker.py")), json.dumps(MODELS)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-        self.worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.read(None)
-
-    def read(self, job):
-        """The worker's answer about a job; EOFError if another process has taken its place meanwhile."""
-        while True:
-            head = json.loads(self.worker.stdout.readline())
-            parts = [self.worker.stdout.read(size) for size in head["sizes"]]
-            if "ready" in head:
-                self.ready, self.env = head["ready"], head["env"]
-                if job is None:
-                    return
-                raise EOFError
-            if head["id"] == job:
-                return head, parts
-
-    def work(self):
-        self.start_worker()
-        while True:
-            job, request, blob = self.taken.get()
-            self.tell(job, "QUEUED", "Your job is at queue position 1")
-            self.hold("QUEUED")
-            self.tell(job, "DISPATCHED")
-            self.tell(job, "RUNNING", "Your job has started running.")
-            self.hold("RUNNING")
-            try:
-                head = request | {"id": job, "size": len(blob)}
-                self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
-                self.worker.stdin.flush()
-                answer, parts = self.read(job)
-            except EOFError:
-                self.tell(job, "ERROR", "The model's process died while the job was running. Please resubmit it.")
-                continue
-            if answer["status"] == "ERROR":
-                self.tell(job, "ERROR", answer["description"])
-                continue
-            result, frame = parts
-            self.results[job] = result
-            self.tell(job, "COMPLETED", "Your job has been completed.", frame, data=f"{ADDRESS}/results/{job}")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -215,6 +147,8 @@ class Handler(BaseHTTPRequestHandler):
         if not self.allowed():
             return
         self.close_connection = True
+        if JOBS.faults.get("socket") == "refuse":
+            return self.reply({"detail": "No websockets here."}, 403)
         websocket.accept(self)
         session = uuid.uuid4().hex
         messages = SUBSCRIPTIONS[session] = queue.Queue()
@@ -274,9 +208,9 @@ class Listener(ThreadingHTTPServer):
         pass  # clients that hang up are what the tests are about
 
 
-SUBSCRIPTIONS, JOBS = {}, Jobs()
+SUBSCRIPTIONS, JOBS = {}, Jobs(MODELS)
 HTTP = Listener(("127.0.0.1", 0), Handler)
-ADDRESS = f"http://127.0.0.1:{HTTP.server_address[1]}"
+JOBS.address = f"http://127.0.0.1:{HTTP.server_address[1]}"
 threading.Thread(target=HTTP.serve_forever, daemon=True).start()
 while not JOBS.ready:
     if JOBS.worker and JOBS.worker.poll() is not None:
