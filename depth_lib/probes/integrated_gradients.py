@@ -2,7 +2,8 @@
 
 import torch
 
-from .residual_stream import first, inputs, probabilities, start_at, token_budget
+from .replacement import replaced
+from .residual_stream import clean_run, first, in_half_precision, inputs, probabilities, start_at, token_budget
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budget):
@@ -12,35 +13,64 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
     igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] at b + r (h − b) dr.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do; steps: that many left-end steps, or None for Gauss–Legendre nodes, doubled where the integral has not
-    converged to tolerance · |F(h) − F(b)|; budget: tokens in one forward pass, or None. Returns for each layer
-    `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes`.
+    blocks to do; steps: that many left-end steps, or None for Gauss–Legendre nodes, doubled where
+    the integral has not converged to tolerance · |F(h) − F(b)|; budget: tokens in one forward pass, or None. Returns
+    for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and
+    `n_nodes`.
     """
     budget = token_budget(llm, budget)
-    with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False) as tracer:
-            residuals = [first(block.output)[0].clone() for block in llm.blocks]
-            tracer.stop()
+    clean = clean_run(llm, arch, ids)
+    ends = _ends(llm, arch, ids, answer, layers, clean, budget)
     results = []
     for l in layers:
+        f_b, f_h = ends[l]
 
-        def slopes(points, h=residuals[l], l=l):
+        def slopes(points, h=clean["h"][l + 1][0], l=l):
             return _slopes(llm, arch, ids, answer, h, l, points, budget)
 
-        igrads, difference, n_nodes = _left_ends(slopes, steps) if steps else _gauss(slopes, tolerance)
+        if steps:
+            igrads, n_nodes = slopes([k / steps for k in range(steps)])[0].mean(0), steps
+        else:
+            rounding = 2.5 * torch.finfo(llm.dtype).eps  # F is known no better
+            igrads, n_nodes = _gauss(slopes, f_b, f_h, tolerance, rounding)
         result = {"igrads": torch.cat([igrads, torch.zeros(len(ids) - len(igrads))]), "n_nodes": torch.tensor(n_nodes)}
-        result["f_difference"] = torch.tensor(difference)
-        result["completeness"] = igrads.sum() - difference
+        result["f_difference"] = torch.tensor(f_h - f_b)
+        result["completeness"] = igrads.sum() - (f_h - f_b)
         results.append(result)
     return {key: torch.stack([result[key].float() for result in results]) for key in results[0]}
 
 
-def _slopes(llm, arch, ids, answer, h, l, points, budget):
-    """Σ_d (h − b) · ∂F/∂h [R, T'] and F [R] at the points r of the path, h [T, d] being the output of block l.
+def _ends(llm, arch, ids, answer, layers, clean, budget):
+    """{l: (F(b), F(h))} for all layers from the first to the last of `layers`, as floats."""
+    places = list(range(_end(arch, ids, answer)))
+    predicting = [place - 1 for place in answer]
 
-    T' stops before the last answer token, where that changes nothing: no position that predicts the answer sees more.
-    """
-    end = answer[-1] if arch["cuts"] else len(ids)
+    def flatten(l, row):
+        row[:] = clean["h"][l].float().mean(1, keepdim=True)
+
+    rows, of_batch = range(layers[0] + 1, layers[-1] + 2), in_half_precision(llm)
+    layout = {"order": places, "visible": None}
+    parts = replaced(llm, arch, ids, layout, rows, flatten, predicting, budget, None if of_batch else clean)
+    ends = {}
+    with torch.no_grad():
+        with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:
+            for part in parts:
+                h = part["clean"][part["same"]][None]
+                f_h, *f_b = _answer_probability(llm, arch, torch.cat([h, part["varied"]]), ids, answer).tolist()
+                ends |= {l - 1: (f, f_h) for l, f in zip(range(part["l"].start, part["l"].stop), f_b, strict=True)}
+            tracer.stop()
+    return ends
+
+
+def _end(arch, ids, answer):
+    """Tokens that matter: those before the last of the answer, where the ones behind it change nothing before it."""
+    return answer[-1] if arch["cuts"] else len(ids)
+
+
+def _slopes(llm, arch, ids, answer, h, l, points, budget):
+    """Σ_d (h − b) · ∂F/∂h [R, T'] and F [R] at the points r of the path, h [T, d] being the output of block l; T' is
+    `_end`."""
+    end = _end(arch, ids, answer)
     b = h.float().mean(0, keepdim=True)
     step = h[:end].float() - b
     rows = max(1, budget // end)
@@ -50,10 +80,11 @@ def _slopes(llm, arch, ids, answer, h, l, points, budget):
         x = (b + r * step).requires_grad_()
         with llm.trace(inputs(ids[:end], batch=1 if arch["grows"] else len(r)), use_cache=False) as tracer:
             final = x.to(h.dtype)
+            start_at(llm, arch, l + 1, final)
             if l + 1 < arch["n_layers"]:
-                start_at(llm, arch, l + 1, final)
                 final = first(llm.blocks[-1].output)
-            f_rows = _answer_probability(llm, arch, final, ids, answer)
+            predicting = final[:, [place - 1 for place in answer]]
+            f_rows = _answer_probability(llm, arch, predicting, ids, answer)
             (gradient,) = torch.autograd.grad(f_rows.sum(), x)
             slopes.append((gradient * step).sum(-1).cpu())
             f += f_rows.tolist()
@@ -61,39 +92,37 @@ def _slopes(llm, arch, ids, answer, h, l, points, budget):
     return torch.cat(slopes), f
 
 
-def _left_ends(slopes, n):
-    """The papers' rule: the mean slope at n left ends. Returns igrads [T'], F(h) − F(b) and n."""
-    values, f = slopes([k / n for k in range(n)] + [1.0])
-    return values[:-1].mean(0), f[-1] - f[0], n
+def _gauss(slopes, f_b, f_h, tolerance, rounding, order=8, limit=512):
+    """Gauss–Legendre quadrature on [0, 1], halved into panels where it has not converged: igrads [T'] and its nodes.
 
-
-def _gauss(slopes, tolerance, order=8, limit=512):
-    """Gauss–Legendre nodes on panels of the path, bisected until each meets completeness, at most `limit` nodes.
-
-    F is known at both ends of a panel, so Σ_t ∫ − (F(end) − F(start)) is the error of that panel alone: nodes are
-    doubled where F is steep, and nowhere else. Where F jumps (a router, ReLUs) the limit ends it, and completeness
-    tells. Returns igrads [T'], F(h) − F(b) and the number of nodes.
+    A panel's slopes must add up to its difference of F, within its share of the tolerance, and their expansion in
+    Legendre polynomials must have died away: a sum alone can be right by chance. Panels stay where rounding is all
+    that is left, and where the limit of nodes is reached.
     """
     nodes, weights = _legendre(order)
-    f, igrads, n_nodes = {}, 0, 0
-    panels = [(0.0, 0.5), (0.5, 1.0)]
+    last = _last_polynomials(nodes, weights)
+    f, igrads, n_nodes = {0.0: f_b, 1.0: f_h}, 0, 0
+    panels = [(0.0, 1.0)]
     while panels:
         points = [start + (end - start) * x for start, end in panels for x in nodes]
         ends = [r for r in sorted({r for panel in panels for r in panel}) if r not in f]
         values, f_rows = slopes(points + ends)
         f.update(zip(ends, f_rows[len(points) :], strict=True))
         n_nodes += len(points)
-        allowed = max(tolerance * abs(f[1.0] - f[0.0]) / 16, 3e-7 * max(f.values()))  # float32 knows F no better
+        change, noise = abs(f_h - f_b), rounding * max(f.values())
         steep, room = [], limit - n_nodes
         for (start, end), piece in zip(panels, values[: len(points)].split(order), strict=True):
-            part = (end - start) * (weights[:, None] * piece).sum(0)
-            if abs(part.sum().item() - (f[end] - f[start])) <= allowed or room < 2 * order:
+            piece = (end - start) * piece
+            part = (weights[:, None] * piece).sum(0)
+            allowed = max(tolerance * change * (end - start), noise)
+            error, tail = abs(part.sum().item() - (f[end] - f[start])), (last @ piece.sum(1)).abs().max().item()
+            if (error <= allowed and tail <= 3 * (allowed * max(change, allowed)) ** 0.5) or room < 2 * order:
                 igrads = igrads + part
             else:
                 room -= 2 * order
                 steep += [(start, (start + end) / 2), ((start + end) / 2, end)]
         panels = steep
-    return igrads, f[1.0] - f[0.0], n_nodes
+    return igrads, n_nodes
 
 
 def _legendre(n):
@@ -104,9 +133,18 @@ def _legendre(n):
     return ((nodes + 1) / 2).tolist(), vectors[0].square().float()
 
 
-def _answer_probability(llm, arch, final, ids, answer):
-    """F [R]: the summed probability of the answer's true tokens in every row of the final residuals [R, T, d]."""
-    predicting = final[:, [place - 1 for place in answer]]
+def _last_polynomials(nodes, weights):
+    """[2, n]: rows whose products with values at n nodes are the coefficients of the normalised Legendre polynomials of
+    degrees n − 2 and n − 1, the last that n nodes tell apart; an error of ε goes with a tail of about √ε there."""
+    x = 2 * torch.tensor(nodes, dtype=torch.float64) - 1
+    polynomials = [torch.ones_like(x), x]
+    for k in range(1, len(nodes) - 1):
+        polynomials.append(((2 * k + 1) * x * polynomials[k] - k * polynomials[k - 1]) / (k + 1))
+    return torch.stack([(2 * k + 1) ** 0.5 * polynomials[k] * weights for k in (len(x) - 2, len(x) - 1)]).float()
+
+
+def _answer_probability(llm, arch, predicting, ids, answer):
+    """F [R]: the summed probability of the answer's true tokens, from final residuals [R, A, d] that predict them."""
     y = probabilities(llm, arch, predicting.flatten(0, 1))
-    true = torch.tensor([ids[place] for place in answer], device=y.device).repeat(len(final))
-    return y.gather(1, true[:, None]).reshape(len(final), -1).sum(1)
+    true = torch.tensor([ids[place] for place in answer], device=y.device).repeat(len(predicting))
+    return y.gather(1, true[:, None]).reshape(len(predicting), -1).sum(1)

@@ -5,7 +5,7 @@ import torch
 from .residual_stream import first, inputs, lens
 
 
-def logit_lens(llm, arch, prompts, chunk=64):
+def logit_lens(llm, arch, prompts, chunk=256):
     """Sums over the tokens of each prompt of the distance between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -39,15 +39,24 @@ def logit_lens(llm, arch, prompts, chunk=64):
 def _distances(logits, log_y, top_y):
     """The four distances of logits [N, V] to the final distribution, each summed over the N tokens: [4].
 
-    Passes over the vocabulary are what this costs, so the logits are overwritten.
+    Passes over the vocabulary are what this costs, so a CPU does as many tokens at once as its cache holds.
     """
+    at_once = len(logits) if logits.device.type != "cpu" else max(1, 2**18 // logits.shape[1])
+    pieces = zip(*(x.split(at_once) for x in (logits, log_y, top_y)), strict=True)
+    return torch.stack([_distances_of_few(*piece) for piece in pieces]).sum(0)
+
+
+def _distances_of_few(logits, log_y, top_y):
+    """`_distances`, overwriting the logits."""
     top_p = _top5(logits)
     overlap = (top_p[:, :, None] == top_y[:, None, :]).sum() / 5
     top1 = (top_p[:, 0] == top_y[:, 0]).sum()
-    rank = 1 + (logits > logits.gather(1, top_y[:, :1])).sum(-1, dtype=torch.int32)
-    log_p = logits.log_softmax(-1)
-    p = torch.exp(log_p, out=logits)
-    kl = torch.linalg.vecdot(p, log_p.sub_(log_y)).sum()
+    p = torch.empty_like(logits)
+    rank = 1 + torch.gt(logits, logits.gather(1, top_y[:, :1]), out=p).sum(-1)
+    torch.softmax(logits, -1, out=p)
+    first = top_p[:, :1]
+    log_sum = logits.gather(1, first) - p.gather(1, first).log()
+    kl = torch.linalg.vecdot(p, logits.sub_(log_sum).sub_(log_y)).sum()
     return torch.stack([kl, overlap, top1.float(), (1 / rank).sum()])
 
 

@@ -2,8 +2,9 @@
 
 import torch
 
-from .packing import additive, packs
-from .residual_stream import add_row, first, inputs, output_change, start_at, token_budget
+from .packing import packs
+from .replacement import replaced
+from .residual_stream import clean_run, first, in_half_precision, inputs, output_change, token_budget
 
 
 def mean_residual(llm, arch, prompts):
@@ -33,54 +34,32 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    effect = torch.zeros(arch["n_layers"] + 1, len(ids))
+    clean = None if in_half_precision(llm) else clean_run(llm, arch, ids[:end])
+    stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
+    rows, parts = range(layers[0], stop), []
     for layout in packs(range(answer[-1]), end, arch):
-        _erase_every_residual(llm, arch, ids, layout, answer, layers, u, budget, effect)
-    return {"erasure_effect": effect[layers[0] : _stop(layers[-1] + 1, arch)]}
+        parts += _erase(llm, arch, ids, layout, answer, rows, u, budget, clean)
+    effect = torch.zeros(arch["n_layers"] + 1, len(ids))
+    with torch.no_grad():
+        with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:  # all together, since each has few residuals
+            changes = output_change(llm, arch, parts)
+            tracer.stop()
+    for part, change in zip(parts, changes, strict=True):
+        for m, t in enumerate(part["t"]):
+            effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])
+    return {"erasure_effect": effect[layers[0] : stop]}
 
 
-def _erase_every_residual(llm, arch, ids, layout, answer, layers, u, budget, effect):
-    """Fill `effect` for the tokens t of one layout: every suffix is erased at its first place, in row l of the batch.
-
-    Row 0 of the batch stays clean; the row that erases h_l joins before block l, that of h_L after the last one.
-    """
-    n_layers, tokens = arch["n_layers"], [ids[i] for i in layout["order"]]
+def _erase(llm, arch, ids, layout, answer, rows, u, budget, clean):
+    """`replaced` for one layout, every suffix erased at its first place; with `t`, the erased token of each place."""
+    order, read, t = layout["order"], [], []
+    for places in layout["suffixes"]:
+        predicting = [place for place in range(places.start, places.stop) if order[place] + 1 in answer]
+        read += predicting
+        t += [order[places.start]] * len(predicting)
     erased = [places.start for places in layout["suffixes"]]
-    read = [_predicting(layout["order"], places, answer) for places in layout["suffixes"]]
-    rows_a_pass = max(1, budget // len(tokens) - 1)
-    clean = None
-    for begin in range(layers[0], layers[-1] + 1, rows_a_pass):
-        end = _stop(min(begin + rows_a_pass, layers[-1] + 1), arch)
-        batch = 1 if arch["grows"] else 1 + end - begin
-        encoding = inputs(tokens, layout["order"], additive(layout["visible"], llm.dtype), batch)
-        with torch.no_grad():
-            with llm.trace(encoding, use_cache=False) as tracer:
-                if clean is not None:
-                    start_at(llm, arch, begin, clean.expand(batch, -1, -1))
-                h = llm.blocks[begin].input
-                for l in range(begin, n_layers + 1):
-                    if l == end:
-                        clean = h[:1].clone()
-                    if l < end:
-                        row = h[:1].clone()
-                        row[:, erased] = u[l].to(h)
-                        h = add_row(h, row, 1 + l - begin, arch["grows"])
-                    if l < n_layers:
-                        llm.blocks[l].input = h
-                        h = first(llm.blocks[l].output)
-                change = (
-                    output_change(llm, arch, h[:, sum(read, [])]).cpu().split([len(places) for places in read], dim=1)
-                )
-                for place, changes in zip(erased, change, strict=True):
-                    effect[begin:end, layout["order"][place]] = changes.amax(1)
-                tracer.stop()
 
+    def erase(l, row):
+        row[:, erased] = u[l].to(row)
 
-def _stop(l, arch):
-    """The end of a range of residuals that goes to block l: past h_L, which no block reads, behind the last one."""
-    return l if l < arch["n_layers"] else l + 1
-
-
-def _predicting(order, places, answer):
-    """The places of one suffix whose output predicts an answer token."""
-    return [place for place in range(places.start, places.stop) if order[place] + 1 in answer]
+    return [{**part, "t": t} for part in replaced(llm, arch, ids, layout, rows, erase, read, budget, clean)]

@@ -34,11 +34,12 @@ def inputs(ids, positions=None, mask=None, batch=1):
 
 
 def start_at(llm, arch, l, h):
-    """Begin the forward pass at block l with the residual stream h [B, T, d]: earlier blocks do not run."""
+    """Begin the forward pass at block l with the residual stream h [B, T, d]: those before do not run (l = L: none)."""
     replacement = (h, None) if arch["tuple_blocks"] else h
     for k in range(l):
         llm.blocks[k].skip(replacement)
-    llm.blocks[l].input = h
+    if l < arch["n_layers"]:
+        llm.blocks[l].input = h
 
 
 def contributions(block, arch):
@@ -78,8 +79,31 @@ def probabilities(llm, arch, h):
     return lens(llm, arch, h).softmax(-1)
 
 
-def add_row(rows, row, k, grows):
-    """The batch with `row` [1, T, d] as its row k: appended, or written over a clean one where batches cannot grow."""
+def in_half_precision(llm):
+    """Whether numbers are so coarse that an intervention must be compared with an unmodified row of its own batch:
+    matrix products round differently in batches of another size."""
+    return llm.dtype.itemsize < 4
+
+
+def clean_run(llm, arch, ids):
+    """Residuals `h`, h_0..h_L [1, T, d], and contributions `c`, L times a + m [1, T, d], of the model as it is."""
+    with torch.no_grad():
+        with llm.trace(inputs(ids), use_cache=False) as tracer:
+            h, c = [], []
+            for block in llm.blocks:
+                h.append(block.input.clone())
+                c.append(added(block, arch, 0))
+            h.append(first(llm.blocks[-1].output).clone())
+            tracer.stop()
+    return {"h": h, "c": c}
+
+
+def add_row(rows, row, k, n_rows, grows):
+    """The batch with `row` [1, T, d] as its row k: appended (rows None: the first), or written over a clean one where
+    batches cannot grow and have n_rows from the start."""
+    if rows is None:
+        return row if grows else row.repeat(n_rows, 1, 1)
+    row = row.to(rows.device)
     if grows:
         return torch.cat([rows, row])
     rows = rows.clone()
@@ -87,14 +111,25 @@ def add_row(rows, row, k, grows):
     return rows
 
 
-def output_change(llm, arch, h, logits_at_once=2**23):
-    """‖y − ȳ‖₂ [R − 1, M] between row 0 and every other row of the final residuals h [R, M, d]."""
-    n_rows, n_places, d = h.shape
+def output_change(llm, arch, parts, logits_at_once=7 * 2**20):
+    """‖y − ȳ‖₂ [R, M] of every part, a dict of final residuals `varied` [R, M, d] and `clean` [K, d], and `same`, which
+    clean one belongs to each of the M.
+
+    Unembedded together and sorted by the clean residual, so that a piece needs the output of few clean ones.
+    """
+    varied = torch.cat([part["varied"].flatten(0, 1) for part in parts])
+    clean, same, n_clean = torch.cat([part["clean"].to(varied.device) for part in parts]), [], 0
+    for part in parts:
+        same += [n_clean + k for k in part["same"]] * len(part["varied"])
+        n_clean += len(part["clean"])
     weight = getattr(llm.unembed._module, "weight", None)
-    chunk = max(1, logits_at_once // (n_rows * (weight.shape[0] if weight is not None else 2**15)))
-    changes = []
-    for start in range(0, n_places, chunk):
-        piece = h[:, start : start + chunk]
-        y = probabilities(llm, arch, piece.reshape(-1, d)).reshape(n_rows, piece.shape[1], -1)
-        changes.append(y[1:].sub_(y[:1]).norm(dim=-1))
-    return torch.cat(changes, dim=1)
+    chunk = max(1, logits_at_once // (weight.shape[0] if weight is not None else 2**15))
+    by_clean, changes = sorted(range(len(same)), key=same.__getitem__), torch.zeros(len(same))
+    for start in range(0, len(by_clean), chunk):
+        piece = by_clean[start : start + chunk]
+        bases = sorted({same[n] for n in piece})
+        row = {base: k for k, base in enumerate(bases)}
+        y = probabilities(llm, arch, torch.cat([clean[bases], varied[piece]]))
+        changes[piece] = y[len(bases) :].sub_(y[[row[same[n]] for n in piece]]).norm(dim=-1).cpu()
+    shapes = [part["varied"].shape[:2] for part in parts]
+    return [change.view(shape) for change, shape in zip(changes.split([r * m for r, m in shapes]), shapes, strict=True)]
