@@ -1,6 +1,7 @@
 """Every probe against its oracle on every family, at the lengths where an off-by-one would hide."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -97,10 +98,13 @@ def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens
     close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
 
-def test_the_plain_path_equals_the_fast_one(pair):
-    """Nothing packed, no batch that grows: what a family runs on when its row allows neither."""
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_the_plain_path_equals_the_fast_one(pair, in_batch, monkeypatch):
+    """Nothing packed, no batch that grows, an unmodified row in each: what a family runs on where it must."""
     llm, _ = pair
     fast, plain = describe(llm), {**describe(llm), "grows": False, "packs": False}
+    if in_batch:  # as in half precision
+        plain = fast
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     text = tokenize(llm, [SIXTY])
     calls = [
@@ -110,7 +114,10 @@ def test_the_plain_path_equals_the_fast_one(pair):
         (probes.integrated_gradients, x, list(range(*span)), [0, 2], 1e-3, 16, None),
     ]
     for probe, *args in calls:
-        one, other = run(probe, llm, fast, *args), run(probe, llm, plain, *args)
+        one = run(probe, llm, fast, *args)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[probe.__module__], "compares_in_batch", lambda llm: in_batch)
+            other = run(probe, llm, plain, *args)
         for key in one:
             close(one[key], other[key], scale=0.1 if key in ("outputs", "completeness") else 1e-9)
 
@@ -144,9 +151,13 @@ def test_erasing_sixty_tokens_in_several_packs_equals_the_oracle(llama):
 
 
 @pytest.mark.parametrize("name", ["llama", "bloom", "gemma2"])
-def test_a_small_budget_gives_the_same_numbers(name, tmp_path):
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_small_budget_gives_the_same_numbers(name, in_batch, tmp_path, monkeypatch):
     llm, _ = load(name, tmp_path)
     whole = measure(llm)
+    if in_batch:
+        for probe in (probes.layer_effects, probes.residual_erasure, probes.integrated_gradients):
+            monkeypatch.setattr(sys.modules[probe.__module__], "compares_in_batch", lambda llm: True)
     for key, value in measure(llm, budget=100).items():
         close(value, whole[key])
 

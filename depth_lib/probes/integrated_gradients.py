@@ -3,7 +3,7 @@
 import torch
 
 from .replacement import replaced
-from .residual_stream import clean_run, first, in_half_precision, inputs, probabilities, start_at, token_budget
+from .residual_stream import clean_run, compares_in_batch, first, inputs, probabilities, start_at, token_budget
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budget):
@@ -48,7 +48,7 @@ def _ends(llm, arch, ids, answer, layers, clean, budget):
     def flatten(l, row):
         row[:] = clean["h"][l].float().mean(1, keepdim=True)
 
-    rows, of_batch = range(layers[0] + 1, layers[-1] + 2), in_half_precision(llm)
+    rows, of_batch = range(layers[0] + 1, layers[-1] + 2), compares_in_batch(llm)
     layout = {"order": places, "visible": None}
     parts = replaced(llm, arch, ids, layout, rows, flatten, predicting, budget, None if of_batch else clean)
     ends = {}

@@ -7,8 +7,8 @@ from .residual_stream import (
     add_row,
     added,
     clean_run,
+    compares_in_batch,
     first,
-    in_half_precision,
     inputs,
     output_change,
     start_at,
@@ -31,7 +31,7 @@ def layer_effects(llm, arch, work, budget):
     effects, outputs = [], []
     for ids, starts in work:
         effect, output = torch.zeros(arch["n_layers"], arch["n_layers"]), torch.zeros(arch["n_layers"], 1)
-        clean = None if in_half_precision(llm) else clean_run(llm, arch, ids)
+        clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids)
         if starts is None and len(ids) > 1:  # all tokens but the first are skipped, and all measured
             layout = {"order": list(range(len(ids))), "prefix": len(ids), "visible": None}
             _skip_every_block(llm, arch, ids, layout, 0, budget, clean, effect, output)

@@ -4,7 +4,7 @@ import torch
 
 from .packing import packs
 from .replacement import replaced
-from .residual_stream import clean_run, first, in_half_precision, inputs, output_change, token_budget
+from .residual_stream import clean_run, compares_in_batch, first, inputs, output_change, token_budget
 
 
 def mean_residual(llm, arch, prompts):
@@ -34,7 +34,7 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    clean = None if in_half_precision(llm) else clean_run(llm, arch, ids[:end])
+    clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids[:end])
     stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
     rows, parts = range(layers[0], stop), []
     for layout in packs(range(answer[-1]), end, arch):

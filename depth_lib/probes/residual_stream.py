@@ -79,10 +79,10 @@ def probabilities(llm, arch, h):
     return lens(llm, arch, h).softmax(-1)
 
 
-def in_half_precision(llm):
-    """Whether numbers are so coarse that an intervention must be compared with an unmodified row of its own batch:
-    matrix products round differently in batches of another size."""
-    return llm.dtype.itemsize < 4
+def compares_in_batch(llm):
+    """Whether an intervention must be compared with an unmodified row of its own batch: products round differently in
+    batches of another size, which shows in half precision and where weights are quantised."""
+    return llm.dtype.itemsize < 4 or getattr(llm.config, "quantization_config", None) is not None
 
 
 def clean_run(llm, arch, ids):
