@@ -11,7 +11,6 @@ from .check import check_model  # noqa: E402
 from .effective_depth import effective_depth_cosine, effective_depth_kl, effective_depth_overlap  # noqa: E402
 from .models import load_model  # noqa: E402
 from .prompts import load_prompts  # noqa: E402
-from .results import load_results  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,3 +29,11 @@ __all__ = [
     "residual_erasure",
     "save_artifact",
 ]
+
+
+def __getattr__(name):
+    if name == "load_results":  # it brings pandas, which no probe needs
+        from .results import load_results
+
+        return load_results
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

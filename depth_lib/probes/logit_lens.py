@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import first, inputs, lens
+from .residual_stream import first, in_cache, inputs, lens
 
 
 def logit_lens(llm, arch, prompts, chunk=256):
@@ -37,13 +37,9 @@ def logit_lens(llm, arch, prompts, chunk=256):
 
 
 def _distances(logits, log_y, top_y):
-    """The four distances of logits [N, V] to the final distribution, each summed over the N tokens: [4].
-
-    Passes over the vocabulary are what this costs, so a CPU does as many tokens at once as its cache holds.
-    """
-    at_once = len(logits) if logits.device.type != "cpu" else max(1, 2**18 // logits.shape[1])
-    pieces = zip(*(x.split(at_once) for x in (logits, log_y, top_y)), strict=True)
-    return torch.stack([_distances_of_few(*piece) for piece in pieces]).sum(0)
+    """The four distances of logits [N, V] to the final distribution, each summed over the N tokens: [4]."""
+    few = zip(*in_cache(logits, log_y, top_y), strict=True)
+    return torch.stack([_distances_of_few(*piece) for piece in few]).sum(0)
 
 
 def _distances_of_few(logits, log_y, top_y):

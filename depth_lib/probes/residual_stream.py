@@ -14,7 +14,7 @@ def token_budget(llm, given):
         return given
     devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not devices:
-        return 8192  # beyond this a CPU gains nothing
+        return 4096  # beyond this a CPU gains nothing
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
     return max(1024, min(2**17, free // 2 // (16 * llm.config.hidden_size * llm.dtype.itemsize)))
 
@@ -74,6 +74,13 @@ def lens(llm, arch, h):
     return logits
 
 
+def in_cache(logits, *others):
+    """Logits [N, V] and others [N, …] in pieces of a few rows, since passes over the vocabulary are what distances
+    cost and a CPU's cache holds few; whole elsewhere."""
+    rows = len(logits) if logits.device.type != "cpu" else max(1, 2**19 // logits.shape[1])
+    return [x.split(rows) for x in (logits, *others)]
+
+
 def probabilities(llm, arch, h):
     """softmax(lens(h)) [N, V] of residuals h [N, d]."""
     return lens(llm, arch, h).softmax(-1)
@@ -129,7 +136,9 @@ def output_change(llm, arch, parts, logits_at_once=7 * 2**20):
         piece = by_clean[start : start + chunk]
         bases = sorted({same[n] for n in piece})
         row = {base: k for k, base in enumerate(bases)}
-        y = probabilities(llm, arch, torch.cat([clean[bases], varied[piece]]))
-        changes[piece] = y[len(bases) :].sub_(y[[row[same[n]] for n in piece]]).norm(dim=-1).cpu()
+        logits = lens(llm, arch, torch.cat([clean[bases], varied[piece]]))
+        y_clean, rows = logits[: len(bases)].softmax(-1), torch.tensor([row[same[n]] for n in piece])
+        few = zip(*in_cache(logits[len(bases) :], rows.to(logits.device)), strict=True)
+        changes[piece] = torch.cat([z.softmax(-1).sub_(y_clean[k]).norm(dim=-1) for z, k in few]).cpu()
     shapes = [part["varied"].shape[:2] for part in parts]
     return [change.view(shape) for change, shape in zip(changes.split([r * m for r, m in shapes]), shapes, strict=True)]
