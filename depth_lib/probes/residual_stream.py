@@ -134,11 +134,14 @@ def output_change(llm, arch, parts, logits_at_once=7 * 2**20):
     by_clean, changes = sorted(range(len(same)), key=same.__getitem__), torch.zeros(len(same))
     for start in range(0, len(by_clean), chunk):
         piece = by_clean[start : start + chunk]
-        bases = sorted({same[n] for n in piece})
-        row = {base: k for k, base in enumerate(bases)}
-        logits = lens(llm, arch, torch.cat([clean[bases], varied[piece]]))
-        y_clean, rows = logits[: len(bases)].softmax(-1), torch.tensor([row[same[n]] for n in piece])
-        few = zip(*in_cache(logits[len(bases) :], rows.to(logits.device)), strict=True)
-        changes[piece] = torch.cat([z.softmax(-1).sub_(y_clean[k]).norm(dim=-1) for z, k in few]).cpu()
+        bases, counts = torch.unique_consecutive(torch.tensor([same[n] for n in piece]), return_counts=True)
+        logits = lens(llm, arch, torch.cat([clean[bases.to(clean.device)], varied[piece]]))
+        y_clean, *groups = logits.split([len(bases), *counts.tolist()])
+        distances = [
+            z.softmax(-1).sub_(y).norm(dim=-1)
+            for y, group in zip(y_clean.softmax(-1), groups, strict=True)
+            for z in in_cache(group)[0]
+        ]
+        changes[piece] = torch.cat(distances).cpu()
     shapes = [part["varied"].shape[:2] for part in parts]
     return [change.view(shape) for change, shape in zip(changes.split([r * m for r, m in shapes]), shapes, strict=True)]
