@@ -14,7 +14,7 @@ def token_budget(llm, given):
         return given
     devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not devices:
-        return 4096  # beyond this a CPU gains nothing
+        return 3072  # beyond this a CPU gains nothing
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
     return max(1024, min(2**17, free // 2 // (16 * llm.config.hidden_size * llm.dtype.itemsize)))
 
