@@ -3,7 +3,16 @@
 import torch
 
 from .replacement import replaced
-from .residual_stream import clean_run, compares_in_batch, first, inputs, probabilities, start_at, token_budget
+from .residual_stream import (
+    clean_run,
+    compares_in_batch,
+    first,
+    inputs,
+    probabilities,
+    rows_of_logits,
+    start_at,
+    token_budget,
+)
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budget):
@@ -18,9 +27,9 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
     for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and
     `n_nodes`.
     """
-    budget = token_budget(llm, budget)
     clean = clean_run(llm, arch, ids)
-    ends = _ends(llm, arch, ids, answer, layers, clean, budget)
+    ends = _ends(llm, arch, ids, answer, layers, clean, token_budget(llm, budget))
+    budget = token_budget(llm, budget, blocks_held=arch["n_layers"])
     results = []
     for l in layers:
         f_b, f_h = ends[l]
@@ -73,7 +82,7 @@ def _slopes(llm, arch, ids, answer, h, l, points, budget):
     end = _end(arch, ids, answer)
     b = h.float().mean(0, keepdim=True)
     step = h[:end].float() - b
-    rows = max(1, budget // end)
+    rows = max(1, min(budget // end, rows_of_logits(llm, h.device) // len(answer)))
     slopes, f = [], []
     for begin in range(0, len(points), rows):
         r = torch.tensor(points[begin : begin + rows], device=h.device)[:, None, None]
@@ -145,6 +154,8 @@ def _last_polynomials(nodes, weights):
 
 def _answer_probability(llm, arch, predicting, ids, answer):
     """F [R]: the summed probability of the answer's true tokens, from final residuals [R, A, d] that predict them."""
-    y = probabilities(llm, arch, predicting.flatten(0, 1))
-    true = torch.tensor([ids[place] for place in answer], device=y.device).repeat(len(predicting))
-    return y.gather(1, true[:, None]).reshape(len(predicting), -1).sum(1)
+    true, f = torch.tensor([ids[place] for place in answer], device=predicting.device), []
+    for piece in predicting.split(max(1, rows_of_logits(llm, predicting.device) // len(answer))):
+        y = probabilities(llm, arch, piece.flatten(0, 1))
+        f.append(y.gather(1, true.repeat(len(piece)).to(y.device)[:, None]).view(len(piece), -1).sum(1))
+    return torch.cat(f)

@@ -3,20 +3,22 @@
 import torch
 
 
-def token_budget(llm, given):
+def token_budget(llm, given, blocks_held=1):
     """Tokens in one forward pass: as given, else what fits into half of the free memory of the fullest GPU.
 
-    A block holds about 16 vectors of the residual's width for a token; logits are bounded on their own.
+    A block holds about 16 vectors of the residual's width for a token, and a gradient needs those of `blocks_held`
+    blocks; logits are bounded on their own.
     """
     if given is not None:
         if not (isinstance(given, int) and given > 0):
             raise ValueError(f"budget {given!r} is no number of tokens; give a whole number of at least 1, or None.")
         return given
+    token = 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held
     devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not devices:
-        return 3072  # beyond this a CPU gains nothing
+        return max(1, min(3072, 2**30 // token))  # beyond this a CPU gains nothing
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
-    return max(1024, min(2**17, free // 2 // (16 * llm.config.hidden_size * llm.dtype.itemsize)))
+    return max(1024 // blocks_held, min(2**17, free // 2 // token))
 
 
 def first(output):
@@ -74,6 +76,12 @@ def lens(llm, arch, h):
     return logits
 
 
+def rows_of_logits(llm, device):
+    """How many rows of logits are computed at once: 28 MB, which a CPU uses again and again, elsewhere half a GB."""
+    weight = getattr(llm.unembed._module, "weight", None)
+    return max(1, (7 * 2**20 if device.type == "cpu" else 2**27) // (2**15 if weight is None else weight.shape[0]))
+
+
 def in_cache(logits, *others):
     """Logits [N, V] and others [N, …] in pieces of a few rows, since passes over the vocabulary are what distances
     cost and a CPU's cache holds few; whole elsewhere."""
@@ -118,7 +126,7 @@ def add_row(rows, row, k, n_rows, grows):
     return rows
 
 
-def output_change(llm, arch, parts, logits_at_once=7 * 2**20):
+def output_change(llm, arch, parts):
     """‖y − ȳ‖₂ [R, M] of every part, a dict of final residuals `varied` [R, M, d] and `clean` [K, d], and `same`, which
     clean one belongs to each of the M.
 
@@ -129,8 +137,7 @@ def output_change(llm, arch, parts, logits_at_once=7 * 2**20):
     for part in parts:
         same += [n_clean + k for k in part["same"]] * len(part["varied"])
         n_clean += len(part["clean"])
-    weight = getattr(llm.unembed._module, "weight", None)
-    chunk = max(1, logits_at_once // (weight.shape[0] if weight is not None else 2**15))
+    chunk = rows_of_logits(llm, varied.device)
     by_clean, changes = sorted(range(len(same)), key=same.__getitem__), torch.zeros(len(same))
     for start in range(0, len(by_clean), chunk):
         piece = by_clean[start : start + chunk]
