@@ -2,7 +2,6 @@
 
 import datasets
 import pytest
-import torch
 
 import depth_lib as dl
 from depth_lib.params import load_params
@@ -26,7 +25,6 @@ ABOUT_ANSWERS = {
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     """A model with learned positions and a tokenizer without BOS: an empty text has no tokens."""
-    torch.set_num_threads(1)  # too small to share between threads
     return dl.load_model(save_family("gpt2", tmp_path_factory.mktemp("gpt2"), char_tokenizer(bos=False)))
 
 

@@ -19,13 +19,10 @@ from tests.benchmarks.workloads import workloads
 
 @pytest.fixture(scope="module", autouse=True)
 def little_overhead():
-    """On matrices this small most of the time is waiting for a second thread, and collecting the suite's garbage."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """On matrices this small much of the time is collecting the suite's garbage."""
     gc.freeze()
     yield
     gc.unfreeze()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,6 @@ TEXT = "The quick brown fox jumps"
 QUESTION, ANSWER = "5 + 7 = ", "12"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are several times slower on more threads when the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def measure(llm):
     """Every number of the check and of the five probes."""
     return {

@@ -15,15 +15,6 @@ INPUT_IDS = torch.randint(4, VOCABULARY_SIZE, (1, 13), generator=torch.Generator
 TEXT = "5 + 7 = 12, isn't it?\n  The 28"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are several times slower on more threads when the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @every_family
 def test_no_norm_bias_or_scale_can_be_forgotten_unseen(name):
     model = build(name)

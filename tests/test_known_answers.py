@@ -19,15 +19,6 @@ SUM = ("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are several times slower on more threads when the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     return dl.load_model(save_family("llama", tmp_path_factory.mktemp("llama")))

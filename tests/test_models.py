@@ -26,15 +26,6 @@ needs_bitsandbytes = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are several times slower on more threads when the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     return save_family("llama", tmp_path_factory.mktemp("llama"))

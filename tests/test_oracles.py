@@ -14,15 +14,6 @@ EXACT = {"rtol": 0, "atol": 1e-6}
 QUESTION, ANSWER = "5 + 7 + 5 + 3 + 1 + 7 = ", "28"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are several times slower on more threads when the machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def prompt(T, seed=0):
     return torch.randint(4, VOCABULARY_SIZE, (T,), generator=torch.Generator().manual_seed(seed)).tolist()
 

@@ -36,7 +36,6 @@ def load(name, folder):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def pair(request, tmp_path_factory):
-    torch.set_num_threads(1)  # these models are too small to share between threads
     return load(request.param, tmp_path_factory.mktemp(request.param))
 
 
