@@ -109,11 +109,12 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     over the sequence and F the summed probability of the answer's true tokens.
 
     question, answer: strings, tokenised together; quadrature: "gauss" (nodes doubled where the integral has not
-    converged, until |completeness| ≤ tolerance · |F(h) − F(b)|; at most 512, which mixtures of experts may reach since
-    their F jumps) or "riemann" (256 left-end steps, as the papers); budget: tokens in one forward pass (default: what
-    fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference`
-    = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or if the
-    answer has no token of its own.
+    converged, until |completeness| ≤ tolerance · |F(h) − F(b)|, the error of the sum over tokens, which that of a token
+    is about as large as; at most 512, which is not enough where F jumps, as in mixtures of experts, or bends, as with
+    ReLU: a warning says so) or "riemann" (256 left-end steps, as the papers); budget: tokens in one forward pass
+    (default: what fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(h) − F(b)),
+    `f_difference` = F(h) − F(b) and `n_nodes` [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature
+    or if the answer has no token of its own.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4.
     """
     if quadrature not in ("gauss", "riemann"):
@@ -125,6 +126,13 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     layers = list(range(arch["n_layers"]))
     work = (arch, ids, places, layers, tolerance, steps, budget)
     result = run(probes.integrated_gradients, llm, *work, remote=remote, layers=3)  # work[3] may be split into jobs
+    off = (result["completeness"] / result["f_difference"]).abs()
+    if not steps and (off > max(0.05, 10 * tolerance)).any():
+        blocks = ", ".join(str(l) for l in layers if off[l] > max(0.05, 10 * tolerance))
+        warnings.warn(
+            f"the integrated gradients of block {blocks} have not converged: they add up to up to {off.max():.0%} more "
+            "or less than F(h) − F(b), since F jumps or bends on the way; read them as rough", stacklevel=2,
+        )  # fmt: skip
     return {**result, "tokens": tokens}
 
 

@@ -162,3 +162,20 @@ def test_a_model_that_goes_between_preflight_and_job_is_the_jobs_own_error(loopb
     remote.preflight._PASSED[loopback.host, llm.to_model_key()] = time.monotonic()
     with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
+
+
+@pytest.mark.parametrize("key", ["SECRETa\nSECRETb", "SECRET\tx", "SECRET x", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key, monkeypatch):
+    monkeypatch.setenv("NDIF_API_KEY", key)
+    with pytest.raises(remote.NotReady, match="characters that no key has") as caught:
+        server.Server("http://127.0.0.1:9")
+    assert key.split()[0] not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [["x"], {"packages": ["torch"]}, {"deployments": [1]}, {"deployments": {"a": "b"}}])
+def test_what_a_server_says_in_another_shape_is_no_traceback(answer):
+    remote.preflight._check_versions(None, answer)
+    if isinstance(answer, dict) and "deployments" in answer:
+        key = 'x:{"repo_id": "owner/name"}'
+        with pytest.raises(remote.NotReady, match="not hosted there"):
+            remote.preflight._check_model(server.Server("http://127.0.0.1:9"), key, answer)

@@ -36,18 +36,27 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids[:end])
     stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
-    rows, parts = range(layers[0], stop), []
+    rows, parts, effect = range(layers[0], stop), [], torch.zeros(arch["n_layers"] + 1, len(ids))
     for layout in packs(range(answer[-1]), end, arch):
         parts += _erase(llm, arch, ids, layout, answer, rows, u, budget, clean)
-    effect = torch.zeros(arch["n_layers"] + 1, len(ids))
+        if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
+            _measure(llm, arch, ids, parts, effect)
+            parts = []
+    _measure(llm, arch, ids, parts, effect)
+    return {"erasure_effect": effect[layers[0] : stop]}
+
+
+def _measure(llm, arch, ids, parts, effect):
+    """Raise `effect` to the changes of the answer that the residuals of `parts` lead to."""
+    if not parts:
+        return
     with torch.no_grad():
-        with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:  # all together, since each has few residuals
+        with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:
             changes = output_change(llm, arch, parts)
             tracer.stop()
     for part, change in zip(parts, changes, strict=True):
         for m, t in enumerate(part["t"]):
             effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])
-    return {"erasure_effect": effect[layers[0] : stop]}
 
 
 def _erase(llm, arch, ids, layout, answer, rows, u, budget, clean):

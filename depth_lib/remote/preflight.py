@@ -39,7 +39,8 @@ def preflight(server, key, patience, line):
 def _check_model(server, key, status):
     if status is None:
         return  # a server that does not list its models says so when the job comes
-    deployments = [d for d in status.get("deployments", {}).values() if d.get("deployment_level") != "COLD"]
+    listed = _object(status.get("deployments")).values()
+    deployments = [d for d in map(_object, listed) if d and d.get("deployment_level") != "COLD"]
     wanted = json.loads(key.split(":", 1)[1])
     ours = [d for d in deployments if _is(d, key, wanted)]
     states = {d.get("application_state") for d in ours}
@@ -71,7 +72,7 @@ def _main(where):
 
 
 def _check_versions(server, environment):
-    theirs = (environment or {}).get("packages", {})
+    theirs = _object(_object(environment).get("packages"))
     for package in sorted(CRITICAL_PACKAGES & set(theirs)):
         try:
             here = version(package)
@@ -88,6 +89,11 @@ def _check_versions(server, environment):
             f"{server.host} runs {package} {theirs[package]}, this client {here}: its numbers may differ slightly from "
             "a local run's", stacklevel=2,
         )  # fmt: skip
+
+
+def _object(answer):
+    """What a server says, if it is a JSON object: what it does not say is no reason not to try."""
+    return answer if isinstance(answer, dict) else {}
 
 
 def _series(text):

@@ -6,6 +6,7 @@ come back to an expired result; this one says which of these it was. Everything 
 
 import functools
 import io
+import json
 import os
 import re
 import sys
@@ -54,8 +55,11 @@ class Server:
         if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
             CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
         self._key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
-        if not self._key.isascii():
-            raise NotReady("NDIF_API_KEY has characters that no key has; copy it again", self.host)
+        if not re.fullmatch("[!-~]*", self._key):
+            raise NotReady(
+                "NDIF_API_KEY has characters that no key has (a space, a line break, an accent …); copy it again",
+                self.host,
+            )
         if not self._key and self.host == configured.rstrip("/"):
             raise NotReady(
                 "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable "
@@ -101,7 +105,10 @@ class Server:
             answer = self._client.get(url)  # presigned, and not always the server's own: no key goes there
             answer.raise_for_status()
             content = zstandard.ZstdDecompressor().decompress(answer.content)
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)["result"]
+            result = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)["result"]
+            if not (isinstance(result, dict) and result):  # before anybody keeps it
+                raise ValueError(f"no probe returns this: {type(result).__name__}")
+            return result
         except httpx.HTTPStatusError as error:
             raise ResultLost(f"HTTP {error.response.status_code}", self.host) from error
         except Exception as error:  # noqa: BLE001 (a cut download breaks in zstandard, zipfile, pickle or torch)
@@ -113,7 +120,11 @@ class Server:
             answer = self._ask("GET", path)
             if answer.status_code >= 500:
                 raise Unsteady(f"HTTP {answer.status_code}")
-            return None if answer.status_code == 404 else answer.json()
+            if answer.status_code == 404:
+                return None
+            if not isinstance(body := answer.json(), dict):
+                raise ValueError(f"{path} is a {type(body).__name__}, not an object")
+            return body
         except (httpx.HTTPError, ValueError) as error:
             raise Unsteady(_reason(error)) from error
 
@@ -147,7 +158,9 @@ class Server:
 
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
-        return text.replace(self._key, "<the key>") if self._key else text
+        for key in {self._key, repr(self._key)[1:-1], json.dumps(self._key)[1:-1]} - {""}:
+            text = text.replace(key, "<the key>")
+        return text
 
 
 def _reason(error):
