@@ -116,10 +116,15 @@ remote = $(if $(filter 1 True,$1),-p REMOTE True,$(if $(filter 0 False,$1),-p RE
 overrides = -r OUT $(OUT) $(if $(SOURCE),-r SOURCE $(SOURCE)) $(if $(REMOTE),$(call remote,$(REMOTE))) \
   $(if $(PROBES),-y 'PROBES: [$(foreach p,$(call probes,$*),$p,)]')
 
-# Jobs side by side share the cores; a scheduler or the user's own setting knows better.
+# Jobs side by side share the cores: more threads than those, set in some environment for one job alone, make each many
+# times slower. A scheduler and make OMP_NUM_THREADS=n know better.
 jobs    = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
-share   = $$(( ($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + $(jobs) - 1) / $(jobs) ))
-threads = $(if $(LAUNCH)$(OMP_NUM_THREADS)$(filter 1,$(jobs)),,OMP_NUM_THREADS=$(share))
+cores   = $$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+share   = $$(( ($(cores) + $(jobs) - 1) / $(jobs) ))
+fewest  = $$(printf '%d\n' $(share) $(or $(firstword $(subst $(comma), ,$(OMP_NUM_THREADS))),$(share)) | sort -n | head -n 1)
+told    = $(filter command%,$(origin OMP_NUM_THREADS))
+threads = $(if $(LAUNCH)$(told)$(filter 1,$(jobs)),,OMP_NUM_THREADS=$(fewest))
+comma  := ,
 
 # papermill leaves a notebook behind however far it came, so it writes one of another name and success renames it.
 log     = $(@:.ipynb=.log)
@@ -135,6 +140,9 @@ $(RUNS:%=$(OUT)/%/probe.ipynb): $(OUT)/%/probe.ipynb: \
 	  $(LAUNCH) $(execute) --log-output -f params/datasets/$(*D).yaml -f $(call model-file,$(*F)) $(overrides)
 
 FORCE:
+
+# A variable's name without its s would be ignored, and everything be run.
+$(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))
 
 # ---- what people look at
 

@@ -167,6 +167,8 @@ def test_jobs_side_by_side_share_the_cores(make):
     assert int(together.calls[0]["threads"]) == (len(os.sched_getaffinity(0)) + 1) // 2
     own = make("-j2", *TOY_8L_ON_GSM8K[:3], "OUT=outputs/own", "OMP_NUM_THREADS=7")
     assert own.calls[0]["threads"] == "7"
+    inherited = [make("-j2", *TOY_8L_ON_GSM8K[:3], f"OUT=outputs/of{n}", OMP_NUM_THREADS=n) for n in ("77", "1")]
+    assert [run.calls[0]["threads"] for run in inherited] == [together.calls[0]["threads"], "1"]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,7 @@ def test_jobs_side_by_side_share_the_cores(make):
         ("DATASETS=gsm", "no params/datasets/gsm.yaml; there are addition aime24 gsm8k hellaswag multiplication."),
         ("PROBES=logitlens", "no probe logitlens; there are relative_contribution layer_effects logit_lens "),
         ("SET=papers", "no set papers; params/models has demo ndif paper."),
+        ("MODEL=toy-4l", 'no variable MODEL; write MODELS="toy-4l"'),
     ],
 )
 def test_an_unknown_name_stops_before_anything_runs(make, argument, message):

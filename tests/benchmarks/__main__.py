@@ -34,6 +34,8 @@ def settings(arguments=None):
     add("--no-checks", action="store_true", default=environment("CHECKS") == "0", help="CHECKS=0: nothing is doubled")
     add("--out", default=environment("OUT", "outputs/bench"), help="OUT: folder of bench.md, .csv and .json")
     asked = parser.parse_args(arguments)
+    if asked.shape not in SHAPES:  # argparse does not look at what the environment says
+        parser.error(f"no shape is called {asked.shape!r}; there are: {', '.join(SHAPES)}")
     asked.size = asked.size or ("ten" if asked.device == "cuda" else "few")
     asked.dtype = "bfloat16" if asked.device == "cuda" else "float32"
     asked.literal_parts = asked.literal_parts or (4 if asked.shape in ("big", "1.5B", "7B") else None)
