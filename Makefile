@@ -156,9 +156,10 @@ $(TABLE): notebooks/effective_depth.ipynb $(wildcard $(RUNS:%=$(OUT)/%) $(RUNS:%
   $(if $(filter-out $(wildcard $(TABLES)),$(TABLES)),FORCE) | $(READY)
 	@mkdir -p $(@D)
 	@echo "table and figures: running, log in $(log)"
-	@$(execute) -r OUT $(OUT) -y 'MODELS: [$(foreach m,$(MODELS),$m,)]' -y 'DATASETS: [$(foreach d,$(DATASETS),$d,)]' \
+	@$(execute) --log-output -r OUT $(OUT) -y 'MODELS: [$(foreach m,$(MODELS),$m,)]' -y 'DATASETS: [$(foreach d,$(DATASETS),$d,)]' \
 	  > $(log) 2>&1 || { echo "table and figures: FAILED: $(why)"; exit 1; }
 	@mv $(partial) $@
+	@grep -o 'Warning: .*' $(log) | sort -u || true
 	@echo "table and figures: done, $(TABLES)"
 
 report: table ## table, intervals, figures and where from as one page, OUT/report.html

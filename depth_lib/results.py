@@ -69,7 +69,9 @@ def read_results(folder: str | Path, probe: str, models: Iterable[str] | None = 
     """
     found = find_artifacts(folder)
     if not found:
-        raise MissingArtifact(f"no artifacts under {folder}; run: make sweep OUT={folder}")
+        below = next((below for below in sorted(Path(folder).glob("*/")) if find_artifacts(below)), None)
+        there = f"; there are some under {below}: make table OUT={below}" if below else ""
+        raise MissingArtifact(f"no artifacts under {folder}; run: make sweep OUT={folder}{there}")
     models = models_in(folder) if models is None else list(models)
     datasets = datasets_in(folder) if datasets is None else list(datasets)
     results = {}

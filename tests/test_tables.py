@@ -113,6 +113,12 @@ def test_an_empty_folder_says_what_to_run(tmp_path):
             read(tmp_path)
 
 
+def test_a_folder_whose_results_lie_one_deeper_says_where(tmp_path):
+    write_run(tmp_path / "demo", "gsm8k", "toy-4l", 4)
+    with pytest.raises(MissingArtifact, match=f"there are some under {tmp_path}/demo: make table OUT={tmp_path}/demo"):
+        read_results(tmp_path, "logit_lens")
+
+
 def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(tmp_path):
     for folder, theirs in (("ours", False), ("theirs", True)):
         for n, dataset in ((10, "gsm8k"), (5, "aime24")):
