@@ -84,7 +84,7 @@ def doublings(llm, names, asked):
             pair = once[name](), twice[name_twice]()
             least, more = (workload.floor(None).flops() for workload in pair)
             run = [workload.ours for workload in pair]
-            bound = 1.1 * more / least
+            bound = round(1.1 * more / least, 2)
             checks.append(doubled(f"twice the prompts: {name}", *run, asked.device, asked.repeats, bound))
     shallow = random_model(asked.shape, asked.device, llm.dtype, blocks=llm.config.num_hidden_layers // 2)
     halved = workloads(shallow, asked.size)
