@@ -2,8 +2,8 @@
 
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
-layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Prompts in several jobs give what one job gives, bit for bit;
-layers give it to rounding (1e-6 of the largest value), as their rows share a batch with fewer others.
+layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what one job gives, bit for bit; only the
+layers of residual erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
 """
 
 import random

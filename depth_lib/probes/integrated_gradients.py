@@ -22,13 +22,12 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
     igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] at b + r (h − b) dr.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do; steps: that many left-end steps, or None for Gauss–Legendre nodes, doubled where
-    the integral has not converged to tolerance · |F(h) − F(b)|; budget: tokens in one forward pass, or None. Returns
-    for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and
-    `n_nodes`.
+    blocks to do; steps: that many left-end steps, or None for Gauss–Legendre nodes, doubled where the integral has not
+    converged to tolerance · |F(h) − F(b)|; budget: tokens in one forward pass, or None. Returns for each layer `igrads`
+    [T], `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b) and `n_nodes`.
     """
     clean = clean_run(llm, arch, ids)
-    ends = _ends(llm, arch, ids, answer, layers, clean, token_budget(llm, budget))
+    ends = _ends(llm, arch, ids, answer, clean, token_budget(llm, budget))
     budget = token_budget(llm, budget, blocks_held=arch["n_layers"])
     results = []
     for l in layers:
@@ -49,24 +48,24 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
     return {key: torch.stack([result[key].float() for result in results]) for key in results[0]}
 
 
-def _ends(llm, arch, ids, answer, layers, clean, budget):
-    """{l: (F(b), F(h))} for all layers from the first to the last of `layers`, as floats."""
+def _ends(llm, arch, ids, answer, clean, budget):
+    """(F(b), F(h)) of every block, as floats: always all, since they share a batch and its size decides on rounding."""
     places = list(range(_end(arch, ids, answer)))
     predicting = [place - 1 for place in answer]
 
     def flatten(l, row):
         row[:] = clean["h"][l].float().mean(1, keepdim=True)
 
-    rows, of_batch = range(layers[0] + 1, layers[-1] + 2), compares_in_batch(llm)
+    rows, of_batch = range(1, arch["n_layers"] + 1), compares_in_batch(llm)
     layout = {"order": places, "visible": None}
     parts = replaced(llm, arch, ids, layout, rows, flatten, predicting, budget, None if of_batch else clean)
-    ends = {}
+    ends = []
     with torch.no_grad():
         with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:
             for part in parts:
                 h = part["clean"][part["same"]][None]
                 f_h, *f_b = _answer_probability(llm, arch, torch.cat([h, part["varied"]]), ids, answer).tolist()
-                ends |= {l - 1: (f, f_h) for l, f in zip(range(part["l"].start, part["l"].stop), f_b, strict=True)}
+                ends += [(f, f_h) for f in f_b]
             tracer.stop()
     return ends
 
