@@ -60,15 +60,15 @@ $(READY): requirements.txt pyproject.toml
 
 # The results each run is to have, as variables `<dataset>/<MODEL> := <probe>:<file> ...`: they follow from the params.
 GRAPH := build/sweep.mk
-SWEEP := $(PY) -P depth_lib/sweep.py
+SWEEP := $(PY) -m depth_lib.sweep
 ifneq ($(filter sweep runs table report status,$(MAKECMDGOALS)),)
 include $(GRAPH)
 endif
 
 $(GRAPH): $(wildcard params/datasets/*.yaml params/models/*/*.yaml) \
-  depth_lib/params.py depth_lib/sweep.py depth_lib/schemas.py | $(READY)
+  depth_lib/params.py depth_lib/sweep/__main__.py depth_lib/results/schemas.py | $(READY)
 	@mkdir -p $(@D)
-	@$(PY) -P depth_lib/params.py $(filter %.yaml,$^)
+	@$(PY) -m depth_lib.params $(filter %.yaml,$^)
 	@$(SWEEP) graph > $@.$$$$ && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
 model-file = $(wildcard params/models/*/$1.yaml)
@@ -163,7 +163,7 @@ $(TABLE): notebooks/effective_depth.ipynb $(wildcard $(RUNS:%=$(OUT)/%) $(RUNS:%
 	@echo "table and figures: done, $(TABLES)"
 
 report: table ## table, intervals, figures and where from as one page, OUT/report.html
-	@$(PY) -m depth_lib.report $(OUT) --models $(MODELS) --datasets $(DATASETS)
+	@$(PY) -m depth_lib.report.page $(OUT) --models $(MODELS) --datasets $(DATASETS)
 
 status: ## what is done, stale, partial, failed or missing in OUT
 	@$(SWEEP) status --format "$(FORMAT)" $(asked) --runs $(RUNS)
@@ -174,7 +174,7 @@ test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
 	@$(PY) -m pytest -n 2 --dist loadfile $(TESTS)
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
-	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/test_ndif_live.py
+	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
 
 bench: $(READY) ## how fast the probes are (BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m tests.benchmarks

@@ -1,39 +1,43 @@
 """depth_lib: how much of its depth does a language model use? Five probes, here or on NDIF."""
 
-import nnsight
+import importlib
+import sys
 
-# Always: an installed package would otherwise be sent to the server by name, where it does not exist.
-nnsight.register("depth_lib")
+import cloudpickle
 
-from .api import integrated_gradients, layer_effects, logit_lens, relative_contribution, residual_erasure  # noqa: E402
-from .artifacts import load_artifact, save_artifact  # noqa: E402
-from .check import check_model  # noqa: E402
-from .effective_depth import effective_depth_cosine, effective_depth_kl, effective_depth_overlap  # noqa: E402
-from .models import load_model  # noqa: E402
-from .prompts import load_prompts  # noqa: E402
+# Always, and all that nnsight.register does: an installed package would otherwise be sent to the server by name, where
+# it does not exist.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 __version__ = "0.1.0"
-__all__ = [
-    "check_model",
-    "effective_depth_cosine",
-    "effective_depth_kl",
-    "effective_depth_overlap",
-    "integrated_gradients",
-    "layer_effects",
-    "load_artifact",
-    "load_model",
-    "load_prompts",
-    "load_results",
-    "logit_lens",
-    "relative_contribution",
-    "residual_erasure",
-    "save_artifact",
-]
+
+# Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
+_HOMES = {
+    "check_model": "check",
+    "effective_depth_cosine": "effective_depth.rules",
+    "effective_depth_kl": "effective_depth.rules",
+    "effective_depth_overlap": "effective_depth.rules",
+    "integrated_gradients": "api",
+    "layer_effects": "api",
+    "load_artifact": "results.artifacts",
+    "load_model": "models",
+    "load_prompts": "prompts",
+    "load_results": "results.study",
+    "logit_lens": "api",
+    "relative_contribution": "api",
+    "residual_erasure": "api",
+    "save_artifact": "results.artifacts",
+}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name):
-    if name == "load_results":  # it brings pandas, which no probe needs
-        from .results import load_results
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
-        return load_results
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__():
+    return __all__

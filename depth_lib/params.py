@@ -1,7 +1,7 @@
 """The params files: what a run's parameters are called, which values they take, and the models known by name.
 
 A params file is YAML for papermill's -f, a flat block that overrides the parameters cell of notebooks/probe.ipynb.
-As a command it checks files and loads nothing else: python depth_lib/params.py params/models/paper/*.yaml
+As a command it checks files and loads nothing else: python -m depth_lib.params params/models/paper/*.yaml
 """
 
 import json

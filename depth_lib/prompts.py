@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from depth_lib.embedded import prompts_path
+from .embedded import prompts_path
 
 # The pair that residual erasure and integrated gradients look at.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from depth_lib.artifacts import ARTIFACTS, artifact_path, save_artifact
+from depth_lib.results.artifacts import ARTIFACTS, artifact_path, save_artifact
 
 PAPER_MODELS = {
     f"{family}{size}{ending}": layers

@@ -5,6 +5,7 @@ import pytest
 
 import depth_lib as dl
 from depth_lib.params import load_params
+from depth_lib.results.artifacts import ArtifactError
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -30,7 +31,7 @@ def llm(tmp_path_factory):
 
 def line(call, *args, **options):
     """The one line with which `call` fails; its exception must be one of ours, or a plain ValueError."""
-    with pytest.raises((ValueError, dl.artifacts.ArtifactError)) as raised:
+    with pytest.raises((ValueError, ArtifactError)) as raised:
         call(*args, **options)
     assert len(str(raised.value).splitlines()) == 1
     return str(raised.value)

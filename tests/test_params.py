@@ -11,7 +11,7 @@ from depth_lib import params
 from depth_lib.embedded import TOYS
 from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
 from depth_lib.prompts import DATASETS, DRAWN
-from depth_lib.schemas import ARTIFACTS
+from depth_lib.results.schemas import ARTIFACTS
 
 SHIPPED = sorted(params.PARAMS.glob("*/**/*.yaml"))
 
@@ -123,10 +123,10 @@ def test_a_registry_name_is_found_in_whatever_set_it_is():
 
 def test_the_command_checks_files_without_loading_torch(write):
     good = subprocess.run(
-        [sys.executable, "-X", "importtime", params.__file__, *SHIPPED], capture_output=True, text=True
+        [sys.executable, "-X", "importtime", "-m", "depth_lib.params", *SHIPPED], capture_output=True, text=True
     )
     assert good.returncode == 0 and good.stdout == ""
     assert not re.search(r"\| +(torch|nnsight|transformers)$", good.stderr, re.MULTILINE)
-    bad = subprocess.run([sys.executable, params.__file__, write("MODLE: x")], capture_output=True, text=True)
+    bad = subprocess.run([sys.executable, "-m", "depth_lib.params", write("MODLE: x")], capture_output=True, text=True)
     assert bad.returncode == 1
     assert Path(bad.stderr.split(": ")[0]).name == "params.yaml" and "did you mean MODEL?" in bad.stderr

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import torch
 
-from depth_lib.lock import hold
-from depth_lib.storage import move_aside, parse, write_together
-
+from ..results.files import move_aside, parse, write_together
+from ..results.lock import hold
 from .errors import NotReady
 from .sharing import USED, remove_unused, used
 

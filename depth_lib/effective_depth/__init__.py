@@ -1,0 +1,1 @@
+"""From curves to one number: the rules, their intervals, and the published values."""

@@ -1,0 +1,1 @@
+"""Pictures of one run, of many runs, and the papers' own."""

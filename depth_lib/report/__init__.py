@@ -1,0 +1,1 @@
+"""What people read: the table in three formats, the workbook, the page."""

@@ -1,0 +1,141 @@
+"""The paper's table: effective depth and ratio, a row a model, a column a metric × dataset, in four formats."""
+
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from ..effective_depth.rules import METRICS, ratio
+from ..results.files import write_together
+from ..results.study import PAPER_DATASETS, TABLE_PROBES, models_in, read_results
+from .spreadsheet import MISSING, workbook
+
+
+def effective_depth_table(folder: str | Path, models: Iterable[str] | None = None,
+                          datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+    """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) of every model × dataset under a folder.
+
+    Rows are models (default: those found, small ones first), columns (metric, dataset, "ED" | "RATIO"). What is not
+    there, or has no effective depth, is missing (NA); a curve that is not finite is missing with a warning.
+    MissingArtifact if the folder holds nothing. Source: Hu et al. 2025, Table 1.
+    """
+    datasets = list(datasets)
+    models = models_in(folder) if models is None else list(models)
+    results = {probe: read_results(folder, probe, models, datasets) for probe in TABLE_PROBES}
+    columns = {}
+    for metric, (probe, _, _) in METRICS.items():
+        for dataset in datasets:
+            cells = [_depth(metric, dataset, model, results[probe].get((dataset, model))) for model in models]
+            depths, ratios = zip(*cells, strict=True) if cells else ((), ())
+            columns[metric, dataset, "ED"] = pd.array(depths, dtype="Int64")
+            columns[metric, dataset, "RATIO"] = pd.array(ratios, dtype="Float64")
+    names = pd.MultiIndex.from_tuples(columns, names=["metric", "dataset", "value"])
+    table = pd.DataFrame(dict(enumerate(columns.values())), index=pd.Index(models, name="model"))
+    return table.set_axis(names, axis="columns")
+
+
+def write_table(table: pd.DataFrame, folder: str | Path) -> list[Path]:
+    """Write effective_depth.xlsx, .csv and .tex, ratios rounded to two decimals as in the paper, missing values "–".
+
+    The csv has three header rows: `pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")`. The tex is a
+    whole document that needs booktabs; its tabular can be copied into a paper.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    workbook(table).save(buffer)
+    contents = {
+        folder / "effective_depth.xlsx": buffer.getvalue(),
+        folder / "effective_depth.csv": _as_text(table).rename_axis(index=None).to_csv().encode(),
+        folder / "effective_depth.tex": _tex(table).encode(),
+    }
+    write_together(contents)
+    return list(contents)
+
+
+def summary_lines(table: pd.DataFrame) -> list[str]:
+    """One line a model × dataset, as the papers print them: `Qwen2.5-7B @ gsm8k : 17(0.64) 20(0.75) 23(0.86)`."""
+    text = _as_text(table)
+    metrics, datasets = (text.columns.unique(level) for level in ("metric", "dataset"))
+    widths = [max((len(name) for name in names), default=0) for names in (text.index, datasets)]
+    lines = []
+    for model, row in text.iterrows():
+        for dataset in datasets:
+            cells = [_cell(row[metric, dataset, "ED"], row[metric, dataset, "RATIO"]) for metric in metrics]
+            line = f"{model:{widths[0]}} @ {dataset:{widths[1]}} : {' '.join(f'{cell:>8}' for cell in cells)}"
+            lines.append(line.rstrip())
+    return lines
+
+
+def _depth(metric: str, dataset: str, model: str, result: dict | None) -> tuple[int | None, float | None]:
+    _, keys, rule = METRICS[metric]
+    if result is None:
+        return None, None
+    curves = [result[key] for key in keys]
+    try:
+        ed = rule(*curves)
+    except ValueError as error:
+        warnings.warn(f"{dataset} × {model} has no effective depth: {error}", stacklevel=3)
+        return None, None
+    return ed, ratio(ed, len(curves[0]))
+
+
+def _as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as people read it; ratios rounded half to even, as the papers' own printing does."""
+    columns = {}
+    for column in table.columns:
+        form = "{:.2f}" if column[-1] == "RATIO" else "{:d}"
+        columns[column] = [MISSING if pd.isna(value) else form.format(value) for value in table[column]]
+    text = pd.DataFrame(dict(enumerate(columns.values())), index=table.index, dtype=str)
+    return text.set_axis(table.columns, axis="columns")
+
+
+def _cell(ed: str, share: str) -> str:
+    return MISSING if ed == MISSING else f"{ed}({share})"
+
+
+_TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; "--" is a missing value.
+% To use the table in a paper, copy the tabular and load booktabs.
+\documentclass{article}
+\usepackage[a4paper, landscape, margin=10mm]{geometry}
+\usepackage{booktabs}
+\pagestyle{empty}
+\begin{document}
+\footnotesize
+\setlength{\tabcolsep}{3pt}
+\noindent
+%s
+\end{document}
+"""
+
+
+def _tex(table: pd.DataFrame) -> str:
+    text = _as_text(table)
+    rows = [" & ".join([_tex_escape(model), *(_tex_escape(cell) for cell in row)]) + r" \\"
+            for model, row in zip(text.index, text.itertuples(index=False), strict=True)]
+    lines = [rf"\begin{{tabular}}{{l{'r' * text.shape[1]}}}", r"\toprule",
+             *_tex_header(text.columns, 1), *_tex_header(text.columns, 2),
+             " & ".join(["Model", *text.columns.get_level_values(2)]) + r" \\",
+             r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    return _TEX.replace("%s", "\n".join(lines))
+
+
+def _tex_header(columns: pd.MultiIndex, depth: int) -> list[str]:
+    """One header level: its names over the columns they span, and the rules below them."""
+    names, rules = [""], []
+    start = 2  # LaTeX counts from one, and the model's name is the first column
+    for name, group in itertools.groupby(columns, key=lambda column: column[:depth]):
+        span = len(list(group))
+        names.append(rf"\multicolumn{{{span}}}{{c}}{{{_tex_escape(name[-1])}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{start + span - 1}}}")
+        start += span
+    return [" & ".join(names) + r" \\", "".join(rules)]
+
+
+def _tex_escape(text: str) -> str:
+    text = re.sub(r"[&%$#_{}]", lambda match: "\\" + match[0], text.replace("\\", "/"))
+    return text.replace(MISSING, "--").replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")

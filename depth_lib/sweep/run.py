@@ -1,0 +1,126 @@
+"""One run, a model × a dataset: each probe's result is read where it is there and matches, computed where it is not."""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import nnsight
+import torch
+
+from .. import api, check
+from ..embedded import TOYS
+from ..fits import check_fits
+from ..models import load_model
+from ..progress import told_to
+from ..prompts import ANSWER, QUESTION
+from ..remote import beside
+from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
+from ..results.lock import COMPUTING, Held, hold, remove_leftovers
+from ..results.meta import Asked, in_project
+
+__all__ = ["Run", "in_project"]
+_NONE = "there is none yet"
+
+
+class Run(Asked):
+    """What a parameters cell asks for, as in `Run(globals())`, read or computed.
+
+    The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every unknown,
+    missing or wrong parameter.
+    """
+
+    def result(self, probe: str) -> dict | None:
+        """The probe's result as `load_artifact` gives it; None if PROBES leaves it out. Says which of the two it did.
+
+        A file that is there but was made from something else is stale: what differs is printed, and it is computed
+        again. Raises what the model, the prompts, the probe or the disk raise.
+        """
+        if probe not in self.asked["PROBES"]:
+            print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
+            return None
+        path, wanted = self.paths[probe], self.provenance(probe)
+        if reasons := self._reasons(path, wanted):
+            with self._alone(probe, path) as held:
+                if again := self._reasons(path, wanted):  # whoever had the lock may have computed it
+                    # what was unreadable has been moved aside by the first look, which said so
+                    self._write(probe, path, wanted, reasons if again == [_NONE] else again, held)
+                    return load_artifact(path)
+        if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
+            with self._alone(probe, path), beside(path):
+                pass
+        print(f"{probe}: read from {path}, nothing to compute")
+        return load_artifact(path)
+
+    def _reasons(self, path: Path, wanted: dict) -> list[str]:
+        return differences(path, wanted) if path.exists() else [_NONE]
+
+    @contextlib.contextmanager
+    def _alone(self, probe: str, path: Path) -> Iterator[Held]:
+        """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
+        with contextlib.ExitStack() as stack:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held = stack.enter_context(hold(path.parent / COMPUTING, say=lambda who: print(
+                    f"{probe}: waiting, as a result beside it is being computed ({who})")))
+                remove_leftovers(path.parent)
+            except OSError as error:
+                raise ArtifactError(f"{path.parent} cannot be written ({error.strerror}); free the disk or choose "
+                                    "another OUT, then run again") from error
+            yield held
+
+    def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Held) -> None:
+        if reasons != [_NONE]:
+            print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
+        held.note(probe=probe)
+        llm = self.llm  # loading is not the probe's time
+        passes = []  # over the prompts: layer effects have one for each mode
+
+        def note(label, done, total):
+            if label not in passes:
+                passes.append(label)
+            share = (len(passes) - 1 + done / total) / len(self._settings(probe).get("modes", "1"))
+            held.note(label=label, done=done, total=total, share=share)
+
+        with beside(path), told_to(note):  # a remote job that outlives this process is found again beside the result
+            start = time.perf_counter()
+            result = self._compute(probe, llm)
+            seconds = round(time.perf_counter() - start, 3)
+            save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
+        print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
+
+    @cached_property
+    def llm(self):
+        """The model, loaded on first use."""
+        print(f"loading {self.asked['MODEL_ID']}")
+        source = str(self._folder or self.asked["MODEL_ID"])
+        how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
+        if self.remote in (False, "local") and source not in TOYS:
+            check_fits(source, **how)
+        return load_model(source, remote=self.remote, **how)
+
+    def _compute(self, probe: str, llm) -> dict:
+        if probe == "layer_effects":
+            return {key: tensor for mode in self._settings(probe)["modes"]
+                    for key, tensor in api.layer_effects(llm, self.prompts, mode=mode, remote=self.remote).items()}
+        if probe == "residual_erasure":
+            return api.residual_erasure(llm, QUESTION, ANSWER, self.baseline, remote=self.remote)
+        if probe == "integrated_gradients":
+            return api.integrated_gradients(llm, **self._settings(probe), remote=self.remote)
+        return getattr(api, probe)(llm, self.prompts, remote=self.remote)
+
+    def _circumstances(self) -> dict:
+        """What is worth knowing of a result, but does not make it another one."""
+        commit = getattr(self.llm.config, "_commit_hash", None)
+        return {"commit": commit, "check": check.CHECKED.get(self.llm), "where": self._where(), "remote": self.remote,
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+    def _where(self) -> str:
+        if self.remote is True:
+            return f"NDIF {nnsight.CONFIG.API.HOST}"
+        if self.remote not in (False, "local"):
+            return f"NDIF {self.remote}"
+        device = next(self.llm._module.parameters()).device
+        return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"

@@ -1,0 +1,205 @@
+"""What is done, stale, partial, failed or missing of a sweep, read from its folder; nothing there is changed."""
+
+import json
+import os
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..params import PROBES
+from ..results.lock import COMPUTING, describe, elapsed, holder
+from ..results.meta import AskedOffline, differing, read_meta
+from ..results.names import sweep_command
+
+RUNNING = ".running"  # in a run's folder, held by the process that executes its notebook
+FAILED = "FAILED: "  # begins the last line of a failed run's log
+STATES = ("done", "stale", "partial", "failed", "missing")
+
+
+@dataclass
+class Cell:
+    """One probe of one run: its state and why, and of a result its bytes, age in seconds and computing time."""
+
+    state: str
+    why: list[str] = field(default_factory=list)
+    bytes: int = 0
+    age: float | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class RunStatus:
+    """One model × dataset: its cells by probe, what it does at the moment, why it failed, and its log."""
+
+    dataset: str
+    model: str
+    cells: dict[str, Cell]
+    running: dict | None
+    failed: str | None
+    interrupted: bool
+    log: str
+    command: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether every result that is asked for is there and matches, and no notebook was left half-way."""
+        return not self.interrupted and not self.failed and all(cell.state == "done" for cell in self.cells.values())
+
+
+def status_of(cell: dict) -> RunStatus:
+    """The status of the run that a parameters cell asks for. Raises ParamsError for a cell that does not fit."""
+    asked = AskedOffline(cell)
+    folder = asked.paths[PROBES[0]].parent
+    busy, computing = holder(folder / RUNNING), holder(folder / COMPUTING)
+    running = None if busy is None and computing is None else (computing or {}) | (busy or {})
+    log = folder / "probe.log"
+    left = (folder / "probe.partial.ipynb").exists()
+    failed = _failure(log) if running is None else None
+    cells = {probe: _cell(asked, probe) for probe in PROBES if probe in cell["PROBES"]}
+    _explain(cells, running, failed)
+    return RunStatus(asked.dataset, cell["MODEL"], cells, running, failed, left and running is None, str(log),
+                     sweep_command(folder))
+
+
+def _cell(asked: AskedOffline, probe: str) -> Cell:
+    path = asked.paths[probe]
+    jobs = _remote_jobs(path)
+    try:
+        there = path.stat()
+    except OSError:
+        return Cell("partial", jobs) if jobs else Cell("missing")
+    meta, problem = read_meta(path)
+    seconds = meta.get("seconds")
+    found = Cell("done", [], there.st_size, time.time() - there.st_mtime, seconds)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fewer prompts than asked for: said when the run was made
+            found.why = [problem] if problem else differing(meta, asked.provenance(probe))
+    except (ValueError, OSError) as error:  # the prompts that are asked for cannot be read
+        found.why = [str(error)]
+    if found.why:
+        found.state, found.why = "stale", found.why + jobs
+    return found
+
+
+def _explain(cells: dict[str, Cell], running: dict | None, failed: str | None) -> None:
+    """The probe that is being computed is partial; of a failed run, the first without a result is the one."""
+    if running and running.get("probe") in cells and cells[running["probe"]].state != "done":
+        cells[running["probe"]].state = "partial"
+    first = next((cell for cell in cells.values() if cell.state == "missing"), None)
+    if failed and first:
+        first.state, first.why = "failed", [failed]
+
+
+def _failure(log: Path) -> str | None:
+    """Why the run failed, as its launcher wrote it at the end of the log; None if it was only interrupted."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            last = file.read().decode(errors="replace").rstrip().rpartition("\n")[2]
+    except OSError:
+        return None
+    return last.removeprefix(FAILED) if last.startswith(FAILED) else None
+
+
+def _remote_jobs(artifact: Path) -> list[str]:
+    """One line about each journalled job of a result that is still to come."""
+    said = []
+    for path in sorted(artifact.with_name(artifact.name + ".job").glob("*.json")):
+        try:
+            job = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        part = f"job {job['part']}" if job.get("part") else "job"
+        said.append(f"{part} {job.get('job_id') or 'without id'} at {job['host']}: {job['state']}"
+                    + (f", submitted {job['submitted']}" if job.get("submitted") else ""))
+    return said
+
+
+def progress(run: RunStatus, costs: dict[str, float] | None = None) -> str:
+    """How far a running notebook is, on one line: "layer effects 3/10 prompts, 1 of 5 probes, 0:35 of about 2:10".
+
+    costs: seconds that each probe took elsewhere, so that a short probe does not promise a short run.
+    """
+    now = run.running
+    if not now:
+        return ""
+    spent = time.time() - now["since"] if now.get("since") else 0
+    weights = {probe: (costs or {}).get(probe) or 1 for probe in run.cells}
+    done = [probe for probe, cell in run.cells.items() if cell.state == "done"]
+    within = now.get("share", 0) if now.get("probe") in set(weights) - set(done) else 0
+    share = (sum(weights[p] for p in done) + within * weights.get(now.get("probe"), 0)) / sum(weights.values())
+    words = [f"{now['label']} {now['done']}/{now['total']} prompts"] if "total" in now else []
+    words.append(f"{len(done)} of {len(run.cells)} probes")
+    begun = now.get("begun")  # share of the run that was there before this notebook started
+    if begun is not None and share > begun:
+        words.append(f"{elapsed(spent)} of about {elapsed(spent * (1 - begun) / (share - begun))}")
+    else:
+        words.append(elapsed(spent))
+    return ", ".join(words)
+
+
+def matrix(out: str, runs: list[RunStatus]) -> str:
+    """A row for each run, a column for each probe; then a line for whatever is not as it should be, and a count."""
+    rows, lines, counts, size = [("dataset", "model", *PROBES)], [], Counter(), 0
+    for run in runs:
+        rows.append((run.dataset, run.model, *(_shown(run.cells.get(probe)) for probe in PROBES)))
+        counts.update(cell.state for cell in run.cells.values())
+        size += sum(cell.bytes for cell in run.cells.values())
+        lines += _remarks(run)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    others = "".join(f", {counts[state]} {state}" for state in STATES[1:] if counts[state])
+    return "\n".join([*table, *lines, f"{out}: {counts['done']} of {counts.total()} done{others}; {_bytes(size)}"])
+
+
+def as_json(out: str, runs: list[RunStatus]) -> str:
+    """The same for programs: {"out", "runs": [{dataset, model, finished, cells: {probe: {state, why, …}}, …}]}."""
+    listed = [asdict(run) | {"finished": run.finished, "progress": progress(run)} for run in runs]
+    return json.dumps({"out": out, "runs": listed}, indent=1)
+
+
+def _remarks(run: RunStatus) -> list[str]:
+    name, lines = f"{run.dataset} × {run.model}", []
+    for probe, cell in run.cells.items():
+        if cell.state in ("stale", "partial") and cell.why:
+            lines.append(f"{name}: {probe} is {cell.state}: {'; '.join(cell.why)}")
+    if run.running:
+        lines.append(f"{name}: running ({describe(run.running).partition(',')[0]}): {progress(run)}")
+    elif run.failed:
+        lines.append(f"{name}: FAILED: {run.failed}; see {run.log}, then: {run.command}")
+    elif run.interrupted:
+        lines.append(f"{name}: interrupted; go on with: {run.command}")
+    return lines
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell.state} {_bytes(cell.bytes)} {_age(cell.age)}" if cell.age is not None else cell.state
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def costs_in(out: str | os.PathLike, model: str) -> dict[str, float]:
+    """Mean seconds of each probe in a folder of results: of this model, or of all if it has none yet."""
+    for pattern in (f"*/{model}/*.pt", "*/*/*.pt"):
+        found: dict[str, list[float]] = {}
+        for path in sorted(Path(out).glob(pattern))[:200]:
+            meta, _ = read_meta(path)
+            if meta.get("seconds"):
+                found.setdefault(meta["probe"], []).append(meta["seconds"])
+        if found:
+            return {probe: sum(seconds) / len(seconds) for probe, seconds in found.items()}
+    return {}

@@ -1,0 +1,195 @@
+"""Trains the toy checkpoints, from nothing, on one CPU core each: `python -m depth_lib.training.train --model toy-8l`.
+
+Every step reads a batch of packed sums and, every third, a long row of templated text. Seeded: the same versions,
+machine and `--threads` give the same weights. The three side by side, one thread each, took 16 to 20 minutes on a busy
+four-core machine; the printed figures are those of the float16 weights, read back as float32.
+"""
+
+import argparse
+import math
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+
+from ..embedded import DATASETS, TOYS, toy_path
+from ..prompts import load_prompts
+from .corpus import draw_sum, draw_text
+
+SEED = 0
+BLOCKS = {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}
+STEPS = {"toy-4l": 1800, "toy-8l": 1800, "toy-16l": 1800}
+PEAK_RATE = {"toy-4l": 2e-3, "toy-8l": 2e-3, "toy-16l": 1.5e-3}
+WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
+SUM_ROWS, SUM_WIDTH = 8, 97  # characters; four to five sums fill a row
+QUESTION_WEIGHT = 0.1  # of a sum's question against its answer: random digits teach nothing but noise
+TEXT_ROWS, TEXT_WIDTH, TEXT_EVERY = 1, 640, 3  # long rows, so that the positions of long prompts are trained
+END = "<|endoftext|>"  # after every sum and every text, so that the end of an answer is learnt
+
+
+def byte_tokenizer() -> Qwen2Tokenizer:
+    """One token a UTF-8 byte (one a character in ASCII), and one token for the end of a text; nothing at the beginning.
+
+    Qwen2's byte-level BPE without a single merge.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    stand_ins = iter(range(256, 512))  # GPT-2's characters for the bytes that do not print
+    symbols = {chr(byte if byte in printable else next(stand_ins)): byte for byte in range(256)}
+    special = dict(unk_token=END, eos_token=END, pad_token=END)
+    return Qwen2Tokenizer(vocab={**symbols, END: 256}, merges=[], model_max_length=2048, **special)
+
+
+def new_model(blocks: int) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2 of width 128 with `blocks` blocks."""
+    end = 256
+    config = Qwen2Config(
+        vocab_size=257,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=blocks,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=end,
+    )
+    model = Qwen2ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+    return model
+
+
+def packed_rows(draw, tokenizer, rows: int, width: int) -> torch.Tensor:
+    """`rows` rows of `width` tokens [rows, width], each a run of drawn texts that starts with a whole one."""
+
+    def row():
+        ids = []
+        while len(ids) < width:
+            ids += tokenizer(draw() + END).input_ids
+        return ids[:width]
+
+    return torch.tensor([row() for _ in range(rows)])
+
+
+def sum_loss(model, batch: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over rows of sums, in which the characters before an "=" weigh `QUESTION_WEIGHT`."""
+    logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
+    answering = (batch == ord("=")).cumsum(1) > (batch == model.config.eos_token_id).cumsum(1)
+    weights = torch.where(answering[:, :-1], 1.0, QUESTION_WEIGHT)
+    losses = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+def train(name: str, log_every: int = 100) -> Qwen2ForCausalLM:
+    """The trained toy `name` in float32."""
+    torch.manual_seed(SEED)
+    rng, tokenizer, steps = random.Random(SEED), byte_tokenizer(), STEPS[name]
+    model = new_model(BLOCKS[name]).train()
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        fused=True,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, PEAK_RATE[name], total_steps=steps, pct_start=WARM_UP, cycle_momentum=False
+    )
+    started = time.time()
+    for step in range(1, steps + 1):
+        sums = packed_rows(lambda: "".join(draw_sum(rng, held_out=False)), tokenizer, SUM_ROWS, SUM_WIDTH)
+        losses = [sum_loss(model, sums)]
+        if step % TEXT_EVERY == 0:
+            text = packed_rows(lambda: draw_text(rng), tokenizer, TEXT_ROWS, TEXT_WIDTH)
+            losses.append(model(input_ids=text, labels=text, use_cache=False).loss)
+        sum(losses).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if step % log_every == 0:
+            accuracy = sum_accuracy(model, tokenizer, 100)
+            shown = " ".join(f"{loss.item():.3f}" for loss in losses)
+            print(f"{step:5d} {time.time() - started:5.0f} s  loss {shown}  held-out sums {accuracy:.2f}", flush=True)
+    return model.eval()
+
+
+@torch.no_grad()
+def sum_accuracy(model, tokenizer, n: int, seed: int = 1) -> float:
+    """Share of `n` held-out sums that greedy decoding answers exactly, answer and end, from the question alone."""
+    rng = random.Random(seed)
+    by_length = {}
+    for question, answer in (draw_sum(rng, held_out=True) for _ in range(n)):
+        by_length.setdefault(len(question), []).append((question, answer))
+    right = 0
+    for pairs in by_length.values():  # questions of one length need no padding
+        ids = tokenizer([question for question, _ in pairs], return_tensors="pt").input_ids
+        prompt = ids.shape[1]
+        for _ in range(3):
+            ids = torch.cat([ids, model(input_ids=ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+        replies = tokenizer.batch_decode(ids[:, prompt:])
+        right += sum(reply.startswith(answer + END) for reply, (_, answer) in zip(replies, pairs, strict=True))
+    return right / n
+
+
+@torch.no_grad()
+def text_loss(model, tokenizer, texts: list[str]) -> tuple[float, float]:
+    """Nats per token over `texts`: the model's mean cross-entropy, and the entropy of their unigram distribution."""
+    total, counts = 0.0, Counter()
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        total += cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+        counts.update(ids[0, 1:].tolist())
+    n = counts.total()
+    return total / n, -sum(count / n * math.log(count / n) for count in counts.values())
+
+
+def report(folder: Path, n: int = 1000) -> None:
+    """Prints what the checkpoint in `folder` can do once its float16 weights are read as float32."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    print(f"{folder.name}: {sum_accuracy(model, tokenizer, n, seed=2):.3f} of {n} held-out sums right", flush=True)
+    rng = random.Random(3)
+    for dataset in DATASETS:
+        sources = {
+            "fresh": [draw_text(rng, dataset) for _ in range(30)],
+            "sample": load_prompts(dataset, 14, source="embedded"),
+        }
+        for source, texts in sources.items():
+            loss, unigram = text_loss(model, tokenizer, texts)
+            print(f"  {dataset:9s} {source:6s} {loss:.3f} nats a token, unigram {unigram:.3f} ({loss / unigram:.0%})")
+
+
+def save(model, folder: Path) -> None:
+    """Writes model (as float16) and tokenizer as an ordinary checkpoint folder."""
+    model.half().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=TOYS, default="toy-8l")
+    parser.add_argument("--out", type=Path, help="checkpoint folder to write (default: the one in the package)")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    folder = options.out or toy_path(options.model)
+    save(train(options.model), folder)
+    report(folder)
+
+
+if __name__ == "__main__":
+    main()

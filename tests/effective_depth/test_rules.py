@@ -1,0 +1,150 @@
+"""The rules of effective depth, on curves made by hand and against the rule's text in plain Python."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from depth_lib.effective_depth.rules import effective_depth_cosine, effective_depth_kl, effective_depth_overlap, ratio
+
+FORMS = {
+    "list": list,
+    "float64 array": np.array,
+    "float32 tensor": torch.tensor,
+    "float64 tensor": lambda values: torch.tensor(values, dtype=torch.float64),
+    "tensor with gradient": lambda values: torch.tensor(values, requires_grad=True),
+}
+
+
+def cosine_of(c):
+    """The effective depth of a mean curve c, given as three curves whose mean it is."""
+    return effective_depth_cosine([x + 0.5 for x in c], [x - 0.25 for x in c], [x - 0.25 for x in c])
+
+
+@pytest.mark.parametrize(("c", "ed"), [
+    ([0.1, 0.2, 0.3], None),  # never negative
+    ([-0.1, -0.2, -0.3], None),  # never turns
+    ([0.2, 0.1, -0.1], None),  # turns downwards only
+    ([-0.1, 0.1, 0.2], 0),
+    ([0.1, -0.1, -0.2, 0.1, 0.2], 2),
+    ([0.1, -0.1, 0.2, -0.3, -0.1, 0.4, 0.5], 4),  # several crossings: the last
+    ([-0.5, 0.0, 0.0, 0.25], 0),  # an exact zero is not negative
+    ([-0.5, 0.0, -0.5, 0.25], 2),
+    ([0.0, 0.0, 0.0], None),
+    ([-0.1, -0.1, -0.1, 0.1], 2),  # the last layer may be where it has turned
+    ([0.1, 0.2, -0.1], None),  # the last layer itself is never the effective depth
+    ([-0.1], None),
+    ([0.3], None),
+])
+def test_cosine_depth_is_the_last_layer_before_the_mean_turns_from_negative(c, ed):
+    assert cosine_of(c) == ed
+
+
+def test_cosine_depth_reads_the_mean_of_the_three_curves_not_one_of_them():
+    att, mlp, layer = [-1.0, -1.0, 1.0], [0.4, 0.9, 1.0], [0.4, 0.9, 1.0]
+    assert effective_depth_cosine(att, mlp, layer) == 0
+
+
+@pytest.mark.parametrize(("kl", "ed"), [
+    ([10, 9, 8, 7], None),  # never below half of the maximum
+    ([10, 9, 4.9, 1], 2),
+    ([10, 5, 4, 1], 2),  # exactly half is not below half
+    ([10, 5, 5, 5], None),
+    ([4, 10, 9, 1, 0], 0),  # the maximum may come later
+    ([10, 4, 9, 4, 9, 1], 1),  # several crossings: the first
+    ([10, 9, 8, 1], None),  # the last layer does not count
+    ([10, 0, 0, 0], 1),
+    ([0, 0, 0, 0], None),
+    ([3.0], None),
+])
+def test_kl_depth_is_the_first_layer_below_half_of_the_maximum(kl, ed):
+    assert effective_depth_kl(kl) == ed
+
+
+@pytest.mark.parametrize(("overlap", "ed"), [
+    ([0, 0.1, 0.2, 0.3], None),
+    ([0, 0.1, 0.2, 0.9], None),  # the last layer does not count
+    ([0, 0.1, 0.31, 0.9], 2),
+    ([0.3, 0.3, 0.3, 0.3], None),  # a plateau on the threshold is not above it
+    ([0, 0.3, 0.3, 0.5, 0.9], 3),
+    ([0.4, 0.1, 0.5, 0.9], 0),  # several crossings: the first
+    ([1.0], None),
+])
+@pytest.mark.parametrize("form", FORMS)
+def test_overlap_depth_is_the_first_layer_above_three_tenths_in_every_precision(overlap, ed, form):
+    assert effective_depth_overlap(FORMS[form]([float(x) for x in overlap])) == ed
+
+
+def test_thresholds_move_the_depth():
+    kl, overlap = [10.0, 8.0, 4.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.6, 0.9]
+    assert [effective_depth_kl(kl, threshold=t) for t in (0.9, 0.5, 0.3, 0.1)] == [1, 2, 3, None]
+    assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_kind_of_sequence_gives_the_same_depth(form):
+    make = FORMS[form]
+    assert cosine_of([-0.5, -0.25, 0.5]) == effective_depth_cosine(*[make([-0.5, -0.25, 0.5])] * 3) == 1
+    assert effective_depth_kl(make([8.0, 6.0, 3.0, 1.0])) == 2
+
+
+def test_depths_are_plain_integers_that_json_and_torch_can_store():
+    curve = torch.tensor([-1.0, 1.0, 1.0])
+    depths = (effective_depth_cosine(curve, curve, curve), effective_depth_kl([4.0, 1.0, 0.0]),
+              effective_depth_overlap(curve.to(torch.bfloat16)))
+    assert [type(depth) for depth in depths] == [int, int, int]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
+    good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
+    with pytest.raises(ValueError, match=r"cosine: mlp_cos is -?(nan|inf) at layer 2.*run the probe again"):
+        effective_depth_cosine(good, broken, good)
+    with pytest.raises(ValueError, match=r"^kl is -?(nan|inf) at layer 2"):
+        effective_depth_kl(torch.tensor(broken))
+    with pytest.raises(ValueError, match=r"^overlap is -?(nan|inf) at layer 2"):
+        effective_depth_overlap(np.array(broken))
+
+
+def test_curves_of_different_lengths_are_an_error_that_names_them():
+    with pytest.raises(ValueError, match="cosine.*att_cos 3, mlp_cos 4, layer_cos 3"):
+        effective_depth_cosine([0.0] * 3, [0.0] * 4, [0.0] * 3)
+
+
+@pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
+def test_what_is_not_one_value_a_layer_is_an_error(curve):
+    with pytest.raises(ValueError, match=r"overlap must have one value a layer, shape \[L\]; found shape"):
+        effective_depth_overlap(curve)
+
+
+def test_ratio_counts_layers_up_to_and_with_the_depth():
+    assert ratio(17, 28) == 18 / 28
+    assert ratio(0, 8) == 0.125
+    assert ratio(7, 8) == 1.0
+
+
+def test_a_missing_depth_has_a_missing_ratio_and_never_minus_one_or_zero():
+    assert ratio(None, 28) is None
+    for ed in (-1, 28):
+        with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
+            ratio(ed, 28)
+
+
+def test_the_rules_equal_their_text_on_random_curves():
+    draw = random.Random(0)
+    seen = set()
+    for _ in range(500):
+        n = draw.randint(1, 9)
+        a, m, b = ([draw.choice([-0.5, -0.25, 0.0, 0.25, 0.5]) for _ in range(n)] for _ in range(3))
+        c = [(x + y + z) / 3 for x, y, z in zip(a, m, b, strict=True)]
+        kl = [draw.choice([0.0, 1.0, 2.0, 3.0, 4.0]) for _ in range(n)]
+        overlap = [draw.choice([0.0, 0.2, 0.3, 0.4, 1.0]) for _ in range(n)]
+        cosine_text = [l for l in range(n - 1) if c[l] < 0 and c[l + 1] >= 0][-1:]
+        kl_text = [l for l in range(n - 1) if kl[l] < 0.5 * max(kl)][:1]
+        overlap_text = [l for l in range(n - 1) if overlap[l] > 0.3][:1]
+        ours = (effective_depth_cosine(a, m, b), effective_depth_kl(kl), effective_depth_overlap(overlap))
+        assert ours == tuple(text[0] if text else None for text in (cosine_text, kl_text, overlap_text))
+        seen.add(tuple(depth is None for depth in ours))
+    assert len(seen) == 8  # every combination of missing and found was met

@@ -1,0 +1,161 @@
+"""The figures of answers and of the paper: what they show, how they are laid out, and that a person can read them."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from depth_lib.effective_depth.robustness import depth_by_threshold, stability_table
+from depth_lib.figures.paper import PAPER_FIGURES, paper_figure, read_name, save_paper_figures
+from depth_lib.figures.summary import (
+    intervals_figure,
+    ratio_by_size_figure,
+    ratio_by_task_figure,
+    ratio_by_training_figure,
+    save_summary_figures,
+    thresholds_figure,
+)
+from depth_lib.results import files as storage
+from depth_lib.results.artifacts import MissingArtifact
+from tests.synthetic import DATASETS, PAPER_MODELS, write_run
+
+MODELS = {"one": {"toy-8l": 8}, "three": {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}, "paper": PAPER_MODELS}
+QUESTIONS = (intervals_figure, ratio_by_size_figure, ratio_by_training_figure, ratio_by_task_figure)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def folder(request, tmp_path_factory):
+    out = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage.os, "fsync", lambda descriptor: None)
+        for i, (model, n_layers) in enumerate(MODELS[request.param].items()):
+            for dataset in DATASETS:
+                probes = ("relative_contribution", "logit_lens")
+                if dataset == "gsm8k":
+                    probes += ("layer_effects", "residual_erasure", "integrated_gradients")
+                write_run(out, dataset, model, n_layers, probes, n_examples=4, seed=10 * i)
+    return out
+
+
+@pytest.fixture(scope="module")
+def stability(folder):
+    return stability_table(folder)
+
+
+def overlaps(figure):
+    """Pairs of texts that lie on each other, and texts that leave the figure."""
+    boxes = []
+
+    def draw(text, renderer, *arguments, **options):
+        if text.get_visible() and text.get_text().strip():
+            boxes.append((text.get_text(), text.get_window_extent(renderer).padded(-1)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        canvas = FigureCanvasAgg(figure)
+        if figure.get_layout_engine():
+            figure.get_layout_engine().execute(figure)
+            figure.set_layout_engine("none")
+        patch.setattr(Text, "draw", draw)
+        canvas.draw()
+    whole = figure.bbox.padded(2)
+    found = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
+    return found + [(text, "edge") for text, box in boxes
+                    if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))]
+
+
+@pytest.mark.parametrize("draw", QUESTIONS)
+def test_no_text_of_an_answer_lies_on_another_or_beyond_the_edge(stability, draw):
+    assert overlaps(draw(stability)) == []
+
+
+def test_no_text_of_the_thresholds_lies_on_another(folder):
+    assert overlaps(thresholds_figure(depth_by_threshold(folder), "gsm8k")) == []
+
+
+def test_no_text_of_a_paper_figure_lies_on_another_and_it_is_as_wide_as_a_page(folder):
+    fullest = ["gsm8k_cosine_similarity", "gsm8k_integrated_gradients", "gsm8k_hellaswag_logit_lens_overlap"]
+    for name in fullest if folder.name.startswith("paper") else PAPER_FIGURES:
+        figure = paper_figure(name, folder)
+        assert overlaps(figure) == [], name
+        assert figure.get_figwidth() <= 7.8
+
+
+def panels(figure):
+    return [ax for ax in figure.axes if ax.get_title()]
+
+
+def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder):
+    if folder.name.startswith("paper"):
+        alone, both = (panels(paper_figure(name, folder)) for name in ("gsm8k_logit_lens_kl",
+                                                                       "gsm8k_hellaswag_logit_lens_kl"))
+        tops = [sorted({round(ax.get_position().y0, 3) for ax in shown}, reverse=True) for shown in (alone, both)]
+        assert [len(rows) for rows in tops] == [3, 3] and (len(alone), len(both)) == (12, 24)
+        first_row = [ax.get_title() for ax in both if round(ax.get_position().y0, 3) == tops[1][0]]
+        assert first_row == [f"DS-R1-Qwen-{size}B\n{dataset}" for size in ("1.5", "7", "14", "32")
+                             for dataset in ("gsm8k", "hellaswag")]
+        assert [ax.get_title() for ax in alone[8:]] == ["Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B",
+                                                        "Qwen2.5-32B"]
+    else:
+        assert [ax.get_title() for ax in panels(paper_figure("gsm8k_logit_lens_kl", folder))] == list(
+            MODELS[folder.name[:-1]])
+
+
+def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
+    with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
+        paper_figure("gsm8k_hellaswag_logit_lens_kl", tmp_path)
+    assert {path.stem for path in save_paper_figures(tmp_path)} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
+
+
+@pytest.mark.parametrize(("model", "kind", "billions"), [
+    ("DeepSeek-R1-Distill-Qwen-7B", "R1-distill", 7), ("Qwen2.5-Math-1.5B", "base", 1.5), ("toy-8l", "base", None),
+    ("Llama-3.1-70B-Instruct", "instruct", 70), ("Qwen2.5-14B-Instruct", "instruct", 14)])
+def test_a_models_name_says_its_training_and_size(model, kind, billions):
+    assert (read_name(model).type, read_name(model).billions) == (kind, billions)
+
+
+def frame(**columns):
+    row = {"model": "Qwen2.5-7B", "dataset": "gsm8k", "metric": "kl", "layers": 10, "ed": 4, "ratio": 0.5, "low": 3,
+           "high": 6, "ratio_low": 0.4, "ratio_high": 0.7, "same": 0.9, "without": 0.0}
+    return pd.DataFrame([row | columns]).astype({"ratio": "Float64", "ratio_low": "Float64", "ratio_high": "Float64"})
+
+
+def whisker(stability):
+    ax = intervals_figure(stability).axes[1]
+    lines = {line.get_marker(): line for line in ax.lines}
+    spans = [line.get_xdata() for line in ax.lines if len(line.get_xdata()) == 2]
+    return spans, lines
+
+
+def test_a_whisker_spans_the_interval_and_an_arrow_ends_where_it_is_open():
+    spans, lines = whisker(frame())
+    np.testing.assert_allclose(spans, [[0.4, 0.7]])
+    assert "|" in lines and ">" not in lines and "<" not in lines
+    spans, lines = whisker(frame(high=pd.NA, ratio_high=pd.NA))
+    np.testing.assert_allclose(spans, [[0.4, 1.0]])
+    assert ">" in lines
+
+
+def test_without_an_interval_the_point_is_hollow_and_has_no_whisker():
+    spans, lines = whisker(frame(low=pd.NA, high=pd.NA, ratio_low=pd.NA, ratio_high=pd.NA))
+    assert spans == []
+    assert [line.get_markerfacecolor() for line in lines.values()] == ["white"]
+
+
+def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not(stability, folder):
+    label = ratio_by_size_figure(stability).axes[0].get_xlabel()
+    assert label == ("Parameters (billions)" if folder.name.startswith("paper") else "Blocks")
+
+
+def test_saving_writes_a_vector_and_an_image_of_each_and_no_warning(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-8l", 8, ["relative_contribution", "logit_lens"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths = save_summary_figures(tmp_path, stability_table(tmp_path), depth_by_threshold(tmp_path))
+    names = {"ratio_intervals", "ratio_by_size", "ratio_by_training", "ratio_by_task", "thresholds_gsm8k"}
+    assert {path.name for path in paths} == {f"{name}.{end}" for name in names for end in ("pdf", "png")}
+    assert all(path.read_bytes()[:4] in (b"%PDF", b"\x89PNG") for path in paths)

@@ -1,0 +1,166 @@
+"""A model spread over several devices gives the numbers of one: no tensor is taken to lie where another does."""
+
+import accelerate
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib import check
+from depth_lib.architectures import FAMILIES as ROWS
+from tests.families import L, save_family
+from tests.probes.device_tags import CPU, PretendDevices, device_of, place
+
+TEXT = "The quick brown fox jumps"
+QUESTION, ANSWER = "5 + 7 = ", "12"
+
+
+def measure(llm):
+    """Every number of the check and of the five probes."""
+    return {
+        "check": {key: torch.tensor(value) for key, value in dl.check_model(llm).items()},
+        "contribution": dl.relative_contribution(llm, [TEXT, "abc"]),
+        "lens": dl.logit_lens(llm, [TEXT, "abc"]),
+        "future": dl.layer_effects(llm, [TEXT]),
+        "all": dl.layer_effects(llm, [TEXT], mode="all"),
+        "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [TEXT, "abc"]),
+        "gradients": dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1.0),
+    }
+
+
+def assert_equal(ours, truth):
+    for probe, result in truth.items():
+        for key, value in result.items():
+            found = ours[probe][key]
+            assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value, f"{probe}: {key}"
+
+
+def halves(model, near, far, unembed):
+    """A device map: embeddings and the first half of the blocks on `near`, the other half and the norm on `far`."""
+    row = ROWS[model.config.model_type]
+    owner, _, blocks = row["blocks"].rpartition(".")
+    children = [name for name, _ in model.get_submodule(owner).named_children() if name != blocks]
+    places = {f"{owner}.{name}": near for name in children}
+    places |= {f"{row['blocks']}.{l}": near if l < L // 2 else far for l in range(L)}
+    return places | {row["ln_final"]: far, row["unembed"]: unembed}
+
+
+def spread(model, unembed):
+    """`model` on two pretended GPUs, by the code that transformers calls for a device_map."""
+    device_map = halves(model, "cuda:0", "cuda:1", unembed)
+    accelerate.dispatch_model(model, device_map, main_device="cuda:0", skip_keys=model._skip_keys_device_placement)
+
+
+@pytest.mark.parametrize(
+    "name, unembed",
+    [
+        ("llama", "cuda:0"),
+        ("llama", "cuda:1"),
+        ("olmo2", "cuda:1"),  # post-norm
+        ("bloom", "cuda:0"),  # blocks return tuples; tied, so the unembedding lies with the embedding
+        ("gpt_neox", "cuda:1"),  # parallel
+        ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
+    ],
+)
+def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
+    save_family(name, tmp_path)
+    plain = measure(dl.load_model(tmp_path))
+    llm = dl.load_model(tmp_path)
+    with PretendDevices():
+        spread(llm._module, unembed)
+        assert {str(weight.device) for weight in llm._module.parameters()} == {"cuda:0", "cuda:1"}
+        check.CHECKED.clear()
+        result = measure(llm)
+        values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
+        assert all(device_of(value) == CPU for value in values)
+    assert_equal(result, plain)
+
+
+def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):
+    llm = dl.load_model(save_family("llama", tmp_path))
+
+    def contributions_by_difference():
+        with torch.no_grad(), llm.trace(TEXT, use_cache=False):
+            h = [block.input for block in llm.blocks]
+            c = [after - before for before, after in zip(h, h[1:], strict=False)].save()
+        return c
+
+    assert len(contributions_by_difference()) == L - 1  # on one device nothing is wrong with it
+    with PretendDevices():
+        spread(llm._module, "cuda:0")
+        with pytest.raises(RuntimeError, match="same device, but sub found cuda:0, cuda:1"):
+            contributions_by_difference()
+
+
+def vector(device):
+    return torch.arange(3.0).to(device)
+
+
+MIXES = {  # an operation on tensors of two devices, and whether torch does it
+    "sum": (lambda a, b: vector(a) + vector(b), False),
+    "product in place": (lambda a, b: vector(a).mul_(vector(b)), False),
+    "stack": (lambda a, b: torch.stack([vector(a), vector(b)]), False),
+    "stack of numbers": (lambda a, b: torch.stack([vector(a)[0], vector(b)[0]]), False),
+    "linear": (lambda a, b: torch.nn.functional.linear(vector(a)[None], vector(b)[None]), False),
+    "embedding": (lambda a, b: torch.nn.functional.embedding(vector(b).long(), vector(a)[:, None]), False),
+    "comparison": (lambda a, b: torch.equal(vector(a), vector(b)), False),
+    "values by index": (lambda a, b: vector(a).index_put_((torch.tensor([0, 1], device=a),), vector(b)[:2]), False),
+    "values by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b)[:2]), False),
+    "numpy": (lambda a, b: vector(a).numpy(), False),
+    "moved": (lambda a, b: vector(a) + vector(b).to(vector(a).device), True),
+    "as another": (lambda a, b: vector(a) + vector(b).to(vector(a)), True),
+    "made there": (lambda a, b: vector(a) + torch.ones(3, device=a), True),
+    "copy": (lambda a, b: vector(a).copy_(vector(b)), True),
+    "slice": (lambda a, b: vector(a).__setitem__(slice(0, 2), vector(b)[:2]), True),
+    "index on the CPU": (lambda a, b: vector(a)[vector(b).long().cpu()], True),
+    "number by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b).sum().cpu()), True),
+    "number on the CPU": (lambda a, b: vector(a) * vector(b).sum().cpu(), True),
+}
+
+
+def is_done(operation, near, far):
+    try:
+        operation(near, far)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("operation, done", MIXES.values(), ids=MIXES)
+@pytest.mark.parametrize("far", ["cpu", "cuda:1"])
+def test_pretended_devices_mix_no_more_than_real_ones(operation, done, far):
+    with PretendDevices():
+        assert is_done(operation, "cuda:0", far) == done
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_real_devices_mix_as_the_pretended_ones():
+    assert {name: is_done(operation, "cuda:0", "cpu") for name, (operation, _) in MIXES.items()} == {
+        name: done for name, (_, done) in MIXES.items()
+    }
+
+
+def test_an_edit_on_another_device_does_not_show_on_the_first():
+    with PretendDevices():
+        here = place(torch.zeros(2), "cuda:0")
+        here.to("cuda:1").add_(1)
+        assert not here.any()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", ["llama", "olmo2", "gpt_neox"])
+def test_a_model_on_two_gpus_gives_the_numbers_of_one(name, tmp_path):
+    save_family(name, tmp_path)
+    one = dl.load_model(tmp_path, device_map="cuda:0")
+    plain = measure(one)
+    two = measure(dl.load_model(tmp_path, device_map=halves(one._module, "cuda:0", "cuda:1", "cuda:1")))
+    for probe, result in plain.items():
+        for key, value in result.items():
+            if probe != "check" and isinstance(value, torch.Tensor):
+                torch.testing.assert_close(two[probe][key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_that_are_read_from_disk_give_the_same_bits(tmp_path):
+    save_family("llama", tmp_path)
+    llm = dl.load_model(tmp_path)
+    device_map = halves(llm._module, "cpu", "disk", "cpu")
+    assert_equal(measure(dl.load_model(tmp_path, device_map=device_map)), measure(llm))

@@ -1,0 +1,136 @@
+"""Inputs on which a number could be wrong without anything failing: each was wrong once, or nearly."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from tokenizers import processors
+
+import depth_lib as dl
+from depth_lib.api import answer_span, tokenize
+from depth_lib.architectures import ArchitectureError
+from depth_lib.effective_depth import robustness
+from depth_lib.results.meta import Asked, differing
+from tests.families import FAMILIES, SHAPE, build, randomise, save_family
+from tests.oracles import probes as oracle
+from tests.oracles.streams import in_float64
+from tests.tiny_tokenizers import char_tokenizer
+
+QUESTION, ANSWER = "5 + 7 = ", "28"
+
+
+def saved(config, folder, tokenizer):
+    torch.manual_seed(0)
+    model = tf.AutoModelForCausalLM.from_config(config).eval()
+    randomise(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return dl.load_model(str(folder)), in_float64(model)
+
+
+def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
+    tokenizer = char_tokenizer(bos=False)
+    n_tokens = len(QUESTION + ANSWER)
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6,
+            "original_max_position_embeddings": n_tokens - 1}  # fmt: skip
+    shape = {**SHAPE, "original_max_position_embeddings": n_tokens - 1}
+    llm, model = saved(tf.Phi3Config(**shape, rope_parameters=rope), tmp_path, tokenizer)
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    ours = dl.residual_erasure(llm, QUESTION, ANSWER, ["abc def", "xyz"])["erasure_effect"]
+    baseline = [torch.tensor(ids) for ids in tokenize(llm, ["abc def", "xyz"])]
+    truth = oracle.residual_erasure(model, torch.tensor(x), span, baseline)["erasure_effect"]
+    assert (ours - truth).abs().max() <= 1e-5 * truth.max()
+    gradients = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1e-6)["igrads"][1]
+    truth = oracle.integrated_gradients(model, x, span, nodes=64, layers=[1])["igrads"][1].detach()
+    assert (gradients - truth).abs().max() <= 1e-4 * truth.abs().max()
+
+
+def test_an_answers_space_counts_where_the_tokenizer_trims_its_offsets(tmp_path):
+    tokenizer = char_tokenizer(bos=False)
+    tokenizer._tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    llm = dl.load_model(str(save_family("llama", tmp_path, tokenizer)))
+    llm.tokenizer._tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    assert answer_span(llm, "abc=", "2 8")[1] == [4, 5, 6]
+
+
+def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
+    model = build("qwen2")
+    model.lm_head.weight *= 6
+    model.save_pretrained(tmp_path)
+    char_tokenizer().save_pretrained(tmp_path)
+    result = dl.integrated_gradients(dl.load_model(str(tmp_path)), QUESTION, ANSWER)
+    assert (result["f_difference"].abs() < 1e-6).any()
+    allowed = 1e-3 * result["f_difference"].abs() + 1e-5 * result["igrads"].abs().sum(1)
+    assert (result["completeness"].abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("name", ["mixtral", "opt"])
+def test_at_most_512_nodes_are_spent_where_the_path_jumps(name, tmp_path):
+    llm = dl.load_model(str(save_family(name, tmp_path)))
+    assert dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=0)["n_nodes"].max() <= 512
+
+
+@pytest.mark.parametrize("tolerance", [float("nan"), -1, None, "small"])
+def test_a_tolerance_that_is_no_share_is_refused(tolerance, tmp_path):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    with pytest.raises(ValueError, match="is no share of"):
+        dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("budget", [0, -3, 50.0])
+def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, tmp_path):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    with pytest.raises(ValueError, match="is no number of tokens"):
+        dl.layer_effects(llm, ["The quick brown fox"], mode="all", budget=budget)
+
+
+def test_a_model_in_training_mode_is_refused(tmp_path):
+    llm = dl.load_model(str(save_family("gpt2", tmp_path)))
+    llm._module.train()
+    with pytest.raises(ArchitectureError, match="training mode.*call llm.eval"):
+        dl.logit_lens(llm, ["abc"])
+    llm.eval()
+    assert dl.logit_lens(llm, ["abc"])["res_kl_divs"].isfinite().all()
+
+
+def test_a_threshold_means_the_same_as_a_python_and_as_a_numpy_number():
+    curve = torch.tensor([0.1, 0.3, 0.31, 0.9])
+    assert dl.effective_depth_overlap(curve) == dl.effective_depth_overlap(curve, np.float64(0.3)) == 2
+    assert all(type(threshold) is float for row in robustness.THRESHOLDS.values() for threshold in row)
+
+
+def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on(tmp_path):
+    rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    config = tf.LlamaConfig(**{**SHAPE, "max_position_embeddings": 16}, rope_parameters=rope)
+    llm, _ = saved(config, tmp_path, char_tokenizer(bos=False))
+    assert len(tokenize(llm, ["x" * 64])[0]) == 64
+    with pytest.raises(ValueError, match="64 positions"):
+        tokenize(llm, ["x" * 65])
+
+
+def test_text_that_cannot_be_encoded_is_named(tmp_path):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    with pytest.raises(ValueError, match="prompt 1 .*cannot be tokenised"):
+        dl.logit_lens(llm, ["fine", "\ud800"])
+
+
+@pytest.mark.parametrize("change", ["an early block", "the config"])
+def test_an_edited_checkpoint_is_another_one(change, tmp_path):
+    folder = save_family("llama", tmp_path)
+    cell = {"MODEL": "mine", "MODEL_ID": str(folder), "REVISION": None, "DTYPE": "float32", "QUANTIZATION": None,
+            "DEVICE_MAP": None, "REMOTE": False, "DATASET": "addition", "N_EXAMPLES": 2, "SOURCE": "embedded",
+            "PROBES": ["logit_lens"], "SEED": 1, "OUT": str(tmp_path)}  # fmt: skip
+    before = Asked(cell).provenance("logit_lens")
+    if change == "the config":
+        config = folder / "config.json"
+        config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1.0'))
+    else:
+        model = build("llama")
+        model.model.layers[0].mlp.down_proj.weight.zero_()
+        model.save_pretrained(folder)
+    assert [line.split(":")[0] for line in differing(before, Asked(cell).provenance("logit_lens"))] == ["weights"]
+
+
+def test_the_families_all_load_in_evaluation_mode(tmp_path):
+    name = next(iter(FAMILIES))
+    assert not dl.load_model(str(save_family(name, tmp_path)))._module.training
