@@ -181,6 +181,7 @@ bench: $(READY) ## how fast the probes are (BENCH=big, BENCH_DEVICE=cuda)
 
 lint: $(READY) ## check style
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
 
 clean: ## remove the environment and caches; results in outputs/ stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

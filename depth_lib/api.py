@@ -131,8 +131,9 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
         blocks = ", ".join(str(l) for l in layers if off[l] > max(0.05, 10 * tolerance))
         warnings.warn(
             f"the integrated gradients of block {blocks} have not converged: they add up to up to {off.max():.0%} more "
-            "or less than F(h) − F(b), since F jumps or bends on the way; read them as rough", stacklevel=2,
-        )  # fmt: skip
+            "or less than F(h) − F(b), since F jumps or bends on the way; read them as rough",
+            stacklevel=2,
+        )
     return {**result, "tokens": tokens}
 
 

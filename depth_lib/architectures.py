@@ -39,10 +39,7 @@ def _row(odd=None, **differences):
     return {**_PRE_NORM, **differences, **({"odd": odd} if odd else {})}
 
 
-_POST_NORM = {
-    "attention": "post_attention_layernorm",
-    "mlp": "post_feedforward_layernorm",
-}
+_POST_NORM = {"attention": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 _GPT = {"blocks": "transformer.h", "attention": "attn", "ln_final": "transformer.ln_f"}
 
 FAMILIES = {

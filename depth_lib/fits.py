@@ -39,8 +39,11 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
         return None
     model.tie_weights()
     unembed = model.get_output_embeddings()
-    linear = sum(module.weight.numel() for module in model.modules()
-                 if isinstance(module, torch.nn.Linear) and module is not unembed)
+    linear = sum(
+        module.weight.numel()
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) and module is not unembed
+    )
     return Weights(linear, sum(weight.numel() for weight in model.parameters()) - linear)
 
 
@@ -58,8 +61,7 @@ def free_bytes(device_map: str | None, quantization: str | None = None) -> tuple
     return (sum(gpus), where) if quantization else (sum(gpus) + ram, f"{where} and the CPU")
 
 
-def check_fits(source: str, revision: str | None, dtype: str, quantization: str | None,
-               device_map: str | None) -> None:  # fmt: skip
+def check_fits(source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None) -> None:
     """DoesNotFit if the weights alone are more than the free memory; nothing where that cannot be known."""
     weights = weights_of(source, revision)
     if weights is None:
@@ -69,8 +71,11 @@ def check_fits(source: str, revision: str | None, dtype: str, quantization: str 
     if needed <= free:
         return
     ways = [(dtype, kind) for kind in (None, *_QUANTIZED)]
-    fitting = [f"QUANTIZATION {kind or 'null'} ({_gb(size)})" for dtype, kind in ways
-               if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind)[0]]
+    fitting = [
+        f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
+        for dtype, kind in ways
+        if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind)[0]
+    ]
     held = f"{quantization} with {dtype}" if quantization else dtype
     raise DoesNotFit(
         f"{source} needs {_gb(needed)} for its weights in {held}, and {_gb(free)} are free {where}; "

@@ -92,8 +92,9 @@ def _by_trial(llm, names, remote):
             continue
         warnings.warn(
             f"model family {llm.config.model_type!r} is not in the table; it is read like {like!r}, on which both "
-            "identities hold for this model.", stacklevel=3,
-        )  # fmt: skip
+            "identities hold for this model.",
+            stacklevel=3,
+        )
         return trial
     raise ArchitectureError(unknown(llm.config, tried))
 

@@ -81,14 +81,21 @@ def _on_server(probe, llm, calls, remote, label):
     key, env = model_key(llm, server.host), llm._remoteable_get_env()
     copies = {}
     sent = travelling(probe, copies)
-    deciding = {"host": server.host, "model": key, "env": env, "names": getattr(llm, "_rename", None),
-                "sources": fingerprint(copies), "probe": probe.__qualname__}  # fmt: skip
+    deciding = {
+        "host": server.host,
+        "model": key,
+        "env": env,
+        "names": getattr(llm, "_rename", None),
+        "sources": fingerprint(copies),
+        "probe": probe.__qualname__,
+    }
     with contextlib.ExitStack() as uses:
         entries = []
         for number, args in enumerate(calls, 1):
             part = f"{number} of {len(calls)}" if len(calls) > 1 else None
-            entry = Entry.used(settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host,
-                               model=key, part=part)  # fmt: skip
+            entry = Entry.used(
+                settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host, model=key, part=part
+            )
             entries.append(uses.enter_context(entry))
         results = []
         for entry, args in zip(entries, calls, strict=True):

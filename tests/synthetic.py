@@ -29,8 +29,7 @@ def curves_with_depths(n_layers: int, cosine: int | None, kl: int | None, overla
     shared = torch.where(layers < (n_layers if overlap is None else overlap), 0.1, 0.6)
     contribution = {key: cos.clone() for key in ("att_cos", "mlp_cos", "layer_cos")}
     contribution |= {key: torch.full((n_layers,), 0.2) for key in ("rc_att", "rc_mlp", "rc_layer")}
-    return {"relative_contribution": contribution,
-            "logit_lens": {"res_kl_divs": divergence, "res_overlaps": shared}}
+    return {"relative_contribution": contribution, "logit_lens": {"res_kl_divs": divergence, "res_overlaps": shared}}
 
 
 def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tokens: list[str] | None = None) -> dict:
@@ -39,8 +38,16 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
     return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
 
 
-def write_run(out: Path, dataset: str, model: str, n_layers: int, probes=tuple(ARTIFACTS), n_examples: int = 10,
-              seed: int = 0, papers_keys_only: bool = False) -> list[Path]:
+def write_run(
+    out: Path,
+    dataset: str,
+    model: str,
+    n_layers: int,
+    probes=tuple(ARTIFACTS),
+    n_examples: int = 10,
+    seed: int = 0,
+    papers_keys_only: bool = False,
+) -> list[Path]:
     """Write one model × dataset; `papers_keys_only` as the papers' scripts would have: no meta, no per-prompt sums."""
     paths = []
     for i, probe in enumerate(probes):
@@ -77,13 +84,21 @@ def _per_prompt(means: dict, n_prompts: int, draw: torch.Generator) -> dict:
 def _relative_contribution(n_layers, n_prompts, tokens, draw) -> dict:
     depth = torch.linspace(0, 1, n_layers)
     wave = 0.06 * (depth - 0.25) * (depth - 0.62) * 4 - 0.005
-    means = {f"{key}_cos": wave * scale + 0.004 * torch.randn(n_layers, generator=draw)
-             for key, scale in (("att", 0.7), ("mlp", 1.2), ("layer", 1.0))}
+    means = {
+        f"{key}_cos": wave * scale + 0.004 * torch.randn(n_layers, generator=draw)
+        for key, scale in (("att", 0.7), ("mlp", 1.2), ("layer", 1.0))
+    }
     size = 0.15 + 0.9 * (-12 * depth).exp()
-    means |= {f"rc_{key}": size * scale * (1 + 0.2 * torch.rand(n_layers, generator=draw))
-              for key, scale in (("att", 0.6), ("mlp", 0.9), ("layer", 1.2))}
-    means |= {"io_cos": 1 - 0.3 * (-8 * depth).exp() - 0.02, "norm_att": 5 + 20 * depth, "norm_mlp": 8 + 40 * depth,
-              "norm_residual": torch.linspace(10, 300, n_layers + 1)}
+    means |= {
+        f"rc_{key}": size * scale * (1 + 0.2 * torch.rand(n_layers, generator=draw))
+        for key, scale in (("att", 0.6), ("mlp", 0.9), ("layer", 1.2))
+    }
+    means |= {
+        "io_cos": 1 - 0.3 * (-8 * depth).exp() - 0.02,
+        "norm_att": 5 + 20 * depth,
+        "norm_mlp": 8 + 40 * depth,
+        "norm_residual": torch.linspace(10, 300, n_layers + 1),
+    }
     return _per_prompt(means, n_prompts, draw)
 
 
@@ -98,16 +113,24 @@ def _layer_effects(n_layers, n_prompts, tokens, draw) -> dict:
         effect = effect.triu(1)
         if mode == "all":
             effect = effect + torch.eye(n_layers)
-        result |= {f"max_{mode}_layer_by_prompt": effect, f"max_{mode}_layer": effect.amax(0),
-                   f"max_{mode}_out_by_prompt": out, f"max_{mode}_out": out.amax(0)}
+        result |= {
+            f"max_{mode}_layer_by_prompt": effect,
+            f"max_{mode}_layer": effect.amax(0),
+            f"max_{mode}_out_by_prompt": out,
+            f"max_{mode}_out": out.amax(0),
+        }
     return result
 
 
 def _logit_lens(n_layers, n_prompts, tokens, draw) -> dict:
     depth = torch.linspace(0, 1, n_layers)
     rise = torch.sigmoid((depth - 0.88) / 0.05)
-    means = {"res_kl_divs": 0.3 + 15 * torch.sigmoid((0.8 - depth) / 0.06) * (1 - 0.1 * depth),
-             "res_overlaps": 0.8 * rise, "res_top1": 0.9 * rise, "res_mrr": 0.02 + 0.9 * rise}
+    means = {
+        "res_kl_divs": 0.3 + 15 * torch.sigmoid((0.8 - depth) / 0.06) * (1 - 0.1 * depth),
+        "res_overlaps": 0.8 * rise,
+        "res_top1": 0.9 * rise,
+        "res_mrr": 0.02 + 0.9 * rise,
+    }
     result = _per_prompt(means, n_prompts, draw)
     return result | {"res_overlaps": result["res_overlaps"].clamp(0, 1)}
 

@@ -60,10 +60,20 @@ def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monk
 
     monkeypatch.setattr(runs, "load_model", refuse)
     cell = {
-        "MODEL": "huge", "MODEL_ID": str(huge), "REVISION": None, "DTYPE": "bfloat16", "QUANTIZATION": None,
-        "DEVICE_MAP": None, "REMOTE": False, "DATASET": "addition", "N_EXAMPLES": 2, "SOURCE": "embedded",
-        "PROBES": ["logit_lens"], "SEED": 1, "OUT": str(tmp_path / "out"),
-    }  # fmt: skip
+        "MODEL": "huge",
+        "MODEL_ID": str(huge),
+        "REVISION": None,
+        "DTYPE": "bfloat16",
+        "QUANTIZATION": None,
+        "DEVICE_MAP": None,
+        "REMOTE": False,
+        "DATASET": "addition",
+        "N_EXAMPLES": 2,
+        "SOURCE": "embedded",
+        "PROBES": ["logit_lens"],
+        "SEED": 1,
+        "OUT": str(tmp_path / "out"),
+    }
     with pytest.raises(DoesNotFit, match=r"huge needs \d\d\d\.\d GB for its weights in bfloat16, and .* GB are free"):
         Run(cell).result("logit_lens")
     with pytest.raises(AssertionError, match="loaded"):
@@ -75,10 +85,17 @@ def test_nothing_is_said_of_a_model_whose_config_is_not_to_be_had(tmp_path):
     check_fits(str(tmp_path), None, "float32", None, None)
 
 
-@pytest.mark.parametrize(("device_map", "quantization", "free"), [
-    (None, None, 10), ("cuda", None, 10), ("cuda:1", None, 20), ("cpu", None, 5), ("auto", None, 35),
-    ("auto", "8bit", 30),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device_map", "quantization", "free"),
+    [
+        (None, None, 10),
+        ("cuda", None, 10),
+        ("cuda:1", None, 20),
+        ("cpu", None, 5),
+        ("auto", None, 35),
+        ("auto", "8bit", 30),
+    ],
+)
 def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, quantization, free):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda i: (10 * (i + 1), 0))

@@ -25,8 +25,11 @@ every_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
 
 
 def code_cells(notebook, tag=None):
-    return [cell for cell in notebook.cells
-            if cell.cell_type == "code" and (tag is None or tag in cell.metadata.get("tags", []))]
+    return [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and (tag is None or tag in cell.metadata.get("tags", []))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,13 @@ def execute(tmp_path_factory):
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     yield lambda name, **parameters: papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb", folder / f"{name}.ipynb", parameters, kernel_name="python3",
-        cwd=folder, progress_bar=False)  # fmt: skip
+        ROOT / "notebooks" / f"{name}.ipynb",
+        folder / f"{name}.ipynb",
+        parameters,
+        kernel_name="python3",
+        cwd=folder,
+        progress_bar=False,
+    )
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -61,8 +69,11 @@ def test_a_committed_notebook_is_valid_and_carries_no_outputs(name):
 @every_notebook
 def test_a_committed_notebook_names_the_kernel_and_the_language_that_papermill_needs(name):
     metadata = NOTEBOOKS[name].metadata
-    assert metadata.kernelspec == {"name": "python3", "display_name": metadata.kernelspec.display_name,
-                                   "language": "python"}
+    assert metadata.kernelspec == {
+        "name": "python3",
+        "display_name": metadata.kernelspec.display_name,
+        "language": "python",
+    }
     assert metadata.language_info.name == "python"
 
 
@@ -136,8 +147,9 @@ def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first,
     assert "toy-4l @ gsm8k  :" in printed(notebook)
     assert "no artifact for aime24 × toy-4l" in printed(notebook) and "make sweep MODELS=toy-4l" in printed(notebook)
     assert n_pictures(notebook) == 8 + 7 + 5  # a kind each, the paper's over GSM8K, intervals and answers
-    assert {path.name for path in out.glob("effective_depth.*")} == {f"effective_depth.{end}" for end in
-                                                                     ("xlsx", "csv", "tex")}
+    assert {path.name for path in out.glob("effective_depth.*")} == {
+        f"effective_depth.{end}" for end in ("xlsx", "csv", "tex")
+    }
     assert "torch.Size([4])" in printed(notebook)  # the authors' reading code
 
 
@@ -162,10 +174,17 @@ def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_t
     assert first_terms != sorted(first_terms)
 
 
-@pytest.mark.parametrize(("name", "parameters", "said"), [
-    ("probe", {"MODEL_ID": "toy-9l"}, "ModelError: no model is called 'toy-9l'; did you mean toy-"),
-    ("effective_depth", {"OUT": "nowhere"}, "MissingArtifact: no artifacts under nowhere; run: make sweep OUT=nowhere"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("probe", {"MODEL_ID": "toy-9l"}, "ModelError: no model is called 'toy-9l'; did you mean toy-"),
+        (
+            "effective_depth",
+            {"OUT": "nowhere"},
+            "MissingArtifact: no artifacts under nowhere; run: make sweep OUT=nowhere",
+        ),
+    ],
+)
 def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, parameters, said):
     with pytest.raises(papermill.PapermillExecutionError) as raised:
         execute(name, **parameters)

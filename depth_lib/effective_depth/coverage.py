@@ -30,8 +30,9 @@ POPULATIONS = {
     ("overlap", "steep"): 0.8 / (1 + np.exp((0.88 - _DEPTH) / 0.05)),
     ("overlap", "lingering"): np.where(_DEPTH < 0.5, 0.1, np.where(_DEPTH < 0.8, 0.31, 0.6)),
 }
-_SMOOTH = np.linalg.cholesky(np.exp(-0.5 * ((np.arange(N_LAYERS)[:, None] - np.arange(N_LAYERS)) / 3.5) ** 2)
-                             + 1e-8 * np.eye(N_LAYERS))
+_SMOOTH = np.linalg.cholesky(
+    np.exp(-0.5 * ((np.arange(N_LAYERS)[:, None] - np.arange(N_LAYERS)) / 3.5) ** 2) + 1e-8 * np.eye(N_LAYERS)
+)
 
 
 def _independent(draw: np.random.Generator, shape: tuple) -> np.ndarray:
@@ -50,8 +51,9 @@ def _skewed(draw: np.random.Generator, shape: tuple) -> np.ndarray:
 NOISES = {"independent": _independent, "shared": _shared, "skewed": _skewed}
 
 
-def coverage(metric: str, population: str, noise: str, n_prompts: int, repeats: int, draws: int = DRAWS,
-             seed: int = 0) -> dict:
+def coverage(
+    metric: str, population: str, noise: str, n_prompts: int, repeats: int, draws: int = DRAWS, seed: int = 0
+) -> dict:
     """The share of intervals that hold the true effective depth, and their mean width in layers.
 
     The noise of a prompt has a standard deviation of 0.25 mean |curve|.
@@ -69,8 +71,15 @@ def coverage(metric: str, population: str, noise: str, n_prompts: int, repeats: 
         high = N_LAYERS - 1 if found.high is None else found.high
         held += low <= truth <= high
         width += high - low
-    return {"metric": metric, "population": population, "noise": noise, "n_prompts": n_prompts, "repeats": repeats,
-            "coverage": held / repeats, "width": width / repeats}
+    return {
+        "metric": metric,
+        "population": population,
+        "noise": noise,
+        "n_prompts": n_prompts,
+        "repeats": repeats,
+        "coverage": held / repeats,
+        "width": width / repeats,
+    }
 
 
 def measured_coverage() -> pd.DataFrame:

@@ -24,8 +24,9 @@ from .rules import (
 DEPTHS = (*METRICS, "future", "erasure", "igrads")
 
 
-def five_probes_table(folder: str | Path, models: Iterable[str] | None = None,
-                      datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+def five_probes_table(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> pd.DataFrame:
     """Effective depth, ratio and depth score by every probe, a row a model × dataset × metric that has a result.
 
     Columns model, dataset, metric, layers, ed (Int64), ratio, score (Float64, layers; of future effects, erasure and

@@ -161,6 +161,10 @@ def _upper() -> float:
 def _widening(n_prompts: int) -> float:
     """sqrt(P / (P - 1)) · t / z, Student's quantile by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
     z, v = NormalDist().inv_cdf(_upper()), n_prompts - 1
-    t = (z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3))
+    t = (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
     return math.sqrt(n_prompts / v) * t / z

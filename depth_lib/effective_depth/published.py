@@ -22,13 +22,27 @@ def beside_the_paper(stability: pd.DataFrame) -> pd.DataFrame:
     is one that our prompts do not rule out); "differs"; "differs, no interval" (no per-prompt sums); "no effective
     depth"; "other depth" (the model here has another number of layers than the published one: another model).
     """
-    published = published_depths().rename(columns={"ed": "published", "ratio": "published_ratio",
-                                                   "layers": "published_layers"})
+    published = published_depths().rename(
+        columns={"ed": "published", "ratio": "published_ratio", "layers": "published_layers"}
+    )
     both = published.merge(stability.rename(columns={"ed": "ours"}), on=["model", "dataset", "metric"])
     both["difference"] = both["ours"] - both["published"]
     both["verdict"] = [_verdict(row) for row in both.to_dict("records")]
-    return both[["model", "dataset", "metric", "published", "ours", "difference", "low", "high", "published_ratio",
-                 "ratio", "verdict"]]
+    return both[
+        [
+            "model",
+            "dataset",
+            "metric",
+            "published",
+            "ours",
+            "difference",
+            "low",
+            "high",
+            "published_ratio",
+            "ratio",
+            "verdict",
+        ]
+    ]
 
 
 def _verdict(row: dict) -> str:

@@ -8,15 +8,7 @@ import pandas as pd
 
 from ..results.study import PAPER_DATASETS, TABLE_PROBES, models_in, read_results
 from .intervals import NoInterval, depth_interval
-from .rules import (
-    METRICS,
-    Curve,
-    _curve,
-    effective_depth_cosine,
-    effective_depth_kl,
-    effective_depth_overlap,
-    ratio,
-)
+from .rules import METRICS, Curve, _curve, effective_depth_cosine, effective_depth_kl, effective_depth_overlap, ratio
 
 # The thresholds the papers might have chosen as well; theirs are 0.5 and 0.3.
 THRESHOLDS = {"kl": tuple((np.arange(1, 10) / 10).tolist()), "overlap": tuple((np.arange(1, 8) / 10).tolist())}
@@ -63,8 +55,9 @@ def fractional_depth_overlap(overlap: Curve, threshold: float = 0.3) -> float | 
 FRACTIONAL = {"cosine": fractional_depth_cosine, "kl": fractional_depth_kl, "overlap": fractional_depth_overlap}
 
 
-def depth_by_threshold(folder: str | Path, models: Iterable[str] | None = None,
-                       datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+def depth_by_threshold(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> pd.DataFrame:
     """ED and ratio at KL thresholds 0.1 to 0.9 and overlap thresholds 0.1 to 0.7, a row a model × dataset × threshold.
 
     Columns model, dataset, metric, threshold, ed (Int64), ratio (Float64). Curves that are not finite are left out.
@@ -79,8 +72,9 @@ def depth_by_threshold(folder: str | Path, models: Iterable[str] | None = None,
     return frame.astype({"ed": "Int64", "ratio": "Float64"})
 
 
-def stability_table(folder: str | Path, models: Iterable[str] | None = None,
-                    datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+def stability_table(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> pd.DataFrame:
     """Every effective depth with what it rests on, a row a model × dataset × metric that has a result.
 
     Columns: layers (L), prompts, ed, ratio; low, high (95 % interval, layers) and ratio_low, ratio_high; same and
@@ -93,8 +87,15 @@ def stability_table(folder: str | Path, models: Iterable[str] | None = None,
         _, keys, rule = METRICS[metric]
         curves = [result[key] for key in keys]
         ed, n_layers = rule(*curves), len(curves[0])
-        row = {"model": model, "dataset": dataset, "metric": metric, "layers": n_layers, "ed": ed,
-               "ratio": ratio(ed, n_layers), "fractional": FRACTIONAL[metric](*curves)}
+        row = {
+            "model": model,
+            "dataset": dataset,
+            "metric": metric,
+            "layers": n_layers,
+            "ed": ed,
+            "ratio": ratio(ed, n_layers),
+            "fractional": FRACTIONAL[metric](*curves),
+        }
         row |= _interval_columns(result, metric, n_layers)
         if metric == "cosine":
             row["crossings"] = ", ".join(map(str, cosine_crossings(*curves)))
@@ -104,8 +105,26 @@ def stability_table(folder: str | Path, models: Iterable[str] | None = None,
         rows.append(row)
     whole = ("layers", "prompts", "ed", "low", "high", "thresholds_low", "thresholds_high")
     parts = ("ratio", "ratio_low", "ratio_high", "same", "without", "fractional")
-    columns = ["model", "dataset", "metric", "layers", "prompts", "ed", "low", "high", "ratio", "ratio_low",
-               "ratio_high", "same", "without", "fractional", "thresholds_low", "thresholds_high", "crossings", "note"]
+    columns = [
+        "model",
+        "dataset",
+        "metric",
+        "layers",
+        "prompts",
+        "ed",
+        "low",
+        "high",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "same",
+        "without",
+        "fractional",
+        "thresholds_low",
+        "thresholds_high",
+        "crossings",
+        "note",
+    ]
     frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(whole, "Int64") | dict.fromkeys(parts, "Float64"))
     return frame.fillna({"crossings": "", "note": ""})
 
@@ -120,9 +139,16 @@ def _interval_columns(result: Mapping, metric: str, n_layers: int) -> dict:
         return {"prompts": found.n_prompts, "same": found.same, "without": found.without, "note": note}
     open_ends = [end for end, layer in (("low", found.low), ("high", found.high)) if layer is None]
     note = f"{' and '.join(open_ends)} end open: a curve without an effective depth fits the prompts too"
-    return {"prompts": found.n_prompts, "low": found.low, "high": found.high, "ratio_low": ratio(found.low, n_layers),
-            "ratio_high": ratio(found.high, n_layers), "same": found.same, "without": found.without,
-            "note": note if open_ends else ""}
+    return {
+        "prompts": found.n_prompts,
+        "low": found.low,
+        "high": found.high,
+        "ratio_low": ratio(found.low, n_layers),
+        "ratio_high": ratio(found.high, n_layers),
+        "same": found.same,
+        "without": found.without,
+        "note": note if open_ends else "",
+    }
 
 
 def _finite_results(folder: str | Path, models: Iterable[str] | None, datasets: Iterable[str]):

@@ -110,8 +110,10 @@ def erasure_profile(erasure_effect: Curve, n_answer_tokens: int) -> np.ndarray:
     effects = _map("erasure", erasure_effect)
     n_question = effects.shape[1] - n_answer_tokens - 1
     if n_answer_tokens < 1 or n_question < 1:
-        raise ValueError(f"erasure: no question token precedes the one that predicts the answer ({effects.shape[1]} "
-                         f"tokens, {n_answer_tokens} of them the answer); give a longer question")
+        raise ValueError(
+            f"erasure: no question token precedes the one that predicts the answer ({effects.shape[1]} "
+            f"tokens, {n_answer_tokens} of them the answer); give a longer question"
+        )
     return effects[:-1, :n_question].max(1)
 
 
@@ -158,8 +160,9 @@ def _curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
         raise ValueError(f"{name} must have one value a layer, shape [L]; found shape {list(curve.shape)}")
     bad = np.flatnonzero(~np.isfinite(curve))
     if len(bad):
-        raise ValueError(f"{name} is {curve[bad[0]]} at layer {bad[0]}, so its effective depth is undefined; "
-                         "run the probe again")
+        raise ValueError(
+            f"{name} is {curve[bad[0]]} at layer {bad[0]}, so its effective depth is undefined; run the probe again"
+        )
     return curve
 
 

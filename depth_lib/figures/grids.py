@@ -21,8 +21,12 @@ _DOTS_PER_INCH = 160
 _ASPECT = 1.35  # width : height that a screen and a landscape page show well
 
 
-def cosine_figure(folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None,
-                  columns: int | None = None) -> Figure:
+def cosine_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Cosine similarity of contributions with the residual stream, three bars a layer (`plots.plot_cosine`).
 
     Here and below: one panel a model × dataset found in `folder` (default: all that have this kind, small models
@@ -32,44 +36,72 @@ def cosine_figure(folder: str | Path, models: Iterable[str] | None = None, datas
     return _grid("cosine", folder, models, datasets, columns)
 
 
-def relative_contribution_figure(folder: str | Path, models: Iterable[str] | None = None,
-                                 datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def relative_contribution_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Relative contribution to the residual stream (`plots.plot_relative_contribution`)."""
     return _grid("relative_contribution", folder, models, datasets, columns)
 
 
-def layer_effects_figure(folder: str | Path, models: Iterable[str] | None = None,
-                         datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def layer_effects_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Effect of skipping a layer on later layers (`plots.plot_layer_effects`)."""
     return _grid("layer_effects", folder, models, datasets, columns)
 
 
-def output_change_figure(folder: str | Path, models: Iterable[str] | None = None,
-                         datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def output_change_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Effect of skipping a layer on the output distribution (`plots.plot_output_change`)."""
     return _grid("output_change", folder, models, datasets, columns)
 
 
-def lens_kl_figure(folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None,
-                   columns: int | None = None) -> Figure:
+def lens_kl_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """KL divergence of the logit lens from the output (`plots.plot_lens_kl`)."""
     return _grid("lens_kl", folder, models, datasets, columns)
 
 
-def lens_overlap_figure(folder: str | Path, models: Iterable[str] | None = None,
-                        datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def lens_overlap_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Top-5 overlap of the logit lens with the output (`plots.plot_lens_overlap`)."""
     return _grid("lens_overlap", folder, models, datasets, columns)
 
 
-def residual_erasure_figure(folder: str | Path, models: Iterable[str] | None = None,
-                            datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def residual_erasure_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Residual erasure, layers × tokens (`plots.plot_residual_erasure`)."""
     return _grid("residual_erasure", folder, models, datasets, columns)
 
 
-def integrated_gradients_figure(folder: str | Path, models: Iterable[str] | None = None,
-                                datasets: Iterable[str] | None = None, columns: int | None = None) -> Figure:
+def integrated_gradients_figure(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    columns: int | None = None,
+) -> Figure:
     """Integrated gradients, layers × tokens (`plots.plot_integrated_gradients`)."""
     return _grid("integrated_gradients", folder, models, datasets, columns)
 
@@ -86,8 +118,9 @@ FIGURES = {
 }
 
 
-def save_figures(folder: str | Path, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] | None = None) -> list[Path]:
+def save_figures(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+) -> list[Path]:
     """Write every figure the results allow to `folder/figures/<kind>.pdf` and `.png`; the paths written.
 
     Bars and text are vectors in the PDF, heat maps are images. MissingArtifact if the folder holds no results.
@@ -119,20 +152,23 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return list(contents)
 
 
-def _grid(name: str, folder: str | Path, models: Iterable[str] | None, datasets: Iterable[str] | None,
-          columns: int | None) -> Figure:
+def _grid(
+    name: str, folder: str | Path, models: Iterable[str] | None, datasets: Iterable[str] | None, columns: int | None
+) -> Figure:
     kind = KINDS[name]
     models = models_in(folder) if models is None else list(models)
     datasets = datasets_in(folder) if datasets is None else list(datasets)
     results = read_results(folder, kind.probe, models, datasets)
     if not results:
-        raise MissingArtifact(f"no {kind.probe} artifacts under {folder}; run: make sweep PROBES={kind.probe} "
-                              f"OUT={folder}")
+        raise MissingArtifact(
+            f"no {kind.probe} artifacts under {folder}; run: make sweep PROBES={kind.probe} OUT={folder}"
+        )
     return _panels(kind, results, models, datasets, columns)
 
 
-def _panels(kind: Kind, results: dict[tuple[str, str], dict], models: list[str], datasets: list[str],
-            columns: int | None = None) -> Figure:
+def _panels(
+    kind: Kind, results: dict[tuple[str, str], dict], models: list[str], datasets: list[str], columns: int | None = None
+) -> Figure:
     """One panel a model × dataset, for the datasets on which any model has this kind of result."""
     datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
     size = panel_size(kind, list(results.values()))
@@ -140,8 +176,11 @@ def _panels(kind: Kind, results: dict[tuple[str, str], dict], models: list[str],
     rows, width = math.ceil(len(models) / side_by_side), side_by_side * len(datasets)
     scale = 1.8 if len(models) * len(datasets) == 1 else 1.0
     with plt.rc_context(STYLE):
-        figure = Figure(figsize=(scale * size[0] * width + 0.4, scale * size[1] * rows + 0.7), layout="constrained",
-                        dpi=_DOTS_PER_INCH)
+        figure = Figure(
+            figsize=(scale * size[0] * width + 0.4, scale * size[1] * rows + 0.7),
+            layout="constrained",
+            dpi=_DOTS_PER_INCH,
+        )
         grid = figure.subplots(rows, width, squeeze=False)
         shown = []
         for i, model in enumerate(models):

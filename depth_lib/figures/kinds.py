@@ -16,8 +16,16 @@ from matplotlib.ticker import MaxNLocator
 from ..effective_depth.rules import effective_depth_cosine, effective_depth_kl, effective_depth_overlap
 from .token_labels import label_tokens
 
-STYLE = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 9, "figure.titlesize": 10, "legend.fontsize": 8,
-         "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.linewidth": 0.6}
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 9,
+    "figure.titlesize": 10,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+}
 LAYER = "Layer index $l$"
 PARTS = {"Attention": "tab:blue", "MLP": "tab:orange", "Attention + MLP": "tab:green"}
 PLAIN, MARKED = "tab:blue", "tab:red"
@@ -175,35 +183,74 @@ def _cosine_legend() -> list[Artist]:
 
 
 def _lens_legend() -> list[Artist]:
-    return [Patch(color=MARKED, label="effective depth"),
-            Line2D([], [], color="grey", linestyle="--", label="threshold")]
+    return [
+        Patch(color=MARKED, label="effective depth"),
+        Line2D([], [], color="grey", linestyle="--", label="threshold"),
+    ]
 
 
 _TOKEN_KEY = {"residual_erasure": "erasure_effect", "integrated_gradients": "igrads"}
 
 KINDS = {
     "cosine": Kind(
-        "relative_contribution", "Cosine similarity of contributions with the residual stream", _draw_cosine,
-        "Cosine similarity", legend=_cosine_legend),
+        "relative_contribution",
+        "Cosine similarity of contributions with the residual stream",
+        _draw_cosine,
+        "Cosine similarity",
+        legend=_cosine_legend,
+    ),
     "relative_contribution": Kind(
-        "relative_contribution", "Relative contribution to the residual stream", _draw_contribution,
-        "Mean relative contribution", legend=_contribution_legend),
+        "relative_contribution",
+        "Relative contribution to the residual stream",
+        _draw_contribution,
+        "Mean relative contribution",
+        legend=_contribution_legend,
+    ),
     "layer_effects": Kind(
-        "layer_effects", "Effect of skipping a layer on later layers", _draw_effects, "Layer skipped",
-        xlabel="Effect @ layer", size=(2.3, 2.35), colorbar="Relative change"),
+        "layer_effects",
+        "Effect of skipping a layer on later layers",
+        _draw_effects,
+        "Layer skipped",
+        xlabel="Effect @ layer",
+        size=(2.3, 2.35),
+        colorbar="Relative change",
+    ),
     "output_change": Kind(
-        "layer_effects", "Effect of skipping a layer on the output", _draw_output_change, "Output change norm",
-        xlabel="Layer skipped"),
+        "layer_effects",
+        "Effect of skipping a layer on the output",
+        _draw_output_change,
+        "Output change norm",
+        xlabel="Layer skipped",
+    ),
     "lens_kl": Kind(
-        "logit_lens", "KL divergence of the logit lens from the output", _draw_kl, "KL divergence (nats)",
-        legend=_lens_legend),
+        "logit_lens",
+        "KL divergence of the logit lens from the output",
+        _draw_kl,
+        "KL divergence (nats)",
+        legend=_lens_legend,
+    ),
     "lens_overlap": Kind(
-        "logit_lens", "Top-5 overlap of the logit lens with the output", _draw_overlap, "Overlap",
-        legend=_lens_legend),
+        "logit_lens", "Top-5 overlap of the logit lens with the output", _draw_overlap, "Overlap", legend=_lens_legend
+    ),
     "residual_erasure": Kind(
-        "residual_erasure", "Residual erasure", _draw_erasure, LAYER, xlabel="Token", size=(2.2, 2.6),
-        colorbar="Probability difference norm", over_tokens=True),
+        "residual_erasure",
+        "Residual erasure",
+        _draw_erasure,
+        LAYER,
+        xlabel="Token",
+        size=(2.2, 2.6),
+        colorbar="Probability difference norm",
+        over_tokens=True,
+    ),
     "integrated_gradients": Kind(
-        "integrated_gradients", "Integrated gradients", _draw_igrads, LAYER, xlabel="Token", size=(2.2, 2.6),
-        colorbar="Attribution", shared_scale=False, over_tokens=True),
+        "integrated_gradients",
+        "Integrated gradients",
+        _draw_igrads,
+        LAYER,
+        xlabel="Token",
+        size=(2.2, 2.6),
+        colorbar="Attribution",
+        shared_scale=False,
+        over_tokens=True,
+    ),
 }

@@ -49,7 +49,7 @@ class Named:
 
 
 def read_name(model: str) -> Named:
-    """"DeepSeek-R1-Distill-Qwen-7B" is R1-distill, 7; "Qwen2.5-Math-1.5B" base, 1.5; "toy-8l" base, None."""
+    """ "DeepSeek-R1-Distill-Qwen-7B" is R1-distill, 7; "Qwen2.5-Math-1.5B" base, 1.5; "toy-8l" base, None."""
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", model.lower())
     kind = "R1-distill" if "r1-distill" in model.lower() else "instruct" if "instruct" in model.lower() else "base"
     return Named(kind, float(size[1]) if size else None)
@@ -67,8 +67,10 @@ def paper_figure(name: str, folder: str | Path, models: Iterable[str] | None = N
     models, columns = _as_in_the_paper(models_in(folder) if models is None else list(models))
     results = read_results(folder, kind.probe, models, datasets)
     if lacking := [dataset for dataset in datasets if not any(has == dataset for has, _ in results)]:
-        raise MissingArtifact(f"no {kind.probe} artifacts for {', '.join(lacking)} under {folder}; run: make sweep "
-                              f"DATASETS=\"{' '.join(lacking)}\" PROBES={kind.probe} OUT={folder}")
+        raise MissingArtifact(
+            f"no {kind.probe} artifacts for {', '.join(lacking)} under {folder}; run: make sweep "
+            f'DATASETS="{" ".join(lacking)}" PROBES={kind.probe} OUT={folder}'
+        )
     return _draw(kind, results, models, datasets, columns)
 
 
@@ -102,8 +104,15 @@ def _draw(kind: Kind, results: dict, models: list[str], datasets: tuple[str, ...
     letters = min(6.5, max(4.5, 3.5 * cell))
     height = cell * (0.95 if kind.colorbar else 0.62) * (1.35 if kind.over_tokens else 1)
     left, top, bottom, line = 0.3, 0.3, 0.3 if kind.legend() else 0.05, letters / 72
-    style = STYLE | {"axes.titlesize": letters, "xtick.labelsize": letters - 0.5, "ytick.labelsize": letters - 0.5,
-                     "xtick.major.size": 1.5, "ytick.major.size": 1.5, "xtick.major.pad": 1.5, "ytick.major.pad": 1.5}
+    style = STYLE | {
+        "axes.titlesize": letters,
+        "xtick.labelsize": letters - 0.5,
+        "ytick.labelsize": letters - 0.5,
+        "xtick.major.size": 1.5,
+        "ytick.major.size": 1.5,
+        "xtick.major.pad": 1.5,
+        "ytick.major.pad": 1.5,
+    }
     numbers = (2.4 if kind.colorbar or cell < 1.2 else 4) * line  # room for the longest number beside an axis
     aside = numbers + (0.8 + 4.6 * bool(kind.colorbar and not kind.shared_scale)) * line
     title_lines, below = len(datasets), (4.5 if kind.over_tokens else 2.2) * line
@@ -150,8 +159,9 @@ def _frame(figure: Figure, kind: Kind, datasets: tuple[str, ...]) -> None:
     figure.supylabel(kind.ylabel, x=0.06 / width, fontsize=8)
     handles = kind.legend()
     if handles:
-        figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=7,
-                      borderaxespad=0.1)
+        figure.legend(
+            handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=7, borderaxespad=0.1
+        )
     images = [image for ax in figure.axes for image in ax.get_images()]
     if kind.colorbar and kind.shared_scale and images:
         cax = figure.add_axes((1 - 0.52 / width, 0.25, 0.08 / width, 0.5))

@@ -49,8 +49,19 @@ def intervals_figure(stability: pd.DataFrame) -> Figure:
                 shift = 0.24 * (j - (len(datasets) - 1) / 2) * min(1, 3 / len(datasets))
                 for row in rows.itertuples():
                     _whisker(ax, row, models.index(row.model) + shift)
-        marks = [*_dataset_marks(datasets), Line2D([], [], color=_GREY, marker="o", markerfacecolor="white",
-                                                   linestyle="none", markersize=4, label="no interval")]
+        marks = [
+            *_dataset_marks(datasets),
+            Line2D(
+                [],
+                [],
+                color=_GREY,
+                marker="o",
+                markerfacecolor="white",
+                linestyle="none",
+                markersize=4,
+                label="no interval",
+            ),
+        ]
         _legend(figure, marks)
     return figure
 
@@ -144,8 +155,12 @@ def thresholds_figure(sweep: pd.DataFrame, dataset: str) -> Figure:
 def save_summary_figures(folder: str | Path, stability: pd.DataFrame, sweep: pd.DataFrame) -> list[Path]:
     """Write the figures of this module to `folder/figures/summary/<name>.pdf` and `.png`, of what there is."""
     stem = Path(folder) / "figures" / "summary"
-    figures = {"ratio_intervals": intervals_figure, "ratio_by_size": ratio_by_size_figure,
-               "ratio_by_training": ratio_by_training_figure, "ratio_by_task": ratio_by_task_figure}
+    figures = {
+        "ratio_intervals": intervals_figure,
+        "ratio_by_size": ratio_by_size_figure,
+        "ratio_by_training": ratio_by_training_figure,
+        "ratio_by_task": ratio_by_task_figure,
+    }
     written = []
     for name, draw in figures.items() if len(stability) else ():
         written += save(draw(stability), stem / name)
@@ -189,8 +204,13 @@ def _lines_of_models(rows: pd.DataFrame, title: str, metrics: list[str], axis: C
         marks = []
         for i, model in enumerate(models):
             k = sizes.index(names[model].billions or 0) if len(sizes) > 1 else i
-            look = {"color": OKABE_ITO[k % len(OKABE_ITO)], "marker": SHAPES[k % len(SHAPES)], "markersize": 3.5,
-                    "linewidth": 1, "linestyle": LINES[names[model].type]}
+            look = {
+                "color": OKABE_ITO[k % len(OKABE_ITO)],
+                "marker": SHAPES[k % len(SHAPES)],
+                "markersize": 3.5,
+                "linewidth": 1,
+                "linestyle": LINES[names[model].type],
+            }
             marks.append(Line2D([], [], label=model.replace("$", r"\$"), **look))
             for ax, metric in zip(axes, metrics, strict=True):
                 mine = rows[(rows.model == model) & (rows.metric == metric)].sort_values("x")
@@ -218,8 +238,11 @@ def _datasets_of(frame: pd.DataFrame) -> list[str]:
 
 def _mark(dataset: str) -> tuple[str, str]:
     """Colour and shape of a dataset, the same in every figure."""
-    known = PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS) + sum(
-        map(ord, dataset)) % (len(OKABE_ITO) - len(PAPER_DATASETS))
+    known = (
+        PAPER_DATASETS.index(dataset)
+        if dataset in PAPER_DATASETS
+        else len(PAPER_DATASETS) + sum(map(ord, dataset)) % (len(OKABE_ITO) - len(PAPER_DATASETS))
+    )
     return OKABE_ITO[known], SHAPES[known]
 
 

@@ -9,8 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..results.files import escape_token
 
-_BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>",
-               "<|endoftext|>"}
+_BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
 _LONGEST = 8
 _INCHES_A_LABEL = 0.09  # 7 pt letters
 _INCHES_AROUND = 0.4  # tick labels and space beside the axes

@@ -15,6 +15,15 @@ from .journal import beside
 from .waiting import Patience
 
 __all__ = [
-    "JobFailed", "JobOverdue", "JobUnknown", "NotReady", "Patience", "RemoteError", "RequestRefused", "ResultLost",
-    "ServerUnreachable", "SubmissionUnconfirmed", "beside",
-]  # fmt: skip
+    "JobFailed",
+    "JobOverdue",
+    "JobUnknown",
+    "NotReady",
+    "Patience",
+    "RemoteError",
+    "RequestRefused",
+    "ResultLost",
+    "ServerUnreachable",
+    "SubmissionUnconfirmed",
+    "beside",
+]

@@ -45,8 +45,10 @@ def obtain(request, entry, server, patience, line):
         try:
             result = _result(job_id, server, _patience_with(entry, patience, found), line)
         except KeyboardInterrupt:
-            line.remains(f"interrupted; job {job_id} goes on at {server.host}, and the same call picks it up again "
-                         f"(journal: {entry.path})")  # fmt: skip
+            line.remains(
+                f"interrupted; job {job_id} goes on at {server.host}, and the same call picks it up again "
+                f"(journal: {entry.path})"
+            )
             raise
         except JobFailed as error:
             entry.ended(job_id, "failed", error.server_text)
@@ -69,8 +71,9 @@ def _submit(request, entry, server, patience, line):
     if len(blob) > _LARGEST:
         raise NotReady(
             f"the request has {len(blob) / 1e6:.0f} MB: a tensor made here travels with every job; make it inside the "
-            "probe, or send fewer prompts at once (DEPTH_LIB_PROMPTS_PER_JOB)", server.host,
-        )  # fmt: skip
+            "probe, or send fewer prompts at once (DEPTH_LIB_PROMPTS_PER_JOB)",
+            server.host,
+        )
     line.show(f"submitting {len(blob) / 1000:.0f} kB to {server.host}")
     entry.note("submitting", job_id=None, said=None)
     try:
@@ -96,8 +99,10 @@ def _result(job_id, server, patience, line):
             if attempt == 3:
                 raise ResultLost(
                     f"the job has completed, but its result could not be fetched ({error}); run again to compute it "
-                    "anew", server.host, job_id,
-                ) from error  # fmt: skip
+                    "anew",
+                    server.host,
+                    job_id,
+                ) from error
             time.sleep(next(pauses))
 
 

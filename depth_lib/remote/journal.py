@@ -88,6 +88,7 @@ class Entry:
     @contextlib.contextmanager
     def alone(self, line):
         """A block in which no other process decides about the job, begun with what the disk says of it by now."""
+
         def say(who):
             line.show(f"waiting for {who}, which is submitting the same job")
 
@@ -103,8 +104,9 @@ class Entry:
             return False
         except (OSError, ValueError, TypeError) as error:
             kept = move_aside(self.path, "unreadable")
-            warnings.warn(f"{self.path} could not be read ({error}); kept as {kept.name}, submitting anew",
-                          stacklevel=2)
+            warnings.warn(
+                f"{self.path} could not be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2
+            )
             return False
         vars(self).update(asdict(stored) | {"artifact": self.artifact, "part": self.part})  # the folder may have moved
         return True
@@ -174,8 +176,9 @@ class Entry:
             raise NotReady(
                 f"the job's journal {self.path} cannot be written ({error.strerror or error}); free the disk, or set "
                 "XDG_CACHE_HOME to a folder that can be written",
-                self.host, self.job_id,
-            ) from error  # fmt: skip
+                self.host,
+                self.job_id,
+            ) from error
 
 
 def _forget_old():

@@ -23,8 +23,9 @@ def model_key(llm, host):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise NotReady(
             f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({reason}); load it by "
-            "its Hub id (owner/name) with a network, or run with remote=False", host,
-        ) from error  # fmt: skip
+            "its Hub id (owner/name) with a network, or run with remote=False",
+            host,
+        ) from error
 
 
 def preflight(server, key, patience, line):
@@ -50,14 +51,18 @@ def _check_model(server, key, status):
     if ours:
         raise NotReady(
             f"{name} is on the server, but not running ({', '.join(sorted(map(str, states)))}); run again in some "
-            "minutes", server.host, server_text=json.dumps(ours),
-        )  # fmt: skip
+            "minutes",
+            server.host,
+            server_text=json.dumps(ours),
+        )
     running = sorted({d.get("repo_id") for d in deployments if d.get("application_state") == "RUNNING"} - {None})
     near = difflib.get_close_matches(name, running, n=3, cutoff=0.3) or running[:8]
     raise NotReady(
         f"{name} is not hosted there; running are {', '.join(near) or 'no models at all'}: choose one of them, or ask "
-        "for it (nnsight.status() lists all)", server.host, server_text=json.dumps(deployments),
-    )  # fmt: skip
+        "for it (nnsight.status() lists all)",
+        server.host,
+        server_text=json.dumps(deployments),
+    )
 
 
 def _is(deployment, key, wanted):
@@ -83,12 +88,14 @@ def _check_versions(server, environment):
         if package == "nnsight":
             raise NotReady(
                 f"the server runs nnsight {theirs[package]}, this client {here}, and requests differ between them; "
-                f"pip install nnsight=={theirs[package]}", server.host,
-            )  # fmt: skip
+                f"pip install nnsight=={theirs[package]}",
+                server.host,
+            )
         warnings.warn(
             f"{server.host} runs {package} {theirs[package]}, this client {here}: its numbers may differ slightly from "
-            "a local run's", stacklevel=2,
-        )  # fmt: skip
+            "a local run's",
+            stacklevel=2,
+        )
 
 
 def _object(answer):

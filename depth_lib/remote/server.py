@@ -63,8 +63,9 @@ class Server:
         if not self._key and self.host == configured.rstrip("/"):
             raise NotReady(
                 "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable "
-                "(or Colab secret) NDIF_API_KEY, never into the notebook", self.host,
-            )  # fmt: skip
+                "(or Colab secret) NDIF_API_KEY, never into the notebook",
+                self.host,
+            )
 
     def submit(self, model_key, env, blob):
         """Send a compressed payload; the first status, with the job's id.
@@ -72,11 +73,19 @@ class Server:
         Raises Unsteady (nothing was taken), RequestRefused or SubmissionUnconfirmed.
         """
         envelope = RequestModel(model_key=model_key, compress=True, env=env).metadata()
-        headers = {"ndif-timestamp": repr(time.time()), "nnsight-version": version("nnsight"),
-                   "python-version": sys.version}  # fmt: skip
+        headers = {
+            "ndif-timestamp": repr(time.time()),
+            "nnsight-version": version("nnsight"),
+            "python-version": sys.version,
+        }
         try:
-            answer = self._ask("POST", "/request", data={"data": envelope}, headers=headers,
-                               files={"blob": ("request", blob, "application/octet-stream")})  # fmt: skip
+            answer = self._ask(
+                "POST",
+                "/request",
+                data={"data": envelope},
+                headers=headers,
+                files={"blob": ("request", blob, "application/octet-stream")},
+            )
             if answer.status_code < 500:
                 return self._status(answer)
             problem, text = f"HTTP {answer.status_code}", self._text(answer)
@@ -86,8 +95,10 @@ class Server:
             problem, text = _reason(error), None
         raise SubmissionUnconfirmed(
             f"the job was sent, but the server did not say that it took it ({problem}); it may be running, under an id "
-            "nobody knows: run again to submit another one", self.host, server_text=text,
-        )  # fmt: skip
+            "nobody knows: run again to submit another one",
+            self.host,
+            server_text=text,
+        )
 
     def poll(self, job_id):
         """The job's newest status; None if the server has none. Raises Unsteady or RequestRefused."""
@@ -137,8 +148,9 @@ class Server:
             advice = "check NDIF_API_KEY" if answer.status_code in (401, 403) else "change what it says, then run again"
             raise RequestRefused(
                 f"the server refused the request (HTTP {answer.status_code}: {self._text(answer)}); {advice}",
-                self.host, server_text=self._text(answer),
-            )  # fmt: skip
+                self.host,
+                server_text=self._text(answer),
+            )
         return answer
 
     def _status(self, answer, job_id=None):

@@ -21,8 +21,20 @@ import torch
 from .errors import NotReady
 
 # What a function may use by name: the server imports these and refuses others.
-ON_SERVER = {"builtins", "torch", "numpy", "math", "einops", "collections", "typing", "operator", "pandas", "enum",
-             "time", "nnsight"}  # fmt: skip
+ON_SERVER = {
+    "builtins",
+    "torch",
+    "numpy",
+    "math",
+    "einops",
+    "collections",
+    "typing",
+    "operator",
+    "pandas",
+    "enum",
+    "time",
+    "nnsight",
+}
 
 
 def travelling(function, copies=None):
@@ -56,8 +68,10 @@ def fingerprint(copies):
 
 def _held(copy):
     """The plain values that a function finds in its defaults, its closure and its module, as JSON."""
-    closure = {f"{name} (closed over)": cell.cell_contents
-               for name, cell in zip(copy.__code__.co_freevars, copy.__closure__ or (), strict=True)}  # fmt: skip
+    closure = {
+        f"{name} (closed over)": cell.cell_contents
+        for name, cell in zip(copy.__code__.co_freevars, copy.__closure__ or (), strict=True)
+    }
     held = copy.__globals__ | closure | {"defaults": copy.__defaults__, "kwdefaults": copy.__kwdefaults__}
     plain = (type(None), bool, int, float, str, list, tuple, dict, torch.Tensor)
     held = {name: value for name, value in held.items() if isinstance(value, plain) and not name.startswith("__")}

@@ -53,8 +53,10 @@ def patiently(ask, patience, line, host):
             if time.monotonic() - start + pause > patience.silence:
                 raise ServerUnreachable(
                     f"the server could not be reached for {time.monotonic() - start:.0f} s ({error}); check the host "
-                    "and the network, then run again", host, server_text=str(error),
-                ) from error  # fmt: skip
+                    "and the network, then run again",
+                    host,
+                    server_text=str(error),
+                ) from error
             line.show(f"{host} cannot be reached ({error}), trying again")
         time.sleep(pause)
 
@@ -83,15 +85,20 @@ def completed(server, job_id, patience, line):
         elif now - known > patience.unknown:
             raise JobUnknown(
                 f"the server has had no status of the job for {now - known:.0f} s: it was lost, or has expired; "
-                "run again to submit it anew", server.host, job_id,
-            )  # fmt: skip
+                "run again to submit it anew",
+                server.host,
+                job_id,
+            )
         pause = next(pauses)
         if now - start + pause > patience.deadline:
             state = "unknown to the server" if status is None else status.status.value
             raise JobOverdue(
                 f"the job is {state} after {now - start:.0f} s; run again to go on waiting for it (DEPTH_LIB_DEADLINE "
-                "sets the hours)", server.host, job_id, status and status.description,
-            )  # fmt: skip
+                "sets the hours)",
+                server.host,
+                job_id,
+                status and status.description,
+            )
         time.sleep(pause)
 
 
@@ -99,5 +106,8 @@ def failure(status, host):
     """The JobFailed of an ERROR status."""
     return JobFailed(
         f"the server reports: {last_line(status.description)}; correct that, then run again "
-        "(its whole text is in .server_text)", host, status.id, status.description,
-    )  # fmt: skip
+        "(its whole text is in .server_text)",
+        host,
+        status.id,
+        status.description,
+    )

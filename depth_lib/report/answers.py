@@ -29,14 +29,19 @@ class Answers:
     beside: pd.DataFrame
 
 
-def read_answers(folder: str | Path, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] = PAPER_DATASETS) -> Answers:
+def read_answers(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> Answers:
     """Every table from the results under a folder; MissingArtifact if it holds nothing."""
     models, datasets = models_in(folder) if models is None else list(models), list(datasets)
     stability = stability_table(folder, models, datasets)
-    return Answers(effective_depth_table(folder, models, datasets), stability,
-                   depth_by_threshold(folder, models, datasets), five_probes_table(folder, models, datasets),
-                   beside_the_paper(stability))
+    return Answers(
+        effective_depth_table(folder, models, datasets),
+        stability,
+        depth_by_threshold(folder, models, datasets),
+        five_probes_table(folder, models, datasets),
+        beside_the_paper(stability),
+    )
 
 
 def write_answers(answers: Answers, folder: str | Path) -> list[Path]:
@@ -48,8 +53,12 @@ def write_answers(answers: Answers, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     paths = write_table(answers.table, folder)
     book = workbook(answers.table)
-    frames = {"intervals": answers.stability, "thresholds": answers.thresholds, "five_probes": answers.five_probes,
-              "beside_the_paper": answers.beside}
+    frames = {
+        "intervals": answers.stability,
+        "thresholds": answers.thresholds,
+        "five_probes": answers.five_probes,
+        "beside_the_paper": answers.beside,
+    }
     contents = {}
     for name, frame in frames.items():
         if len(frame):

@@ -29,30 +29,31 @@ from .provenance_table import provenance_table
 _STYLE = Path(__file__).parent / "report.css"
 _SUMMARIES = {
     "ratio_intervals": "Ratio of effective depth with its interval. Arrow: a curve without an effective depth fits the "
-                       "prompts too. Hollow: no interval.",
+    "prompts too. Hollow: no interval.",
     "ratio_by_size": "Model size: does a larger model use a larger share of its depth?",
     "ratio_by_training": "Training: base, instruct and R1-distilled models. Grey lines join models of one size.",
     "ratio_by_task": "Task: from easy to hard, a line a model.",
 }
 _TEXTS = {
     "depth": "ED, the layer counted from 0, and the ratio (ED + 1) / L of the model's L blocks. Below: the 95 % "
-             "interval over prompts, and the share of bootstrap draws with this same ED. A dash: no result, or no "
-             "layer that satisfies the rule.",
+    "interval over prompts, and the share of bootstrap draws with this same ED. A dash: no result, or no "
+    "layer that satisfies the rule.",
     "stability": "Between layers: where straight lines between layers cross the threshold. Over thresholds: the lowest "
-                 "and highest ED at KL thresholds from 0.1 to 0.9 and overlap thresholds from 0.1 to 0.7. Crossings: "
-                 "every turn of the cosine from below zero; the last is the ED.",
+    "and highest ED at KL thresholds from 0.1 to 0.9 and overlap thresholds from 0.1 to 0.7. Crossings: "
+    "every turn of the cosine from below zero; the last is the ED.",
     "probes": "Besides the paper's three metrics: the last skipped layer that changes a later layer by over half the "
-              "most seen (future); the last layer at which erasing a question token moves the answer by over half the "
-              "most seen (erasure); the layer at which half of all attribution is reached (gradients). ED, ratio and, "
-              "for these, the centre of mass in layers.",
+    "most seen (future); the last layer at which erasing a question token moves the answer by over half the "
+    "most seen (erasure); the layer at which half of all attribution is reached (gradients). ED, ratio and, "
+    "for these, the centre of mass in layers.",
     "coverage": "Share of intervals that held the true ED in simulation: mean over made-up populations of prompts and, "
-                "in brackets, the lowest of them; {} repeats each; 0.95 is claimed. Measured by: {}. Method: "
-                "depth_lib/effective_depth/intervals.py.",
+    "in brackets, the lowest of them; {} repeats each; 0.95 is claimed. Measured by: {}. Method: "
+    "depth_lib/effective_depth/intervals.py.",
 }
 
 
-def write_report(folder: str | Path, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] = PAPER_DATASETS) -> Path:
+def write_report(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> Path:
     """Write `folder/report.html` from the results under a folder and the figures in it, drawn if they are older.
 
     MissingArtifact if the folder holds no results.
@@ -74,8 +75,10 @@ def draw_figures(folder: str | Path, answers: Answers, models: list[str], datase
     """
     beside = _paper_figures_beside(folder, models) if len(models) > 4 else None
     try:
-        written = [*save_figures(folder, models, datasets),
-                   *save_summary_figures(folder, answers.stability, answers.thresholds)]
+        written = [
+            *save_figures(folder, models, datasets),
+            *save_summary_figures(folder, answers.stability, answers.thresholds),
+        ]
     finally:
         said = beside.communicate() if beside else None
     if said is None:
@@ -88,46 +91,75 @@ def draw_figures(folder: str | Path, answers: Answers, models: list[str], datase
 def _paper_figures_beside(folder: str | Path, models: list[str]) -> subprocess.Popen:
     package = str(Path(__file__).resolve().parent.parent.parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen([sys.executable, "-W", "ignore", "-m", "depth_lib.figures.paper", str(folder), *models],
-                            env=os.environ | {"PYTHONPATH": path}, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "depth_lib.figures.paper", str(folder), *models],
+        env=os.environ | {"PYTHONPATH": path},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def _are_older(figures: Path, results: Iterable[Path]) -> bool:
     newest = max(path.stat().st_mtime for path in results)
-    return any(min((path.stat().st_mtime for path in place.glob("*.png")), default=0) < newest
-               for place in (figures, figures / "summary"))
+    return any(
+        min((path.stat().st_mtime for path in place.glob("*.png")), default=0) < newest
+        for place in (figures, figures / "summary")
+    )
 
 
 def _page(folder: Path, answers: Answers, provenance: pd.DataFrame) -> str:
     figures = folder / "figures"
     models, datasets = list(answers.table.index), list(answers.table.columns.unique("dataset"))
-    thresholds = "".join(_figure(figures / "summary" / f"thresholds_{dataset}.png",
-                                 f"ED ratio over thresholds, {dataset}; dotted: the papers' threshold.")
-                         for dataset in datasets)
+    thresholds = "".join(
+        _figure(
+            figures / "summary" / f"thresholds_{dataset}.png",
+            f"ED ratio over thresholds, {dataset}; dotted: the papers' threshold.",
+        )
+        for dataset in datasets
+    )
     measured = measured_coverage()
     summaries = {name: _figure(figures / "summary" / f"{name}.png", caption) for name, caption in _SUMMARIES.items()}
     sections = [
-        ("Effective depth", _TEXTS["depth"],
-         depths_html(answers.stability, models, datasets) + summaries.pop("ratio_intervals")),
+        (
+            "Effective depth",
+            _TEXTS["depth"],
+            depths_html(answers.stability, models, datasets) + summaries.pop("ratio_intervals"),
+        ),
         ("How stable is this?", _TEXTS["stability"], thresholds + stability_html(answers.stability)),
         ("Three questions", "", "".join(summaries.values())),
         ("All five probes", _TEXTS["probes"], five_probes_html(answers.five_probes)),
         ("Beside the paper", "Published values: Hu et al. 2025, Table 1.", beside_html(answers.beside)),
-        ("The paper's figures", "", "".join(_figure(figures / "paper" / f"{name}.png", KINDS[kind].title)
-                                            for name, (kind, _) in PAPER_FIGURES.items())),
+        (
+            "The paper's figures",
+            "",
+            "".join(
+                _figure(figures / "paper" / f"{name}.png", KINDS[kind].title)
+                for name, (kind, _) in PAPER_FIGURES.items()
+            ),
+        ),
         ("All datasets", "", "".join(_figure(figures / f"{name}.png", KINDS[name].title) for name in FIGURES)),
-        ("How honest are the intervals?", _TEXTS["coverage"].format(int(measured.repeats.min()), COMMAND),
-         coverage_html(measured)),
+        (
+            "How honest are the intervals?",
+            _TEXTS["coverage"].format(int(measured.repeats.min()), COMMAND),
+            coverage_html(measured),
+        ),
         ("Where from", "", rows_html(provenance)),
     ]
-    body = "".join(f"<section><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{content}</section>"
-                   for title, text, content in sections if content)
-    head = (f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>Effective depth: {html.escape(folder.name)}</title><style>{_STYLE.read_text()}</style>")
-    top = (f"<h1>Effective depth of {len(models)} model{'s' * (len(models) != 1)} on {html.escape(', '.join(datasets))}"
-           "</h1><p>How much of its depth does a language model use? Rules of Hu, Zhou, Zhang 2025 (arXiv 2512.14064), "
-           "curves of Csordás, Manning, Potts 2025 (arXiv 2505.13898), computed by depth_lib.</p>")
+    body = "".join(
+        f"<section><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{content}</section>"
+        for title, text, content in sections
+        if content
+    )
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Effective depth: {html.escape(folder.name)}</title><style>{_STYLE.read_text()}</style>"
+    )
+    top = (
+        f"<h1>Effective depth of {len(models)} model{'s' * (len(models) != 1)} on {html.escape(', '.join(datasets))}"
+        "</h1><p>How much of its depth does a language model use? Rules of Hu, Zhou, Zhang 2025 (arXiv 2512.14064), "
+        "curves of Csordás, Manning, Potts 2025 (arXiv 2505.13898), computed by depth_lib.</p>"
+    )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{top}{body}</body></html>\n'
 
 
@@ -137,8 +169,10 @@ def _figure(path: Path, caption: str) -> str:
         return ""
     image = base64.b64encode(path.read_bytes()).decode()
     name, caption = f"{path.parent.name}-{path.stem}", html.escape(caption)
-    return (f'<figure><input type="checkbox" id="{name}"><label for="{name}"><img alt="{caption}" '
-            f'src="data:image/png;base64,{image}"></label><figcaption>{caption}</figcaption></figure>')
+    return (
+        f'<figure><input type="checkbox" id="{name}"><label for="{name}"><img alt="{caption}" '
+        f'src="data:image/png;base64,{image}"></label><figcaption>{caption}</figcaption></figure>'
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -17,8 +17,13 @@ def depths_html(stability: pd.DataFrame, models: list[str], datasets: list[str])
     tables = []
     for metric in METRICS:
         ratios = stability.ratio[stability.metric == metric].dropna()
-        body = [[f"<th>{_name(model)}</th>", *(_depth_cell(rows_of.get((model, dataset, metric)), ratios)
-                                               for dataset in datasets)] for model in models]
+        body = [
+            [
+                f"<th>{_name(model)}</th>",
+                *(_depth_cell(rows_of.get((model, dataset, metric)), ratios) for dataset in datasets),
+            ]
+            for model in models
+        ]
         tables.append(f"<h3>{metric}</h3>" + _table(["Model", *datasets], body))
     return "".join(tables)
 
@@ -32,8 +37,10 @@ def _depth_cell(row, ratios: pd.Series) -> str:
     low, span = float(ratios.min()), float(ratios.max() - ratios.min())
     place = (row.ratio - low) / span if span else 0.5
     red, green, blue, _ = matplotlib.colormaps["RdYlGn"](0.1 + 0.8 * place, bytes=True)
-    return (f'<td{note} style="background:rgb({red},{green},{blue},.55)"><b>{row.ed}</b> ({row.ratio:.2f})'
-            f"{_interval(row)}</td>")
+    return (
+        f'<td{note} style="background:rgb({red},{green},{blue},.55)"><b>{row.ed}</b> ({row.ratio:.2f})'
+        f"{_interval(row)}</td>"
+    )
 
 
 def _interval(row) -> str:
@@ -46,10 +53,17 @@ def _interval(row) -> str:
 
 def stability_html(stability: pd.DataFrame) -> str:
     """A row a model × dataset × metric: what its depth rests on."""
-    body = [[f"<th>{_name(row.model)} <small>{html.escape(row.dataset)}</small></th>", f"<td>{row.metric}</td>",
-             f"<td>{_whole(row.ed)}</td>", f"<td>{_decimal(row.fractional)}</td>",
-             f"<td>{MISSING if row.metric == 'cosine' else _span(row.thresholds_low, row.thresholds_high)}</td>",
-             f"<td>{html.escape(row.crossings) or MISSING}</td>"] for row in stability.itertuples()]
+    body = [
+        [
+            f"<th>{_name(row.model)} <small>{html.escape(row.dataset)}</small></th>",
+            f"<td>{row.metric}</td>",
+            f"<td>{_whole(row.ed)}</td>",
+            f"<td>{_decimal(row.fractional)}</td>",
+            f"<td>{MISSING if row.metric == 'cosine' else _span(row.thresholds_low, row.thresholds_high)}</td>",
+            f"<td>{html.escape(row.crossings) or MISSING}</td>",
+        ]
+        for row in stability.itertuples()
+    ]
     table = _table(["Model, dataset", "Metric", "ED", "Between layers", "Over thresholds", "Crossings"], body)
     return f"<details><summary>Every value ({len(stability)})</summary>{table}</details>" if body else ""
 
@@ -58,8 +72,13 @@ def five_probes_html(depths: pd.DataFrame) -> str:
     """A row a model × dataset, a column a probe's metric: ED, ratio, depth score."""
     rows_of = {(row.model, row.dataset, row.metric): row for row in depths.itertuples()}
     runs = list(dict.fromkeys((model, dataset) for model, dataset, _ in rows_of))
-    body = [[f"<th>{_name(model)} <small>{html.escape(dataset)}</small></th>",
-             *(_probe_cell(rows_of.get((model, dataset, metric))) for metric in DEPTHS)] for model, dataset in runs]
+    body = [
+        [
+            f"<th>{_name(model)} <small>{html.escape(dataset)}</small></th>",
+            *(_probe_cell(rows_of.get((model, dataset, metric))) for metric in DEPTHS),
+        ]
+        for model, dataset in runs
+    ]
     header = ["Model, dataset", *(metric.replace("igrads", "gradients") for metric in DEPTHS)]
     return _table(header, body) if body else ""
 
@@ -75,10 +94,18 @@ def beside_html(beside: pd.DataFrame) -> str:
     """Published and own values with a coloured verdict, and a count of the verdicts."""
     if beside.empty:
         return "<p>None of these models and datasets is in the paper.</p>"
-    body = [[f"<th>{_name(row.model)} <small>{html.escape(row.dataset)}</small></th>", f"<td>{row.metric}</td>",
-             f"<td>{row.published}</td>", f"<td>{_whole(row.ours)}</td>", f"<td>{_signed(row.difference)}</td>",
-             f"<td>{_span(row.low, row.high)}</td>",
-             f'<td style="background:#{VERDICTS[row.verdict]}">{row.verdict}</td>'] for row in beside.itertuples()]
+    body = [
+        [
+            f"<th>{_name(row.model)} <small>{html.escape(row.dataset)}</small></th>",
+            f"<td>{row.metric}</td>",
+            f"<td>{row.published}</td>",
+            f"<td>{_whole(row.ours)}</td>",
+            f"<td>{_signed(row.difference)}</td>",
+            f"<td>{_span(row.low, row.high)}</td>",
+            f'<td style="background:#{VERDICTS[row.verdict]}">{row.verdict}</td>',
+        ]
+        for row in beside.itertuples()
+    ]
     counts = ", ".join(f"{verdict}: {count}" for verdict, count in beside.verdict.value_counts().items())
     table = _table(["Model, dataset", "Metric", "Paper", "Ours", "±", "Interval", "Verdict"], body)
     return f"<p>{counts}</p><details open><summary>Every value ({len(beside)})</summary>{table}</details>"
@@ -96,15 +123,20 @@ def coverage_html(measured: pd.DataFrame) -> str:
 
 def rows_html(frame: pd.DataFrame) -> str:
     """A frame of two text columns."""
-    body = [[f"<th>{_name(str(first))}</th>", f'<td class="text">{html.escape(str(second))}</td>']
-            for first, second in frame.itertuples(index=False)]
+    body = [
+        [f"<th>{_name(str(first))}</th>", f'<td class="text">{html.escape(str(second))}</td>']
+        for first, second in frame.itertuples(index=False)
+    ]
     return _table([str(column) for column in frame.columns], body)
 
 
 def _table(header: list[str], body: list[list[str]]) -> str:
     top = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    return (f"<table><thead><tr>{top}</tr></thead><tbody>"
-            + "".join(f"<tr>{''.join(cells)}</tr>" for cells in body) + "</tbody></table>")
+    return (
+        f"<table><thead><tr>{top}</tr></thead><tbody>"
+        + "".join(f"<tr>{''.join(cells)}</tr>" for cells in body)
+        + "</tbody></table>"
+    )
 
 
 def _name(model: str) -> str:

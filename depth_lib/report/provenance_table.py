@@ -9,8 +9,9 @@ from ..results.schemas import ARTIFACTS
 from ..results.study import PAPER_DATASETS, models_in, read_results
 
 
-def provenance_table(folder: str | Path, models: Iterable[str] | None = None,
-                     datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+def provenance_table(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> pd.DataFrame:
     """Columns "Run" (model, dataset) and "Made from": model id and revision, dtype, prompts, where, when, versions.
 
     One row for all probes of a run that were made alike; probes that were not are named. Files without `meta` say so.
@@ -37,7 +38,14 @@ def _made_from(meta: dict) -> str:
     prompts = f"{meta.get('n_prompts', meta.get('n_examples', '?'))} prompts"
     details = ", ".join(str(meta[key]) for key in ("source", "prompts_hash") if meta.get(key))
     versions = " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items())
-    parts = [model, meta.get("dtype"), meta.get("quantization"), f"{prompts} ({details})" if details else prompts,
-             f"seed {meta['seed']}" if meta.get("seed") is not None else None, meta.get("where"),
-             str(meta.get("date", ""))[:10], versions]
+    parts = [
+        model,
+        meta.get("dtype"),
+        meta.get("quantization"),
+        f"{prompts} ({details})" if details else prompts,
+        f"seed {meta['seed']}" if meta.get("seed") is not None else None,
+        meta.get("where"),
+        str(meta.get("date", ""))[:10],
+        versions,
+    ]
     return "; ".join(str(part) for part in parts if part)

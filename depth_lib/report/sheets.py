@@ -11,21 +11,47 @@ from .spreadsheet import GREEN, MISSING, RED, YELLOW
 
 # name: title of the sheet, and what its rows say.
 SHEETS = {
-    "intervals": ("Intervals", "Effective depth with its 95 % bootstrap interval over prompts (low, high: layers that "
-                  "the prompts do not rule out), the share of draws with the same depth and with none, and what it "
-                  "rests on: the depth between layers, over all thresholds, every crossing of the cosine."),
-    "thresholds": ("Thresholds", "Effective depth at other thresholds than the papers' (kl 0.5 of the maximum, "
-                   "overlap 0.3)."),
-    "five_probes": ("Five Probes", "Effective depth by the paper's three metrics and by future effects, residual "
-                    "erasure and integrated gradients; score is the centre of mass of an effect, in layers."),
-    "beside_the_paper": ("Beside The Paper", "Published effective depth (Hu et al. 2025, arXiv 2512.14064, Table 1), "
-                         "and ours; within the interval: the published layer is one that our prompts do not rule out."),
+    "intervals": (
+        "Intervals",
+        "Effective depth with its 95 % bootstrap interval over prompts (low, high: layers that "
+        "the prompts do not rule out), the share of draws with the same depth and with none, and what it "
+        "rests on: the depth between layers, over all thresholds, every crossing of the cosine.",
+    ),
+    "thresholds": (
+        "Thresholds",
+        "Effective depth at other thresholds than the papers' (kl 0.5 of the maximum, overlap 0.3).",
+    ),
+    "five_probes": (
+        "Five Probes",
+        "Effective depth by the paper's three metrics and by future effects, residual "
+        "erasure and integrated gradients; score is the centre of mass of an effect, in layers.",
+    ),
+    "beside_the_paper": (
+        "Beside The Paper",
+        "Published effective depth (Hu et al. 2025, arXiv 2512.14064, Table 1), "
+        "and ours; within the interval: the published layer is one that our prompts do not rule out.",
+    ),
 }
-VERDICTS = {"same": "63BE7B", "within the interval": "C6E0B4", "differs": "F8CBAD", "differs, no interval": "FCE4D6",
-            "no effective depth": "D9D9D9", "other depth": "D9D9D9"}
+VERDICTS = {
+    "same": "63BE7B",
+    "within the interval": "C6E0B4",
+    "differs": "F8CBAD",
+    "differs, no interval": "FCE4D6",
+    "no effective depth": "D9D9D9",
+    "other depth": "D9D9D9",
+}
 _THIN, _SHADE = Side(style="thin", color="999999"), PatternFill("solid", fgColor="EEEEEE")
-_TWO_DECIMALS = ("ratio", "ratio_low", "ratio_high", "published_ratio", "same", "without", "fractional", "score",
-                 "threshold")
+_TWO_DECIMALS = (
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "published_ratio",
+    "same",
+    "without",
+    "fractional",
+    "score",
+    "threshold",
+)
 _HEADER = 3
 
 
@@ -86,6 +112,13 @@ def _width(values: pd.Series, column: str) -> float:
 
 def _colour(sheet: Worksheet, i: int, n_rows: int) -> None:
     letter = get_column_letter(i)
-    rule = ColorScaleRule(start_type="min", start_color=RED, mid_type="percentile", mid_value=50, mid_color=YELLOW,
-                          end_type="max", end_color=GREEN)
+    rule = ColorScaleRule(
+        start_type="min",
+        start_color=RED,
+        mid_type="percentile",
+        mid_value=50,
+        mid_color=YELLOW,
+        end_type="max",
+        end_color=GREEN,
+    )
     sheet.conditional_formatting.add(f"{letter}{_HEADER + 1}:{letter}{_HEADER + n_rows}", rule)

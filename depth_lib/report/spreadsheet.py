@@ -19,22 +19,38 @@ _WRAP = Alignment(wrap_text=True, vertical="top")
 _THIN, _SHADE = Side(style="thin", color="999999"), PatternFill("solid", fgColor="EEEEEE")
 
 _DESCRIPTION = (
-    ("cosine", "Where the model turns from removing features to adding them.",
-     "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
-     "relative_contribution.pt: cosine similarity of what attention, MLP and block add to the residual stream with the "
-     "residual stream, mean over all tokens of all prompts."),
-    ("kl", "Where the logit lens comes near the model's answer.",
-     "The first l in 0..L-2 with res_kl_divs[l] < 0.5 · max(res_kl_divs).",
-     "logitlens_{n}exps.pt: KL(lens ‖ output) at the input of block l, in nats, mean over tokens."),
-    ("overlap", "Where the logit lens already ranks the answer's top tokens high.",
-     "The first l in 0..L-2 with res_overlaps[l] > 0.3.",
-     "logitlens_{n}exps.pt: share of the output's five likeliest tokens among the lens's five, at the input of block "
-     "l, mean over tokens."),
-    ("ED", "Effective depth: the layer l, counted from 0, that the rule finds.",
-     f"No such layer, or no result: {MISSING}", "The three rules above."),
-    ("RATIO", "The effective depth as a share of the model's depth.",
-     "(ED + 1) / L, rounded to two decimals. Colours: red low, yellow middle, green high, one scale a metric.",
-     "L is the number of blocks."),
+    (
+        "cosine",
+        "Where the model turns from removing features to adding them.",
+        "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
+        "relative_contribution.pt: cosine similarity of what attention, MLP and block add to the residual stream with "
+        "the residual stream, mean over all tokens of all prompts.",
+    ),
+    (
+        "kl",
+        "Where the logit lens comes near the model's answer.",
+        "The first l in 0..L-2 with res_kl_divs[l] < 0.5 · max(res_kl_divs).",
+        "logitlens_{n}exps.pt: KL(lens ‖ output) at the input of block l, in nats, mean over tokens.",
+    ),
+    (
+        "overlap",
+        "Where the logit lens already ranks the answer's top tokens high.",
+        "The first l in 0..L-2 with res_overlaps[l] > 0.3.",
+        "logitlens_{n}exps.pt: share of the output's five likeliest tokens among the lens's five, at the input of "
+        "block l, mean over tokens.",
+    ),
+    (
+        "ED",
+        "Effective depth: the layer l, counted from 0, that the rule finds.",
+        f"No such layer, or no result: {MISSING}",
+        "The three rules above.",
+    ),
+    (
+        "RATIO",
+        "The effective depth as a share of the model's depth.",
+        "(ED + 1) / L, rounded to two decimals. Colours: red low, yellow middle, green high, one scale a metric.",
+        "L is the number of blocks.",
+    ),
 )
 _SOURCES = (
     "Rules, thresholds and layout: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "
@@ -59,8 +75,9 @@ def workbook(table: pd.DataFrame) -> Workbook:
 def _write_results(sheet: Worksheet, table: pd.DataFrame) -> None:
     sheet.title = "Effective Depth Results"
     _write_headers(sheet, table.columns)
-    for row, (model, values) in enumerate(zip(table.index, table.itertuples(index=False), strict=True),
-                                          start=_HEADER_ROWS + 1):
+    for row, (model, values) in enumerate(
+        zip(table.index, table.itertuples(index=False), strict=True), start=_HEADER_ROWS + 1
+    ):
         sheet.cell(row, 1, model)
         for i, (column, value) in enumerate(zip(table.columns, values, strict=True), start=2):
             is_ratio = column[-1] == "RATIO"
@@ -97,11 +114,21 @@ def _colour_ratios(sheet: Worksheet, table: pd.DataFrame) -> None:
     """One scale a metric: their levels differ by far more than models and datasets do within one."""
     first, last = _HEADER_ROWS + 1, _HEADER_ROWS + len(table)
     for metric in table.columns.unique(0):
-        letters = [get_column_letter(i) for i, column in enumerate(table.columns, start=2)
-                   if column[0] == metric and column[-1] == "RATIO"]
+        letters = [
+            get_column_letter(i)
+            for i, column in enumerate(table.columns, start=2)
+            if column[0] == metric and column[-1] == "RATIO"
+        ]
         if len(table):
-            rule = ColorScaleRule(start_type="min", start_color=RED, mid_type="percentile", mid_value=50,
-                                  mid_color=YELLOW, end_type="max", end_color=GREEN)
+            rule = ColorScaleRule(
+                start_type="min",
+                start_color=RED,
+                mid_type="percentile",
+                mid_value=50,
+                mid_color=YELLOW,
+                end_type="max",
+                end_color=GREEN,
+            )
             sheet.conditional_formatting.add(" ".join(f"{letter}{first}:{letter}{last}" for letter in letters), rule)
 
 

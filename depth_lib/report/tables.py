@@ -15,8 +15,9 @@ from ..results.study import PAPER_DATASETS, TABLE_PROBES, models_in, read_result
 from .spreadsheet import MISSING, workbook
 
 
-def effective_depth_table(folder: str | Path, models: Iterable[str] | None = None,
-                          datasets: Iterable[str] = PAPER_DATASETS) -> pd.DataFrame:
+def effective_depth_table(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
+) -> pd.DataFrame:
     """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) of every model × dataset under a folder.
 
     Rows are models (default: those found, small ones first), columns (metric, dataset, "ED" | "RATIO"). What is not
@@ -115,12 +116,21 @@ _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; 
 
 def _tex(table: pd.DataFrame) -> str:
     text = _as_text(table)
-    rows = [" & ".join([_tex_escape(model), *(_tex_escape(cell) for cell in row)]) + r" \\"
-            for model, row in zip(text.index, text.itertuples(index=False), strict=True)]
-    lines = [rf"\begin{{tabular}}{{l{'r' * text.shape[1]}}}", r"\toprule",
-             *_tex_header(text.columns, 1), *_tex_header(text.columns, 2),
-             " & ".join(["Model", *text.columns.get_level_values(2)]) + r" \\",
-             r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    rows = [
+        " & ".join([_tex_escape(model), *(_tex_escape(cell) for cell in row)]) + r" \\"
+        for model, row in zip(text.index, text.itertuples(index=False), strict=True)
+    ]
+    lines = [
+        rf"\begin{{tabular}}{{l{'r' * text.shape[1]}}}",
+        r"\toprule",
+        *_tex_header(text.columns, 1),
+        *_tex_header(text.columns, 2),
+        " & ".join(["Model", *text.columns.get_level_values(2)]) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
     return _TEX.replace("%s", "\n".join(lines))
 
 

@@ -19,9 +19,19 @@ from .names import ArtifactError, MissingArtifact, artifact_path, probe_of, swee
 from .schemas import ARTIFACTS, mismatch, not_finite
 
 __all__ = [
-    "ARTIFACTS", "SCHEMA_VERSION", "ArtifactError", "MissingArtifact", "artifact_path", "differences", "load_artifact",
-    "probe_of", "prompts_hash", "read_artifact", "save_artifact", "sweep_command",
-]  # fmt: skip
+    "ARTIFACTS",
+    "SCHEMA_VERSION",
+    "ArtifactError",
+    "MissingArtifact",
+    "artifact_path",
+    "differences",
+    "load_artifact",
+    "probe_of",
+    "prompts_hash",
+    "read_artifact",
+    "save_artifact",
+    "sweep_command",
+]
 SCHEMA_VERSION = 1
 
 
@@ -54,8 +64,9 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         _keep_what_is_not_ours(contents)
         write_together(contents)
     except OSError as error:
-        raise ArtifactError(f"{path} was not written: {error.strerror or error}; "
-                            "free the disk or choose another OUT, then run again") from error
+        raise ArtifactError(
+            f"{path} was not written: {error.strerror or error}; free the disk or choose another OUT, then run again"
+        ) from error
     return path
 
 
@@ -68,8 +79,9 @@ def load_artifact(path: str | Path) -> dict:
     """
     result = read_artifact(path)
     if not result["meta"]:
-        warnings.warn(f"{path} has no meta (not written by depth_lib): its model, prompts and settings are unknown",
-                      stacklevel=2)
+        warnings.warn(
+            f"{path} has no meta (not written by depth_lib): its model, prompts and settings are unknown", stacklevel=2
+        )
     return result
 
 
@@ -80,8 +92,10 @@ def read_artifact(path: str | Path) -> dict:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise MissingArtifact(f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); "
-                              f"run: {sweep_command(path.parent)}") from None
+        raise MissingArtifact(
+            f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); "
+            f"run: {sweep_command(path.parent)}"
+        ) from None
     except OSError as error:  # a lost disk or a full descriptor table says nothing about the file: leave it there
         raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, run again") from error
     result, problem = parse(content)

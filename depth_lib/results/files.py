@@ -27,8 +27,11 @@ def escape_token(token: str) -> str:
 
 def unescape_token(line: str) -> str:
     """The token that `escape_token` wrote as this line."""
-    return re.sub(r"\\u([0-9a-f]{4})|\\.|␣", lambda match: chr(int(match[1], 16)) if match[1]
-                  else _UNESCAPES.get(match[0], match[0]), line)
+    return re.sub(
+        r"\\u([0-9a-f]{4})|\\.|␣",
+        lambda match: chr(int(match[1], 16)) if match[1] else _UNESCAPES.get(match[0], match[0]),
+        line,
+    )
 
 
 def plain(value: Any, name: str = "meta") -> Any:

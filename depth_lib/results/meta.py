@@ -62,8 +62,10 @@ class Asked:
         self.asked = asked
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
         self.out = in_project(asked["OUT"])
-        self.paths = {probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"])
-                      for probe in ARTIFACTS}
+        self.paths = {
+            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"])
+            for probe in ARTIFACTS
+        }
 
     def provenance(self, probe: str) -> dict:
         """What a stored result must have been made from to be the one asked for."""
@@ -93,8 +95,10 @@ class Asked:
         if self.dataset == "gsm8k":
             return self.prompts
         if self.source not in ("hub", "embedded"):
-            raise ParamsError(f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.source} is a file of "
-                              f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES")
+            raise ParamsError(
+                f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.source} is a file of "
+                f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
+            )
         return self._prompts_of("gsm8k")
 
     def _prompts_of(self, dataset: str) -> list[str]:

@@ -32,15 +32,21 @@ ARTIFACTS = {
     "relative_contribution": Schema(
         "relative_contribution.pt",
         required=dict.fromkeys(_CONTRIBUTIONS, "L"),
-        optional=dict.fromkeys(_NORMS, "L") | _sums(*_CONTRIBUTIONS, *_NORMS)
+        optional=dict.fromkeys(_NORMS, "L")
+        | _sums(*_CONTRIBUTIONS, *_NORMS)
         | {"norm_residual": "L+1", "norm_residual_sums": "P L+1"},
     ),
     "layer_effects": Schema(
         "layer_effects_{n}exps.pt",
         required={"max_future_layer": "L L", "max_future_out": "L 1"},
-        optional={"max_all_layer": "L L", "max_all_out": "L 1",
-                  "max_future_layer_by_prompt": "F L L", "max_future_out_by_prompt": "F L 1",
-                  "max_all_layer_by_prompt": "P L L", "max_all_out_by_prompt": "P L 1"},
+        optional={
+            "max_all_layer": "L L",
+            "max_all_out": "L 1",
+            "max_future_layer_by_prompt": "F L L",
+            "max_future_out_by_prompt": "F L 1",
+            "max_all_layer_by_prompt": "P L L",
+            "max_all_out_by_prompt": "P L 1",
+        },
     ),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
@@ -48,9 +54,7 @@ ARTIFACTS = {
         optional=dict.fromkeys(_LENS_RANKS, "L") | _sums(*_LENS, *_LENS_RANKS),
     ),
     "residual_erasure": Schema(
-        "logit_erasure_{n}exps.pt",
-        required={"erasure_effect": "L+1 T"},
-        tokens_file="logit_erasure_tokens_{n}exps.txt",
+        "logit_erasure_{n}exps.pt", required={"erasure_effect": "L+1 T"}, tokens_file="logit_erasure_tokens_{n}exps.txt"
     ),
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt",

@@ -60,8 +60,9 @@ def datasets_in(folder: str | Path) -> list[str]:
     return sorted({dataset for dataset, _, _ in find_artifacts(folder)}, key=_by_paper)
 
 
-def read_results(folder: str | Path, probe: str, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] | None = None) -> dict[tuple[str, str], dict]:
+def read_results(
+    folder: str | Path, probe: str, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+) -> dict[tuple[str, str], dict]:
     """(dataset, model) -> result of one probe, for what is there; small models and the paper's datasets first.
 
     Missing results are left out. An unreadable one is moved aside and left out with a warning; results without
@@ -85,13 +86,17 @@ def read_results(folder: str | Path, probe: str, models: Iterable[str] | None = 
             warnings.warn(str(error), stacklevel=2)
     without_meta = sum(not result["meta"] for result in results.values())
     if without_meta:
-        warnings.warn(f"{without_meta} of {len(results)} {probe} results under {folder} have no meta (not written by "
-                      "depth_lib): their models, prompts and settings are unknown", stacklevel=2)
+        warnings.warn(
+            f"{without_meta} of {len(results)} {probe} results under {folder} have no meta (not written by "
+            "depth_lib): their models, prompts and settings are unknown",
+            stacklevel=2,
+        )
     return results
 
 
-def load_results(folder: str | Path, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] | None = None) -> pd.DataFrame:
+def load_results(
+    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+) -> pd.DataFrame:
     """Everything measured per layer under a folder, a row a value, for plots and statistics of one's own.
 
     Columns model, dataset, probe, layer, key, value (float64), and column: the place along the second axis of a map
@@ -121,8 +126,12 @@ def _tidy(values: torch.Tensor, shape: str) -> pd.DataFrame:
     return pd.DataFrame({"layer": layer.ravel(), "value": values.ravel(), "column": column})
 
 
-def missing_runs(folder: str | Path, models: Iterable[str] | None = None,
-                 datasets: Iterable[str] | None = None, probes: Iterable[str] | None = None) -> list[MissingRun]:
+def missing_runs(
+    folder: str | Path,
+    models: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    probes: Iterable[str] | None = None,
+) -> list[MissingRun]:
     """Every model × dataset that lacks a result, with the command that makes it.
 
     By default: the models and datasets found, and on each dataset the probes of the table and whatever probe any model

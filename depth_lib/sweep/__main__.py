@@ -112,8 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(summary(asked.out, runs))
         return any(not run.finished for run in runs)
     else:  # for make: unfinished ones, or those of them that have not failed
-        print(*(f"{run.dataset}/{run.model}" for run in runs
-                if not run.finished and not (asked.what == "left" and run.failed)))
+        print(
+            *(
+                f"{run.dataset}/{run.model}"
+                for run in runs
+                if not run.finished and not (asked.what == "left" and run.failed)
+            )
+        )
     return 0
 
 

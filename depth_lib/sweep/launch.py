@@ -62,8 +62,10 @@ class Launch:
             self._say(f"another sweep is at it ({other}), left to it for now")
             return 0
         except OSError as error:
-            return self._failed(f"{error.filename or self.folder} cannot be written ({error.strerror}); free the disk "
-                                "or choose another OUT")
+            return self._failed(
+                f"{error.filename or self.folder} cannot be written ({error.strerror}); free the disk "
+                "or choose another OUT"
+            )
 
     def _execute(self, held: Held, gpu: tuple[str, Held] | None) -> int:
         start = time.time()
@@ -76,8 +78,14 @@ class Launch:
         locks = [held.descriptor, *([gpu[1].descriptor] if gpu else [])]
         with _signals(self._stop):
             try:
-                self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                              stdin=subprocess.DEVNULL, env=environment, pass_fds=locks)
+                self.child = subprocess.Popen(
+                    self.command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                    pass_fds=locks,
+                )
             except OSError as error:
                 return self._failed(f"{self.command[0]} cannot be started ({error.strerror}); correct LAUNCH")
             reader = threading.Thread(target=self._read, daemon=True)
@@ -127,8 +135,10 @@ class Launch:
     def _why(self, start: float) -> str:
         """One line: the signal, the scheduler's word, the notebook's own error, or the last thing that was said."""
         if self.signal:
-            return (f"stopped by {signal.Signals(self.signal).name} (a scheduler's limit, or somebody); "
-                    "what was finished is kept")
+            return (
+                f"stopped by {signal.Signals(self.signal).name} (a scheduler's limit, or somebody); "
+                "what was finished is kept"
+            )
         lines = [line for line in self.tail if line.strip()]
         if cancelled := next((line for line in lines if "CANCELLED" in line), None):
             return cancelled.strip().strip("* ")

@@ -63,12 +63,18 @@ class Run(Asked):
         with contextlib.ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                held = stack.enter_context(hold(path.parent / COMPUTING, say=lambda who: print(
-                    f"{probe}: waiting, as a result beside it is being computed ({who})")))
+                held = stack.enter_context(
+                    hold(
+                        path.parent / COMPUTING,
+                        say=lambda who: print(f"{probe}: waiting, as a result beside it is being computed ({who})"),
+                    )
+                )
                 remove_leftovers(path.parent)
             except OSError as error:
-                raise ArtifactError(f"{path.parent} cannot be written ({error.strerror}); free the disk or choose "
-                                    "another OUT, then run again") from error
+                raise ArtifactError(
+                    f"{path.parent} cannot be written ({error.strerror}); free the disk or choose "
+                    "another OUT, then run again"
+                ) from error
             yield held
 
     def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Held) -> None:
@@ -103,8 +109,11 @@ class Run(Asked):
 
     def _compute(self, probe: str, llm) -> dict:
         if probe == "layer_effects":
-            return {key: tensor for mode in self._settings(probe)["modes"]
-                    for key, tensor in api.layer_effects(llm, self.prompts, mode=mode, remote=self.remote).items()}
+            return {
+                key: tensor
+                for mode in self._settings(probe)["modes"]
+                for key, tensor in api.layer_effects(llm, self.prompts, mode=mode, remote=self.remote).items()
+            }
         if probe == "residual_erasure":
             return api.residual_erasure(llm, QUESTION, ANSWER, self.baseline, remote=self.remote)
         if probe == "integrated_gradients":
@@ -114,8 +123,13 @@ class Run(Asked):
     def _circumstances(self) -> dict:
         """What is worth knowing of a result, but does not make it another one."""
         commit = getattr(self.llm.config, "_commit_hash", None)
-        return {"commit": commit, "check": check.CHECKED.get(self.llm), "where": self._where(), "remote": self.remote,
-                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+        return {
+            "commit": commit,
+            "check": check.CHECKED.get(self.llm),
+            "where": self._where(),
+            "remote": self.remote,
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
 
     def _where(self) -> str:
         if self.remote is True:

@@ -59,8 +59,9 @@ def status_of(cell: dict) -> RunStatus:
     failed = _failure(log) if running is None else None
     cells = {probe: _cell(asked, probe) for probe in PROBES if probe in cell["PROBES"]}
     _explain(cells, running, failed)
-    return RunStatus(asked.dataset, cell["MODEL"], cells, running, failed, left and running is None, str(log),
-                     sweep_command(folder))
+    return RunStatus(
+        asked.dataset, cell["MODEL"], cells, running, failed, left and running is None, str(log), sweep_command(folder)
+    )
 
 
 def _cell(asked: AskedOffline, probe: str) -> Cell:
@@ -113,8 +114,10 @@ def _remote_jobs(artifact: Path) -> list[str]:
         except (OSError, ValueError):
             continue
         part = f"job {job['part']}" if job.get("part") else "job"
-        said.append(f"{part} {job.get('job_id') or 'without id'} at {job['host']}: {job['state']}"
-                    + (f", submitted {job['submitted']}" if job.get("submitted") else ""))
+        said.append(
+            f"{part} {job.get('job_id') or 'without id'} at {job['host']}: {job['state']}"
+            + (f", submitted {job['submitted']}" if job.get("submitted") else "")
+        )
     return said
 
 

@@ -57,10 +57,17 @@ def hellaswag_row(rng: random.Random) -> dict:
     if rng.random() < 0.7:
         ctx_a += f" {rng.choice((he, the)).capitalize()} {rng.choice(then)}."
     return {
-        "ind": rng.randrange(100000), "activity_label": name, "ctx_a": ctx_a, "ctx_b": he_or_the,
-        "ctx": f"{ctx_a} {he_or_the}", "endings": endings, "source_id": "made-up", "split": "train",
-        "split_type": "indomain", "label": str(label),
-    }  # fmt: skip
+        "ind": rng.randrange(100000),
+        "activity_label": name,
+        "ctx_a": ctx_a,
+        "ctx_b": he_or_the,
+        "ctx": f"{ctx_a} {he_or_the}",
+        "endings": endings,
+        "source_id": "made-up",
+        "split": "train",
+        "split_type": "indomain",
+        "label": str(label),
+    }
 
 
 def aime24_row(rng: random.Random) -> dict:

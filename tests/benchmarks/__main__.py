@@ -26,8 +26,12 @@ def settings(arguments=None):
     add("--probes", default=environment("PROBES", ""), help="PROBES: words in the names of workloads, parted by ;")
     add("--repeats", type=int, default=int(environment("REPEATS", 3)), help="REPEATS: rounds in turns")
     add("--patience", type=float, default=float(environment("PATIENCE", 90)), help="PATIENCE: s, then no further round")
-    add("--literal-parts", type=int, default=int(environment("LITERAL_PARTS", 0)),
-        help="LITERAL_PARTS: prompts or layers of the literal way, scaled up; 0: all (big, 1.5B, 7B: 4)")  # fmt: skip
+    add(
+        "--literal-parts",
+        type=int,
+        default=int(environment("LITERAL_PARTS", 0)),
+        help="LITERAL_PARTS: prompts or layers of the literal way, scaled up; 0: all (big, 1.5B, 7B: 4)",
+    )
     add("--threads", type=int, default=int(environment("THREADS", 2)), help="THREADS of the CPU")
     add("--size", default=environment("SIZE", ""), help="SIZE: few, ten or tiny prompts; default few, on cuda ten")
     add("--no-memory", action="store_true", default=environment("MEMORY") == "0", help="MEMORY=0: not the peak memory")
@@ -61,8 +65,10 @@ def measure(asked):
         workload = makers[name]()
         row = compare(llm, name, workload, asked.device, asked.repeats, asked.patience, asked.literal_parts)
         rows.append(row)
-        say(f"{name}: ours {row['seconds_ours']:.3g} s, literal {row['seconds_literal']:.3g} s, {row['ratio']:.2f}×, "
-            f"ours / floor {row['floor']:.2f}, difference {row['difference']:.1e}")  # fmt: skip
+        say(
+            f"{name}: ours {row['seconds_ours']:.3g} s, literal {row['seconds_literal']:.3g} s, {row['ratio']:.2f}×, "
+            f"ours / floor {row['floor']:.2f}, difference {row['difference']:.1e}"
+        )
         if not asked.no_checks and workload.probe in ("layer_effects", "residual_erasure", "integrated_gradients"):
             checks.append(with_less_memory(name, workload, asked.device, token_budget(llm, None) // 8))
     if not asked.no_checks:

@@ -43,8 +43,9 @@ def thrice(c):
     return [c] * 3
 
 
-@pytest.mark.parametrize(("c", "crossings"), [
-    ([0.1, 0.2], []), ([-0.1, 0.2], [0]), ([-0.1, 0.1, -0.1, -0.1, 0.1, -0.2], [0, 3])])
+@pytest.mark.parametrize(
+    ("c", "crossings"), [([0.1, 0.2], []), ([-0.1, 0.2], [0]), ([-0.1, 0.1, -0.1, -0.1, 0.1, -0.2], [0, 3])]
+)
 def test_every_crossing_of_the_cosine_is_found(c, crossings):
     assert cosine_crossings(*thrice(c)) == crossings
 
@@ -65,8 +66,10 @@ def test_the_fractional_depth_is_missing_where_the_depth_is_and_zero_where_the_f
 def test_the_fractional_depth_lies_within_a_layer_of_the_depth():
     draw = np.random.default_rng(0)
     for curve in draw.uniform(0, 1, (200, 9)):
-        for rule, fractional in ((effective_depth_kl, fractional_depth_kl),
-                                 (effective_depth_overlap, fractional_depth_overlap)):
+        for rule, fractional in (
+            (effective_depth_kl, fractional_depth_kl),
+            (effective_depth_overlap, fractional_depth_overlap),
+        ):
             if (ed := rule(curve)) is not None:
                 assert max(ed - 1, 0) <= fractional(curve) <= ed
 
@@ -139,9 +142,16 @@ def test_the_depth_score_is_the_centre_of_mass():
         depth_score([1.0, -1.0])
 
 
-@pytest.mark.parametrize(("tokens", "answer", "n"), [
-    (["5", "+", "=", "2", "8"], "28", 2), (["5", "=", " 28"], "28", 1), (["5", "=", "28"], "28", 1),
-    (["a", "b", "c"], "bc", 2), (None, "28", 1)])
+@pytest.mark.parametrize(
+    ("tokens", "answer", "n"),
+    [
+        (["5", "+", "=", "2", "8"], "28", 2),
+        (["5", "=", " 28"], "28", 1),
+        (["5", "=", "28"], "28", 1),
+        (["a", "b", "c"], "bc", 2),
+        (None, "28", 1),
+    ],
+)
 def test_answer_tokens_are_counted_from_the_end_by_their_text(tokens, answer, n):
     assert n_answer_tokens({"tokens": tokens, "meta": {"settings": {"answer": answer}}}) == n
     if answer == "28":
@@ -183,12 +193,19 @@ def test_verdicts_are_same_differs_or_within_the_interval(tmp_path):
     stability = stability_table(tmp_path)
     beside = beside_the_paper(stability).set_index(["model", "metric"])
     assert beside.loc["Qwen2.5-Math-7B", "verdict"].to_dict() == {
-        "cosine": "same", "kl": "differs", "overlap": "no effective depth"}
+        "cosine": "same",
+        "kl": "differs",
+        "overlap": "no effective depth",
+    }
     assert beside.loc[("Qwen2.5-Math-7B", "kl"), "difference"] == -1
     assert set(beside.loc["Qwen2.5-14B", "verdict"]) == {"other depth"}
     assert beside.loc["Qwen2.5-32B", "verdict"].to_dict() == {
-        "cosine": "same", "kl": "differs, no interval", "overlap": "no effective depth"}
+        "cosine": "same",
+        "kl": "differs, no interval",
+        "overlap": "no effective depth",
+    }
     assert "toy-4l" not in beside.index
     wide = stability.assign(low=stability.low.sub(1), high=stability.high + 1)
     assert beside_the_paper(wide).set_index(["model", "metric"]).loc[("Qwen2.5-Math-7B", "kl"), "verdict"] == (
-        "within the interval")
+        "within the interval"
+    )

@@ -23,21 +23,24 @@ def cosine_of(c):
     return effective_depth_cosine([x + 0.5 for x in c], [x - 0.25 for x in c], [x - 0.25 for x in c])
 
 
-@pytest.mark.parametrize(("c", "ed"), [
-    ([0.1, 0.2, 0.3], None),  # never negative
-    ([-0.1, -0.2, -0.3], None),  # never turns
-    ([0.2, 0.1, -0.1], None),  # turns downwards only
-    ([-0.1, 0.1, 0.2], 0),
-    ([0.1, -0.1, -0.2, 0.1, 0.2], 2),
-    ([0.1, -0.1, 0.2, -0.3, -0.1, 0.4, 0.5], 4),  # several crossings: the last
-    ([-0.5, 0.0, 0.0, 0.25], 0),  # an exact zero is not negative
-    ([-0.5, 0.0, -0.5, 0.25], 2),
-    ([0.0, 0.0, 0.0], None),
-    ([-0.1, -0.1, -0.1, 0.1], 2),  # the last layer may be where it has turned
-    ([0.1, 0.2, -0.1], None),  # the last layer itself is never the effective depth
-    ([-0.1], None),
-    ([0.3], None),
-])
+@pytest.mark.parametrize(
+    ("c", "ed"),
+    [
+        ([0.1, 0.2, 0.3], None),  # never negative
+        ([-0.1, -0.2, -0.3], None),  # never turns
+        ([0.2, 0.1, -0.1], None),  # turns downwards only
+        ([-0.1, 0.1, 0.2], 0),
+        ([0.1, -0.1, -0.2, 0.1, 0.2], 2),
+        ([0.1, -0.1, 0.2, -0.3, -0.1, 0.4, 0.5], 4),  # several crossings: the last
+        ([-0.5, 0.0, 0.0, 0.25], 0),  # an exact zero is not negative
+        ([-0.5, 0.0, -0.5, 0.25], 2),
+        ([0.0, 0.0, 0.0], None),
+        ([-0.1, -0.1, -0.1, 0.1], 2),  # the last layer may be where it has turned
+        ([0.1, 0.2, -0.1], None),  # the last layer itself is never the effective depth
+        ([-0.1], None),
+        ([0.3], None),
+    ],
+)
 def test_cosine_depth_is_the_last_layer_before_the_mean_turns_from_negative(c, ed):
     assert cosine_of(c) == ed
 
@@ -47,31 +50,37 @@ def test_cosine_depth_reads_the_mean_of_the_three_curves_not_one_of_them():
     assert effective_depth_cosine(att, mlp, layer) == 0
 
 
-@pytest.mark.parametrize(("kl", "ed"), [
-    ([10, 9, 8, 7], None),  # never below half of the maximum
-    ([10, 9, 4.9, 1], 2),
-    ([10, 5, 4, 1], 2),  # exactly half is not below half
-    ([10, 5, 5, 5], None),
-    ([4, 10, 9, 1, 0], 0),  # the maximum may come later
-    ([10, 4, 9, 4, 9, 1], 1),  # several crossings: the first
-    ([10, 9, 8, 1], None),  # the last layer does not count
-    ([10, 0, 0, 0], 1),
-    ([0, 0, 0, 0], None),
-    ([3.0], None),
-])
+@pytest.mark.parametrize(
+    ("kl", "ed"),
+    [
+        ([10, 9, 8, 7], None),  # never below half of the maximum
+        ([10, 9, 4.9, 1], 2),
+        ([10, 5, 4, 1], 2),  # exactly half is not below half
+        ([10, 5, 5, 5], None),
+        ([4, 10, 9, 1, 0], 0),  # the maximum may come later
+        ([10, 4, 9, 4, 9, 1], 1),  # several crossings: the first
+        ([10, 9, 8, 1], None),  # the last layer does not count
+        ([10, 0, 0, 0], 1),
+        ([0, 0, 0, 0], None),
+        ([3.0], None),
+    ],
+)
 def test_kl_depth_is_the_first_layer_below_half_of_the_maximum(kl, ed):
     assert effective_depth_kl(kl) == ed
 
 
-@pytest.mark.parametrize(("overlap", "ed"), [
-    ([0, 0.1, 0.2, 0.3], None),
-    ([0, 0.1, 0.2, 0.9], None),  # the last layer does not count
-    ([0, 0.1, 0.31, 0.9], 2),
-    ([0.3, 0.3, 0.3, 0.3], None),  # a plateau on the threshold is not above it
-    ([0, 0.3, 0.3, 0.5, 0.9], 3),
-    ([0.4, 0.1, 0.5, 0.9], 0),  # several crossings: the first
-    ([1.0], None),
-])
+@pytest.mark.parametrize(
+    ("overlap", "ed"),
+    [
+        ([0, 0.1, 0.2, 0.3], None),
+        ([0, 0.1, 0.2, 0.9], None),  # the last layer does not count
+        ([0, 0.1, 0.31, 0.9], 2),
+        ([0.3, 0.3, 0.3, 0.3], None),  # a plateau on the threshold is not above it
+        ([0, 0.3, 0.3, 0.5, 0.9], 3),
+        ([0.4, 0.1, 0.5, 0.9], 0),  # several crossings: the first
+        ([1.0], None),
+    ],
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_overlap_depth_is_the_first_layer_above_three_tenths_in_every_precision(overlap, ed, form):
     assert effective_depth_overlap(FORMS[form]([float(x) for x in overlap])) == ed
@@ -92,8 +101,11 @@ def test_every_kind_of_sequence_gives_the_same_depth(form):
 
 def test_depths_are_plain_integers_that_json_and_torch_can_store():
     curve = torch.tensor([-1.0, 1.0, 1.0])
-    depths = (effective_depth_cosine(curve, curve, curve), effective_depth_kl([4.0, 1.0, 0.0]),
-              effective_depth_overlap(curve.to(torch.bfloat16)))
+    depths = (
+        effective_depth_cosine(curve, curve, curve),
+        effective_depth_kl([4.0, 1.0, 0.0]),
+        effective_depth_overlap(curve.to(torch.bfloat16)),
+    )
     assert [type(depth) for depth in depths] == [int, int, int]
 
 

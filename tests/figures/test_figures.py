@@ -106,8 +106,9 @@ def test_of_three_bars_at_one_layer_the_smallest_is_in_front(ax, name):
             np.testing.assert_allclose(pixel(ax, layer + 0.2, up), colour, atol=0.02)
 
 
-@pytest.mark.parametrize(("name", "key"), [("output_change", "max_future_out"), ("lens_kl", "res_kl_divs"),
-                                           ("lens_overlap", "res_overlaps")])
+@pytest.mark.parametrize(
+    ("name", "key"), [("output_change", "max_future_out"), ("lens_kl", "res_kl_divs"), ("lens_overlap", "res_overlaps")]
+)
 def test_each_layer_has_one_bar_of_its_value(ax, name, key):
     result = result_of(KINDS[name].probe, 8)
     PLOTS[name](result, ax)
@@ -177,9 +178,22 @@ def test_attributions_that_are_all_zero_and_maps_of_one_token_can_be_drawn(ax):
     assert [image.get_array().shape for image in ax.get_images()] == [(2, 2), (3, 1)]
 
 
-@pytest.mark.parametrize(("token", "label"), [
-    ("<|begin_of_text|>", "BOS"), ("Ġ5", "␣5"), ("▁the", "␣the"), (" +", "␣+"), ("\n", "\\n"), ("Ċ", "\\n"), ("", ""),
-    ("extraordinarily", "extraor…"), ("$x$", "$x$"), ("中", "□"), ("é", "é")])
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [
+        ("<|begin_of_text|>", "BOS"),
+        ("Ġ5", "␣5"),
+        ("▁the", "␣the"),
+        (" +", "␣+"),
+        ("\n", "\\n"),
+        ("Ċ", "\\n"),
+        ("", ""),
+        ("extraordinarily", "extraor…"),
+        ("$x$", "$x$"),
+        ("中", "□"),
+        ("é", "é"),
+    ],
+)
 def test_tokens_become_short_labels_that_the_font_can_draw(token, label):
     assert token_label(token) == label
 
@@ -208,13 +222,22 @@ def test_a_single_plot_draws_into_given_axes_or_makes_its_own_with_title_labels_
 
 def test_a_notebook_shows_every_plot_not_only_the_first(one):
     result = artifact_path(one, "gsm8k", "toy-8l", "logit_lens", 3)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (
-        "from depth_lib import load_artifact\nfrom depth_lib.figures import one_run as plots\n"
-        f"result = load_artifact({str(result)!r})",
-        "plots.plot_lens_kl(result)", "axes = plots.plot_lens_overlap(result)")])
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(source)
+            for source in (
+                "from depth_lib import load_artifact\nfrom depth_lib.figures import one_run as plots\n"
+                f"result = load_artifact({str(result)!r})",
+                "plots.plot_lens_kl(result)",
+                "axes = plots.plot_lens_overlap(result)",
+            )
+        ]
+    )
     nbclient.NotebookClient(notebook, timeout=300).execute()
-    shown = [[output.output_type for output in cell.outputs if "image/png" in output.get("data", {})]
-             for cell in notebook.cells]
+    shown = [
+        [output.output_type for output in cell.outputs if "image/png" in output.get("data", {})]
+        for cell in notebook.cells
+    ]
     assert shown == [[], ["display_data"], ["display_data"]]
 
 
@@ -229,8 +252,9 @@ def test_a_curve_with_nan_is_drawn_without_a_depth(ax):
 def test_a_figure_has_a_panel_for_every_model_and_dataset_that_has_the_kind(toys, name):
     datasets = DATASETS if KINDS[name].probe in THREE_PROBES else ["gsm8k"]
     titles = {ax.get_title() for ax in panels(FIGURES[name](toys))}
-    assert titles == ({f"{model}\n{dataset}" for model in TOYS for dataset in datasets} if len(datasets) > 1
-                      else set(TOYS))
+    assert titles == (
+        {f"{model}\n{dataset}" for model in TOYS for dataset in datasets} if len(datasets) > 1 else set(TOYS)
+    )
 
 
 def test_panels_show_their_own_model_and_dataset(toys):
@@ -242,18 +266,28 @@ def test_panels_show_their_own_model_and_dataset(toys):
 
 def test_models_and_columns_can_be_chosen(toys):
     figure = FIGURES["lens_kl"](toys, models=["toy-16l", "toy-4l"], datasets=["gsm8k", "aime24"], columns=2)
-    places = {ax.get_title(): (ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start)
-              for ax in panels(figure)}
-    assert places == {"toy-16l\ngsm8k": (0, 0), "toy-16l\naime24": (0, 1), "toy-4l\ngsm8k": (0, 2),
-                      "toy-4l\naime24": (0, 3)}
+    places = {
+        ax.get_title(): (ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start)
+        for ax in panels(figure)
+    }
+    assert places == {
+        "toy-16l\ngsm8k": (0, 0),
+        "toy-16l\naime24": (0, 1),
+        "toy-4l\ngsm8k": (0, 2),
+        "toy-4l\naime24": (0, 3),
+    }
 
 
 def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     write_run(tmp_path, "aime24", "toy-8l", 8, ["logit_lens"], n_examples=3)
     found = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(FIGURES["lens_kl"](tmp_path))}
-    assert found == {"toy-4l\ngsm8k": [], "toy-4l\naime24": ["missing"], "toy-8l\ngsm8k": ["missing"],
-                     "toy-8l\naime24": []}
+    assert found == {
+        "toy-4l\ngsm8k": [],
+        "toy-4l\naime24": ["missing"],
+        "toy-8l\ngsm8k": ["missing"],
+        "toy-8l\naime24": [],
+    }
 
 
 def test_a_kind_without_any_result_is_left_out_and_an_empty_folder_is_an_error(tmp_path):
@@ -262,16 +296,25 @@ def test_a_kind_without_any_result_is_left_out_and_an_empty_folder_is_an_error(t
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     with pytest.raises(MissingArtifact, match="no residual_erasure artifacts under .* PROBES=residual_erasure"):
         FIGURES["residual_erasure"](tmp_path)
-    assert [path.name for path in save_figures(tmp_path)] == ["lens_kl.png", "lens_kl.pdf", "lens_overlap.png",
-                                                              "lens_overlap.pdf"]
+    assert [path.name for path in save_figures(tmp_path)] == [
+        "lens_kl.png",
+        "lens_kl.pdf",
+        "lens_overlap.png",
+        "lens_overlap.pdf",
+    ]
 
 
 def test_the_papers_files_are_drawn_too(tmp_path):
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["layer_effects", "residual_erasure"], papers_keys_only=True)
-    with (pytest.warns(UserWarning, match="1 of 1 layer_effects results .* have no meta"),
-          pytest.warns(UserWarning, match="1 of 1 residual_erasure results .* have no meta")):
-        assert [path.stem for path in save_figures(tmp_path)[::2]] == ["layer_effects", "output_change",
-                                                                       "residual_erasure"]
+    with (
+        pytest.warns(UserWarning, match="1 of 1 layer_effects results .* have no meta"),
+        pytest.warns(UserWarning, match="1 of 1 residual_erasure results .* have no meta"),
+    ):
+        assert [path.stem for path in save_figures(tmp_path)[::2]] == [
+            "layer_effects",
+            "output_change",
+            "residual_erasure",
+        ]
 
 
 def test_saving_writes_vector_bars_and_image_heat_maps_and_leaves_nothing_open(one):
@@ -280,7 +323,8 @@ def test_saving_writes_vector_bars_and_image_heat_maps_and_leaves_nothing_open(o
         warnings.simplefilter("error")
         paths = save_figures(one)
     assert {path.relative_to(one) for path in paths} == {
-        (one / "figures" / f"{name}.{ending}").relative_to(one) for name in FIGURES for ending in ("pdf", "png")}
+        (one / "figures" / f"{name}.{ending}").relative_to(one) for name in FIGURES for ending in ("pdf", "png")
+    }
     for path in paths:
         content = path.read_bytes()
         if path.suffix == ".pdf":
@@ -319,15 +363,22 @@ def overlaps(figure):
     """Pairs of texts that lie on each other, texts that leave the figure, and texts on a panel that is not theirs."""
     boxes = drawn_texts(figure)
     assert len(boxes) > 10
-    found = [(a.get_text(), b.get_text()) for (a, one), (b, other) in itertools.combinations(boxes, 2)
-             if one.overlaps(other)]
+    found = [
+        (a.get_text(), b.get_text()) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)
+    ]
     whole = figure.bbox.padded(2)
-    found += [(text.get_text(), "edge") for text, box in boxes
-              if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))]
+    found += [
+        (text.get_text(), "edge")
+        for text, box in boxes
+        if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))
+    ]
     for ax in panels(figure):
         inside = ax.get_window_extent().padded(-2)
-        found += [(text.get_text(), f"panel {ax.get_title()}") for text, box in boxes
-                  if text not in ax.texts and box.overlaps(inside)]
+        found += [
+            (text.get_text(), f"panel {ax.get_title()}")
+            for text, box in boxes
+            if text not in ax.texts and box.overlaps(inside)
+        ]
     return found
 
 

@@ -63,8 +63,9 @@ def overlaps(figure):
         canvas.draw()
     whole = figure.bbox.padded(2)
     found = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
-    return found + [(text, "edge") for text, box in boxes
-                    if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))]
+    return found + [
+        (text, "edge") for text, box in boxes if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))
+    ]
 
 
 @pytest.mark.parametrize("draw", QUESTIONS)
@@ -90,18 +91,25 @@ def panels(figure):
 
 def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder):
     if folder.name.startswith("paper"):
-        alone, both = (panels(paper_figure(name, folder)) for name in ("gsm8k_logit_lens_kl",
-                                                                       "gsm8k_hellaswag_logit_lens_kl"))
+        alone, both = (
+            panels(paper_figure(name, folder)) for name in ("gsm8k_logit_lens_kl", "gsm8k_hellaswag_logit_lens_kl")
+        )
         tops = [sorted({round(ax.get_position().y0, 3) for ax in shown}, reverse=True) for shown in (alone, both)]
         assert [len(rows) for rows in tops] == [3, 3] and (len(alone), len(both)) == (12, 24)
         first_row = [ax.get_title() for ax in both if round(ax.get_position().y0, 3) == tops[1][0]]
-        assert first_row == [f"DS-R1-Qwen-{size}B\n{dataset}" for size in ("1.5", "7", "14", "32")
-                             for dataset in ("gsm8k", "hellaswag")]
-        assert [ax.get_title() for ax in alone[8:]] == ["Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B",
-                                                        "Qwen2.5-32B"]
+        assert first_row == [
+            f"DS-R1-Qwen-{size}B\n{dataset}" for size in ("1.5", "7", "14", "32") for dataset in ("gsm8k", "hellaswag")
+        ]
+        assert [ax.get_title() for ax in alone[8:]] == [
+            "Qwen2.5-Math-1.5B",
+            "Qwen2.5-Math-7B",
+            "Qwen2.5-14B",
+            "Qwen2.5-32B",
+        ]
     else:
         assert [ax.get_title() for ax in panels(paper_figure("gsm8k_logit_lens_kl", folder))] == list(
-            MODELS[folder.name[:-1]])
+            MODELS[folder.name[:-1]]
+        )
 
 
 def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp_path):
@@ -111,16 +119,35 @@ def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp
     assert {path.stem for path in save_paper_figures(tmp_path)} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
 
 
-@pytest.mark.parametrize(("model", "kind", "billions"), [
-    ("DeepSeek-R1-Distill-Qwen-7B", "R1-distill", 7), ("Qwen2.5-Math-1.5B", "base", 1.5), ("toy-8l", "base", None),
-    ("Llama-3.1-70B-Instruct", "instruct", 70), ("Qwen2.5-14B-Instruct", "instruct", 14)])
+@pytest.mark.parametrize(
+    ("model", "kind", "billions"),
+    [
+        ("DeepSeek-R1-Distill-Qwen-7B", "R1-distill", 7),
+        ("Qwen2.5-Math-1.5B", "base", 1.5),
+        ("toy-8l", "base", None),
+        ("Llama-3.1-70B-Instruct", "instruct", 70),
+        ("Qwen2.5-14B-Instruct", "instruct", 14),
+    ],
+)
 def test_a_models_name_says_its_training_and_size(model, kind, billions):
     assert (read_name(model).type, read_name(model).billions) == (kind, billions)
 
 
 def frame(**columns):
-    row = {"model": "Qwen2.5-7B", "dataset": "gsm8k", "metric": "kl", "layers": 10, "ed": 4, "ratio": 0.5, "low": 3,
-           "high": 6, "ratio_low": 0.4, "ratio_high": 0.7, "same": 0.9, "without": 0.0}
+    row = {
+        "model": "Qwen2.5-7B",
+        "dataset": "gsm8k",
+        "metric": "kl",
+        "layers": 10,
+        "ed": 4,
+        "ratio": 0.5,
+        "low": 3,
+        "high": 6,
+        "ratio_low": 0.4,
+        "ratio_high": 0.7,
+        "same": 0.9,
+        "without": 0.0,
+    }
     return pd.DataFrame([row | columns]).astype({"ratio": "Float64", "ratio_low": "Float64", "ratio_high": "Float64"})
 
 

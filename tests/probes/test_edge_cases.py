@@ -31,8 +31,13 @@ def saved(config, folder, tokenizer):
 def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
     tokenizer = char_tokenizer(bos=False)
     n_tokens = len(QUESTION + ANSWER)
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6,
-            "original_max_position_embeddings": n_tokens - 1}  # fmt: skip
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 6,
+        "long_factor": [4.0] * 6,
+        "original_max_position_embeddings": n_tokens - 1,
+    }
     shape = {**SHAPE, "original_max_position_embeddings": n_tokens - 1}
     llm, model = saved(tf.Phi3Config(**shape, rope_parameters=rope), tmp_path, tokenizer)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
@@ -117,9 +122,21 @@ def test_text_that_cannot_be_encoded_is_named(tmp_path):
 @pytest.mark.parametrize("change", ["an early block", "the config"])
 def test_an_edited_checkpoint_is_another_one(change, tmp_path):
     folder = save_family("llama", tmp_path)
-    cell = {"MODEL": "mine", "MODEL_ID": str(folder), "REVISION": None, "DTYPE": "float32", "QUANTIZATION": None,
-            "DEVICE_MAP": None, "REMOTE": False, "DATASET": "addition", "N_EXAMPLES": 2, "SOURCE": "embedded",
-            "PROBES": ["logit_lens"], "SEED": 1, "OUT": str(tmp_path)}  # fmt: skip
+    cell = {
+        "MODEL": "mine",
+        "MODEL_ID": str(folder),
+        "REVISION": None,
+        "DTYPE": "float32",
+        "QUANTIZATION": None,
+        "DEVICE_MAP": None,
+        "REMOTE": False,
+        "DATASET": "addition",
+        "N_EXAMPLES": 2,
+        "SOURCE": "embedded",
+        "PROBES": ["logit_lens"],
+        "SEED": 1,
+        "OUT": str(tmp_path),
+    }
     before = Asked(cell).provenance("logit_lens")
     if change == "the config":
         config = folder / "config.json"

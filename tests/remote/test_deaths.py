@@ -21,8 +21,11 @@ def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, us
     artifact, llm = tmp_path / "a.pt", loopback.model("loopback/llama")
     with loopback.faults(hold=moment) as submitted:
         client = user.fork(artifact)
-        loopback.until(lambda asked: any(asked["jobs"].get(entry["job_id"], {}).get("status") == moment
-                                         for entry in journal_beside(artifact)))  # fmt: skip
+        loopback.until(
+            lambda asked: any(
+                asked["jobs"].get(entry["job_id"], {}).get("status") == moment for entry in journal_beside(artifact)
+            )
+        )
         os.kill(client, signal.SIGKILL)
         (entry,) = journal_beside(artifact)
         assert entry["state"] == "submitted" and entry["artifact"] == str(artifact)
@@ -37,8 +40,12 @@ def test_parts_that_arrived_before_the_kill_are_not_submitted_again(loopback, us
     artifact, llm = tmp_path / "a.pt", loopback.model("loopback/llama")
     with loopback.faults(post=[None, *[503] * 999]) as submitted:
         client = user.fork(artifact, DEPTH_LIB_PROMPTS_PER_JOB="1")
-        loopback.until(lambda asked: any(entry["state"] == "done" for entry in journal_beside(artifact))
-                       and any(entry["code"] == 503 for entry in asked["log"][-3:]))  # fmt: skip
+        loopback.until(
+            lambda asked: (
+                any(entry["state"] == "done" for entry in journal_beside(artifact))
+                and any(entry["code"] == 503 for entry in asked["log"][-3:])
+            )
+        )
         os.kill(client, signal.SIGKILL)
         assert submitted() == 1
         loopback.switch()

@@ -20,15 +20,39 @@ ROOT = Path(dl.__file__).parent.parent
 def executed(loopback, tmp_path_factory):  # noqa: F811
     """(the executed notebook's cells, its folder of results, requests the server saw)"""
     folder = tmp_path_factory.mktemp("notebook")
-    parameters = {"MODEL": "Hosted", "MODEL_ID": "loopback/toy-4l", "REMOTE": loopback.host, "DATASET": "gsm8k",
-                  "N_EXAMPLES": 2, "SOURCE": "embedded", "OUT": str(folder / "outputs")}  # fmt: skip
+    parameters = {
+        "MODEL": "Hosted",
+        "MODEL_ID": "loopback/toy-4l",
+        "REMOTE": loopback.host,
+        "DATASET": "gsm8k",
+        "N_EXAMPLES": 2,
+        "SOURCE": "embedded",
+        "OUT": str(folder / "outputs"),
+    }
     arguments = [part for name, value in parameters.items() for part in ("-p", name, str(value))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_", "JUPYTER"))}
-    environment |= {"HOME": str(folder / "home"), "HF_ENDPOINT": loopback.host, "NDIF_API_KEY": KEY,
-                    "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "JUPYTER_PREFER_ENV_PATH": "1"}  # fmt: skip
+    environment |= {
+        "HOME": str(folder / "home"),
+        "HF_ENDPOINT": loopback.host,
+        "NDIF_API_KEY": KEY,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+    }
     since = len(loopback.asked()["log"])
-    command = [sys.executable, "-m", "papermill", "--kernel", "python3", "--no-progress-bar", "--start-timeout", "300",
-               str(ROOT / "notebooks" / "probe.ipynb"), "executed.ipynb", *arguments]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "--kernel",
+        "python3",
+        "--no-progress-bar",
+        "--start-timeout",
+        "300",
+        str(ROOT / "notebooks" / "probe.ipynb"),
+        "executed.ipynb",
+        *arguments,
+    ]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-3000:]
     cells = json.loads((folder / "executed.ipynb").read_text())["cells"]
@@ -50,8 +74,12 @@ def test_the_notebook_leaves_the_local_numbers(executed):
 def test_the_notebook_shows_one_line_a_job_and_no_spinner(executed):
     cells, _, jobs = executed
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    lines = [text for output in outputs if "data" in output
-             if ": done at http://" in (text := "".join(output["data"].get("text/plain", "")))]  # fmt: skip
+    lines = [
+        text
+        for output in outputs
+        if "data" in output
+        if ": done at http://" in (text := "".join(output["data"].get("text/plain", "")))
+    ]
     assert len(lines) == len(jobs)
     streams = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream")
     assert "\r" not in streams and "QUEUED" not in streams and "%|" not in streams

@@ -12,12 +12,14 @@ from tests.remote.loopback.fixture import KEY, hurried, journal_beside, loopback
 def test_ten_prompts_of_a_32_block_model_are_one_small_job_a_probe(loopback):  # noqa: F811
     llm = loopback.model("loopback/deep")
     prompts = [f"{k} and 7 make {k + 7}" for k in range(10)]
-    calls = [lambda **where: dl.relative_contribution(llm, prompts, **where),
-             lambda **where: dl.layer_effects(llm, prompts, **where),
-             lambda **where: dl.layer_effects(llm, prompts, mode="all", **where),
-             lambda **where: dl.logit_lens(llm, prompts, **where),
-             lambda **where: dl.residual_erasure(llm, *SUM, prompts, **where),
-             lambda **where: dl.integrated_gradients(llm, *SUM, **where)]  # fmt: skip
+    calls = [
+        lambda **where: dl.relative_contribution(llm, prompts, **where),
+        lambda **where: dl.layer_effects(llm, prompts, **where),
+        lambda **where: dl.layer_effects(llm, prompts, mode="all", **where),
+        lambda **where: dl.logit_lens(llm, prompts, **where),
+        lambda **where: dl.residual_erasure(llm, *SUM, prompts, **where),
+        lambda **where: dl.integrated_gradients(llm, *SUM, **where),
+    ]
     for call in calls:
         since = len(loopback.asked()["log"])
         call(remote=loopback.host)

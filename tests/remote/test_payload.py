@@ -49,8 +49,19 @@ def test_ten_prompts_of_250_random_ids_are_one_payload_under_16_kb(loopback, mon
 
 
 def test_token_ids_come_back_as_they_were():
-    arguments = ({"n_layers": 4}, [[1, 128_255, 2**24 - 1], []], [([5, 6], [8]), ([7], None)], [True, 1], [2**24], [-1],
-                 3, "text", [0.5], torch.Size([2, 3]), None)  # fmt: skip
+    arguments = (
+        {"n_layers": 4},
+        [[1, 128_255, 2**24 - 1], []],
+        [([5, 6], [8]), ([7], None)],
+        [True, 1],
+        [2**24],
+        [-1],
+        3,
+        "text",
+        [0.5],
+        torch.Size([2, 3]),
+        None,
+    )
     placed, planes = laid_out(arguments)
     assert sum(map(len, planes)) == 3 * 7
     back = with_ids(placed, put_back(planes))

@@ -14,8 +14,15 @@ from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: 
 from tests.sweep.study import ENVIRONMENT, ROOT, new_study, run_make, start_make
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-SWEEP = ("sweep", "SET=ndif", "REMOTE=1", "MODELS=Llama-3.1-8B", "DATASETS=gsm8k", "SOURCE=embedded",
-         "PROBES=relative_contribution logit_lens")  # fmt: skip
+SWEEP = (
+    "sweep",
+    "SET=ndif",
+    "REMOTE=1",
+    "MODELS=Llama-3.1-8B",
+    "DATASETS=gsm8k",
+    "SOURCE=embedded",
+    "PROBES=relative_contribution logit_lens",
+)
 REAL = "-"  # the study's Python runs papermill itself, not its stand-in
 
 
@@ -31,8 +38,14 @@ def ndif(loopback, tmp_path, monkeypatch):  # noqa: F811
     """The variables of a user of this server; the Hub is the server's too."""
     for name in [name for name in ENVIRONMENT if name.startswith(("HF_", "XDG_"))]:
         monkeypatch.delitem(ENVIRONMENT, name)
-    return {"HOME": str(tmp_path), "HF_ENDPOINT": loopback.host, "NDIF_HOST": loopback.host, "NDIF_API_KEY": KEY,
-            "REAL": REAL, "OMP_NUM_THREADS": "1"}  # fmt: skip
+    return {
+        "HOME": str(tmp_path),
+        "HF_ENDPOINT": loopback.host,
+        "NDIF_HOST": loopback.host,
+        "NDIF_API_KEY": KEY,
+        "REAL": REAL,
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def journals(results):
@@ -53,8 +66,12 @@ def test_a_killed_sweep_goes_on_with_the_job_that_runs_and_ends_with_the_local_n
     results = study / "outputs" / "gsm8k" / "Llama-3.1-8B"
     with loopback.faults(hold="RUNNING") as submitted:
         first = start_make(study, *SWEEP, **ndif)
-        loopback.until(lambda asked: any(asked["jobs"].get(entry["job_id"], {}).get("status") == "RUNNING"
-                                         for entry in journals(results)), seconds=90)  # fmt: skip
+        loopback.until(
+            lambda asked: any(
+                asked["jobs"].get(entry["job_id"], {}).get("status") == "RUNNING" for entry in journals(results)
+            ),
+            seconds=90,
+        )
         kill(first)
         (left,) = journals(results)
         assert (left["state"], left["host"], submitted()) == ("submitted", loopback.host, 1)

@@ -27,8 +27,10 @@ class Pair:
         artifact = folder / "a.pt" if place == "beside an artifact" else None
         self.journal = folder / "a.pt.job" if artifact else folder / "cache" / "depth_lib" / "jobs"
         self.outs = [folder / "first.pt", folder / "second.pt"]
-        self.ids = [user.fork(artifact, out, DEPTH_LIB_PROMPTS_PER_JOB="1", XDG_CACHE_HOME=str(folder / "cache"))
-                    for out in self.outs]  # fmt: skip
+        self.ids = [
+            user.fork(artifact, out, DEPTH_LIB_PROMPTS_PER_JOB="1", XDG_CACHE_HOME=str(folder / "cache"))
+            for out in self.outs
+        ]
 
     def both_wait(self, loopback):  # noqa: F811
         """Until each of them asks about a job while the other stands still."""

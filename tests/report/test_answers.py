@@ -59,8 +59,14 @@ def rows_of(sheet):
 
 
 def test_the_workbook_keeps_its_sheets_and_gains_one_for_each_answer(book):
-    assert book.sheetnames == ["Effective Depth Results", "Intervals", "Thresholds", "Five Probes", "Beside The Paper",
-                               "Description"]
+    assert book.sheetnames == [
+        "Effective Depth Results",
+        "Intervals",
+        "Thresholds",
+        "Five Probes",
+        "Beside The Paper",
+        "Description",
+    ]
     for sheet in book.worksheets[1:-1]:
         assert sheet.freeze_panes == "D4" and [str(area) for area in sheet.merged_cells.ranges]
 
@@ -87,8 +93,12 @@ def test_verdicts_are_painted(book, answers):
 
 
 def test_the_csv_files_read_back(folder, book, answers):
-    for name, frame in (("intervals", answers.stability), ("thresholds", answers.thresholds),
-                        ("five_probes", answers.five_probes), ("beside_the_paper", answers.beside)):
+    for name, frame in (
+        ("intervals", answers.stability),
+        ("thresholds", answers.thresholds),
+        ("five_probes", answers.five_probes),
+        ("beside_the_paper", answers.beside),
+    ):
         back = pd.read_csv(folder / f"effective_depth_{name}.csv")
         assert list(back.columns) == list(frame.columns) and len(back) == len(frame)
         numbers = frame.select_dtypes("number").astype(float)
@@ -98,8 +108,9 @@ def test_the_csv_files_read_back(folder, book, answers):
 @pytest.mark.skipif(not shutil.which("soffice"), reason="there is no LibreOffice here")
 def test_libreoffice_opens_the_workbook(folder, book, tmp_path):
     as_csv = ["soffice", "--headless", f"-env:UserInstallation=file://{tmp_path}/profile", "--convert-to", "csv"]
-    subprocess.run([*as_csv, "--outdir", tmp_path, folder / "effective_depth.xlsx"], check=True, capture_output=True,
-                   timeout=120)
+    subprocess.run(
+        [*as_csv, "--outdir", tmp_path, folder / "effective_depth.xlsx"], check=True, capture_output=True, timeout=120
+    )
     lines = (tmp_path / "effective_depth.csv").read_text(encoding="cp1252").splitlines()
     assert lines[0].startswith("Model,cosine") and len(lines) == 5
 
@@ -161,8 +172,15 @@ def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page
     text = " ".join("".join(Page(page).words).split())
     row = answers.stability.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
     assert f"{row.ed} ({row.ratio:.2f})" in text and f"{row.same:.0%}" in text
-    for words in (COMMAND, "10 prompts", "nobody/toy-8l", f"torch {torch.__version__}", "arXiv 2512.14064",
-                  "Beside the paper", "How stable is this?"):
+    for words in (
+        COMMAND,
+        "10 prompts",
+        "nobody/toy-8l",
+        f"torch {torch.__version__}",
+        "arXiv 2512.14064",
+        "Beside the paper",
+        "How stable is this?",
+    ):
         assert words in text, words
 
 
@@ -179,8 +197,9 @@ def test_of_many_models_all_figures_are_drawn_too_and_a_failure_is_said(folder, 
     models = [*MODELS, "Qwen2.5-14B", "Qwen2.5-32B", "toy-4l"]
     paths = report.draw_figures(folder, answers, models, ["gsm8k"])
     assert len(paths) == 2 * 9 and all(path.is_file() for path in paths)  # no cosine on hellaswag here
-    failing = subprocess.Popen([sys.executable, "-c", "raise OSError('full')"], text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    failing = subprocess.Popen(
+        [sys.executable, "-c", "raise OSError('full')"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     monkeypatch.setattr(report, "_paper_figures_beside", lambda *arguments: failing)
     with pytest.raises(RuntimeError, match="the paper's figures were not drawn: OSError: full"):
         report.draw_figures(folder, answers, models, ["gsm8k"])
@@ -197,8 +216,9 @@ def test_names_that_are_markup_stay_text(tmp_path, monkeypatch):
 
 def test_results_with_only_the_papers_keys_give_a_report_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "draw_figures", lambda *arguments: [])
-    write_run(tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"],
-              papers_keys_only=True)
+    write_run(
+        tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"], papers_keys_only=True
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         page, runs = report.write_report(tmp_path).read_text(), provenance_table(tmp_path)

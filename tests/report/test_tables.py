@@ -18,30 +18,45 @@ from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 # Hu et al. 2025, Table 1: layers, and for each dataset ED(ratio) by cosine, kl and overlap.
 PUBLISHED = {
-    "DeepSeek-R1-Distill-Qwen-1.5B": (28,
-        ("17(0.64) 20(0.75) 23(0.86)", "16(0.61) 1(0.07) 23(0.86)", "17(0.64) 24(0.89) 24(0.89)")),
-    "Qwen2.5-1.5B-Instruct": (28,
-        ("16(0.61) 21(0.79) 23(0.86)", "20(0.75) 22(0.82) 23(0.86)", "19(0.71) 23(0.86) 23(0.86)")),
-    "Qwen2.5-Math-1.5B": (28,
-        ("16(0.61) 20(0.75) 23(0.86)", "16(0.61) 22(0.82) 23(0.86)", "16(0.61) 23(0.86) 23(0.86)")),
-    "DeepSeek-R1-Distill-Qwen-7B": (28,
-        ("16(0.61) 24(0.89) 25(0.93)", "16(0.61) 24(0.89) 25(0.93)", "16(0.61) 24(0.89) 24(0.89)")),
-    "Qwen2.5-7B-Instruct": (28,
-        ("17(0.64) 25(0.93) 26(0.96)", "20(0.75) 25(0.93) 26(0.96)", "18(0.68) 25(0.93) 26(0.96)")),
-    "Qwen2.5-Math-7B": (28,
-        ("16(0.61) 23(0.86) 24(0.89)", "11(0.43) 23(0.86) 24(0.89)", "16(0.61) 23(0.86) 24(0.89)")),
-    "DeepSeek-R1-Distill-Qwen-14B": (48,
-        ("26(0.56) 40(0.85) 44(0.94)", "30(0.65) 39(0.83) 44(0.94)", "30(0.65) 41(0.88) 44(0.94)")),
-    "Qwen2.5-14B-Instruct": (48,
-        ("27(0.58) 40(0.85) 45(0.96)", "32(0.69) 41(0.88) 45(0.96)", "30(0.65) 42(0.90) 45(0.96)")),
-    "Qwen2.5-14B": (48,
-        ("27(0.58) 40(0.85) 45(0.96)", "30(0.65) 40(0.85) 45(0.96)", "30(0.65) 42(0.90) 45(0.96)")),
-    "DeepSeek-R1-Distill-Qwen-32B": (64,
-        ("42(0.67) 58(0.92) 61(0.97)", "42(0.67) 55(0.88) 58(0.92)", "46(0.73) 57(0.91) 58(0.92)")),
-    "Qwen2.5-32B-Instruct": (64,
-        ("43(0.69) 60(0.95) 61(0.97)", "46(0.73) 58(0.92) 60(0.95)", "43(0.69) 58(0.92) 60(0.95)")),
-    "Qwen2.5-32B": (64,
-        ("43(0.69) 60(0.95) 61(0.97)", "46(0.73) 57(0.91) 59(0.94)", "46(0.73) 59(0.94) 60(0.95)")),
+    "DeepSeek-R1-Distill-Qwen-1.5B": (
+        28,
+        ("17(0.64) 20(0.75) 23(0.86)", "16(0.61) 1(0.07) 23(0.86)", "17(0.64) 24(0.89) 24(0.89)"),
+    ),
+    "Qwen2.5-1.5B-Instruct": (
+        28,
+        ("16(0.61) 21(0.79) 23(0.86)", "20(0.75) 22(0.82) 23(0.86)", "19(0.71) 23(0.86) 23(0.86)"),
+    ),
+    "Qwen2.5-Math-1.5B": (
+        28,
+        ("16(0.61) 20(0.75) 23(0.86)", "16(0.61) 22(0.82) 23(0.86)", "16(0.61) 23(0.86) 23(0.86)"),
+    ),
+    "DeepSeek-R1-Distill-Qwen-7B": (
+        28,
+        ("16(0.61) 24(0.89) 25(0.93)", "16(0.61) 24(0.89) 25(0.93)", "16(0.61) 24(0.89) 24(0.89)"),
+    ),
+    "Qwen2.5-7B-Instruct": (
+        28,
+        ("17(0.64) 25(0.93) 26(0.96)", "20(0.75) 25(0.93) 26(0.96)", "18(0.68) 25(0.93) 26(0.96)"),
+    ),
+    "Qwen2.5-Math-7B": (28, ("16(0.61) 23(0.86) 24(0.89)", "11(0.43) 23(0.86) 24(0.89)", "16(0.61) 23(0.86) 24(0.89)")),
+    "DeepSeek-R1-Distill-Qwen-14B": (
+        48,
+        ("26(0.56) 40(0.85) 44(0.94)", "30(0.65) 39(0.83) 44(0.94)", "30(0.65) 41(0.88) 44(0.94)"),
+    ),
+    "Qwen2.5-14B-Instruct": (
+        48,
+        ("27(0.58) 40(0.85) 45(0.96)", "32(0.69) 41(0.88) 45(0.96)", "30(0.65) 42(0.90) 45(0.96)"),
+    ),
+    "Qwen2.5-14B": (48, ("27(0.58) 40(0.85) 45(0.96)", "30(0.65) 40(0.85) 45(0.96)", "30(0.65) 42(0.90) 45(0.96)")),
+    "DeepSeek-R1-Distill-Qwen-32B": (
+        64,
+        ("42(0.67) 58(0.92) 61(0.97)", "42(0.67) 55(0.88) 58(0.92)", "46(0.73) 57(0.91) 58(0.92)"),
+    ),
+    "Qwen2.5-32B-Instruct": (
+        64,
+        ("43(0.69) 60(0.95) 61(0.97)", "46(0.73) 58(0.92) 60(0.95)", "43(0.69) 58(0.92) 60(0.95)"),
+    ),
+    "Qwen2.5-32B": (64, ("43(0.69) 60(0.95) 61(0.97)", "46(0.73) 57(0.91) 59(0.94)", "46(0.73) 59(0.94) 60(0.95)")),
 }
 
 
@@ -74,8 +89,11 @@ def gaps(tmp_path):
 
 def test_the_published_table_comes_back_number_for_number(paper):
     lines = summary_lines(effective_depth_table(paper, models=PUBLISHED))
-    expected = [f"{model} @ {dataset} : {cell}" for model, (_, cells) in PUBLISHED.items()
-                for dataset, cell in zip(DATASETS, cells, strict=True)]
+    expected = [
+        f"{model} @ {dataset} : {cell}"
+        for model, (_, cells) in PUBLISHED.items()
+        for dataset, cell in zip(DATASETS, cells, strict=True)
+    ]
     assert [re.sub(" +", " ", line) for line in lines] == expected
     assert len(lines) == 36 and len({line.index(" : ") for line in lines}) == 1
 
@@ -83,12 +101,17 @@ def test_the_published_table_comes_back_number_for_number(paper):
 def test_rows_are_models_and_columns_metric_dataset_value(paper):
     table = effective_depth_table(paper)
     assert table.shape == (12, 18)
-    assert list(table.columns) == [(metric, dataset, value) for metric in ("cosine", "kl", "overlap")
-                                   for dataset in DATASETS for value in ("ED", "RATIO")]
+    assert list(table.columns) == [
+        (metric, dataset, value)
+        for metric in ("cosine", "kl", "overlap")
+        for dataset in DATASETS
+        for value in ("ED", "RATIO")
+    ]
     assert table.loc["Qwen2.5-Math-7B", ("cosine", "gsm8k", "ED")] == 11
     assert table.loc["Qwen2.5-Math-7B", ("cosine", "gsm8k", "RATIO")] == 12 / 28
     assert [re.search(r"[\d.]+B", model)[0] for model in table.index] == ["1.5B"] * 3 + ["7B"] * 3 + ["14B"] * 3 + [
-        "32B"] * 3
+        "32B"
+    ] * 3
 
 
 def test_missing_results_and_missing_depths_are_missing_values(gaps):
@@ -126,8 +149,10 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours = effective_depth_table(tmp_path / "ours")
-    with (pytest.warns(UserWarning, match="2 of 2 logit_lens results under .*theirs have no meta"),
-          pytest.warns(UserWarning, match="2 of 2 relative_contribution results")):
+    with (
+        pytest.warns(UserWarning, match="2 of 2 logit_lens results under .*theirs have no meta"),
+        pytest.warns(UserWarning, match="2 of 2 relative_contribution results"),
+    ):
         theirs = effective_depth_table(tmp_path / "theirs")
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
 
@@ -159,8 +184,21 @@ def sheet(paper):
 
 def test_the_workbook_has_one_row_a_model_under_three_merged_header_levels(sheet):
     merged = {str(cells) for cells in sheet.merged_cells.ranges}
-    assert merged == {"A1:A3", "B1:G1", "H1:M1", "N1:S1", "B2:C2", "D2:E2", "F2:G2", "H2:I2", "J2:K2", "L2:M2",
-                      "N2:O2", "P2:Q2", "R2:S2"}
+    assert merged == {
+        "A1:A3",
+        "B1:G1",
+        "H1:M1",
+        "N1:S1",
+        "B2:C2",
+        "D2:E2",
+        "F2:G2",
+        "H2:I2",
+        "J2:K2",
+        "L2:M2",
+        "N2:O2",
+        "P2:Q2",
+        "R2:S2",
+    }
     assert [sheet[cell].value for cell in ("B1", "H1", "N1")] == ["cosine", "kl", "overlap"]
     assert [sheet[cell].value for cell in ("B2", "D2", "F2", "R2")] == ["hellaswag", "gsm8k", "aime24", "aime24"]
     assert [cell.value for cell in sheet[3]][1:] == ["ED", "RATIO"] * 9
@@ -188,8 +226,15 @@ def test_the_workbook_describes_metrics_rules_and_sources(sheet):
     book = sheet.parent
     assert book.sheetnames == ["Effective Depth Results", "Description"]
     text = "\n".join(str(cell.value) for row in book["Description"].iter_rows() for cell in row if cell.value)
-    for words in (*METRICS, "the last l in 0..L-2 with c[l] < 0", "0.5 · max(res_kl_divs)", "res_overlaps[l] > 0.3",
-                  "(ED + 1) / L", "arXiv 2512.14064", "arXiv 2505.13898"):
+    for words in (
+        *METRICS,
+        "the last l in 0..L-2 with c[l] < 0",
+        "0.5 · max(res_kl_divs)",
+        "res_overlaps[l] > 0.3",
+        "(ED + 1) / L",
+        "arXiv 2512.14064",
+        "arXiv 2505.13898",
+    ):
         assert words in text
 
 
@@ -206,7 +251,7 @@ def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
     write_depths(gaps, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
     write_table(effective_depth_table(gaps), gaps)
     tex = (gaps / "effective_depth.tex").read_text()
-    body = tex[tex.index(r"\midrule"):tex.index(r"\bottomrule")].splitlines()[1:]
+    body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
     assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [19, 19, 19]
     assert r"my\_model\&co\_70\% & -- & -- & 0 & 0.25 &" in tex
     assert tex.count(r"\begin{") == tex.count(r"\end{") == 2 and r"\usepackage{booktabs}" in tex
@@ -217,8 +262,12 @@ def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no LaTeX here")
 def test_latex_compiles_the_tex(paper):
     write_table(effective_depth_table(paper), paper)
-    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "effective_depth.tex"],
-                          cwd=paper, capture_output=True, text=True)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "effective_depth.tex"],
+        cwd=paper,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and "Overfull" not in done.stdout
 
 
@@ -243,8 +292,15 @@ def test_small_models_and_the_papers_datasets_come_first(tmp_path):
         write_depths(tmp_path, "addition_6", model, 4, 0, 1, 2)
     for dataset in ("aime24", "hellaswag", "gsm8k"):
         write_depths(tmp_path, dataset, "toy-4l", 4, 0, 1, 2)
-    assert models_in(tmp_path) == ["Qwen2.5-1.5B-Instruct", "toy-4l", "toy-8l", "toy-16l", "Qwen2.5-32B",
-                                   "Llama-3.1-405B", "gpt2"]
+    assert models_in(tmp_path) == [
+        "Qwen2.5-1.5B-Instruct",
+        "toy-4l",
+        "toy-8l",
+        "toy-16l",
+        "Qwen2.5-32B",
+        "Llama-3.1-405B",
+        "gpt2",
+    ]
     assert datasets_in(tmp_path) == ["hellaswag", "gsm8k", "aime24", "addition_6"]
 
 

@@ -49,19 +49,29 @@ class Code:
         return (os.mkdir, (str(self.trace),))
 
 
-@pytest.mark.parametrize(("probe", "name"), [
-    ("relative_contribution", "relative_contribution.pt"),
-    ("layer_effects", "layer_effects_5exps.pt"),
-    ("logit_lens", "logitlens_5exps.pt"),
-    ("residual_erasure", "logit_erasure_5exps.pt"),
-    ("integrated_gradients", "igrads_igrads_5exps.pt"),
-])
+@pytest.mark.parametrize(
+    ("probe", "name"),
+    [
+        ("relative_contribution", "relative_contribution.pt"),
+        ("layer_effects", "layer_effects_5exps.pt"),
+        ("logit_lens", "logitlens_5exps.pt"),
+        ("residual_erasure", "logit_erasure_5exps.pt"),
+        ("integrated_gradients", "igrads_igrads_5exps.pt"),
+    ],
+)
 def test_files_have_the_papers_names(probe, name):
     assert artifact_path("outputs", "aime24", "Qwen2.5-7B", probe, 5) == Path("outputs/aime24/Qwen2.5-7B") / name
 
 
-@pytest.mark.parametrize("arguments", [("gsm8k", "toy", "logitlens"), ("gsm8k", "Qwen/Qwen2.5-7B", "logit_lens"),
-                                       ("..", "toy", "logit_lens"), ("", "toy", "logit_lens")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gsm8k", "toy", "logitlens"),
+        ("gsm8k", "Qwen/Qwen2.5-7B", "logit_lens"),
+        ("..", "toy", "logit_lens"),
+        ("", "toy", "logit_lens"),
+    ],
+)
 def test_a_path_is_refused_for_an_unknown_probe_or_a_name_that_is_no_folder(arguments):
     with pytest.raises(ArtifactError, match=r"the probes are relative_contribution|use a short name"):
         artifact_path("outputs", *arguments, 10)
@@ -100,21 +110,29 @@ def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_pa
     result = result_of("logit_lens", 8)
     meta = {"dtype": torch.bfloat16, "source": Path("a/b"), "seed": np.int64(3), "range": (1, 2), "remote": None}
     stored = load_artifact(save_artifact(lens_path, result, meta))["meta"]
-    assert {key: stored[key] for key in meta} == {"dtype": "bfloat16", "source": "a/b", "seed": 3, "range": [1, 2],
-                                                  "remote": None}
+    assert {key: stored[key] for key in meta} == {
+        "dtype": "bfloat16",
+        "source": "a/b",
+        "seed": 3,
+        "range": [1, 2],
+        "remote": None,
+    }
     with pytest.raises(TypeError, match=r"meta\.settings\.device_map is a set"):
         save_artifact(lens_path, result, {"settings": {"device_map": {1}}})
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda r: r.pop("res_overlaps"), "no key res_overlaps"),
-    (lambda r: r.update(res_overlaps=torch.rand(7)), r"res_overlaps has shape \[7\], not \[L\] with L = 8"),
-    (lambda r: r.update(res_kl_divs=torch.rand(8, 1)), r"res_kl_divs has shape \[8, 1\], not \[L\]"),
-    (lambda r: r.update(res_top1_sums=torch.rand(3, 8)), r"res_top1_sums has shape \[3, 8\], not \[P, L\].*P = 10"),
-    (lambda r: r.update(res_overlaps=[0.1] * 8), "res_overlaps is a list, not a tensor"),
-    (lambda r: r["res_kl_divs"].__setitem__(3, float("nan")), r"res_kl_divs is nan at index \[3\]"),
-    (lambda r: r["res_mrr_sums"].__setitem__((2, 3), float("inf")), r"res_mrr_sums is inf at index \[2, 3\]"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.pop("res_overlaps"), "no key res_overlaps"),
+        (lambda r: r.update(res_overlaps=torch.rand(7)), r"res_overlaps has shape \[7\], not \[L\] with L = 8"),
+        (lambda r: r.update(res_kl_divs=torch.rand(8, 1)), r"res_kl_divs has shape \[8, 1\], not \[L\]"),
+        (lambda r: r.update(res_top1_sums=torch.rand(3, 8)), r"res_top1_sums has shape \[3, 8\], not \[P, L\].*P = 10"),
+        (lambda r: r.update(res_overlaps=[0.1] * 8), "res_overlaps is a list, not a tensor"),
+        (lambda r: r["res_kl_divs"].__setitem__(3, float("nan")), r"res_kl_divs is nan at index \[3\]"),
+        (lambda r: r["res_mrr_sums"].__setitem__((2, 3), float("inf")), r"res_mrr_sums is inf at index \[2, 3\]"),
+    ],
+)
 def test_a_result_with_wrong_keys_shapes_or_values_is_refused_and_nothing_is_written(lens_path, change, message):
     result = result_of("logit_lens", 8)
     change(result)
@@ -198,8 +216,9 @@ def test_a_reader_beside_two_writers_always_sees_a_whole_file(saved):
 def test_a_missing_result_names_the_command_that_makes_it():
     with pytest.raises(MissingArtifact) as error:
         load_artifact("outputs/gsm8k/Qwen2.5-7B/logitlens_10exps.pt")
-    assert str(error.value) == ("no artifact for gsm8k × Qwen2.5-7B (logitlens_10exps.pt); "
-                                "run: make sweep MODELS=Qwen2.5-7B DATASETS=gsm8k")
+    assert str(error.value) == (
+        "no artifact for gsm8k × Qwen2.5-7B (logitlens_10exps.pt); run: make sweep MODELS=Qwen2.5-7B DATASETS=gsm8k"
+    )
     assert sweep_command("outputs/demo/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=outputs/demo")
 
 
@@ -215,16 +234,19 @@ def damaged(path, kind, trace):
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["empty", "first half", "without its last byte", "text", "plain pickle with code",
-                                  "noise"])
+@pytest.mark.parametrize(
+    "kind", ["empty", "first half", "without its last byte", "text", "plain pickle with code", "noise"]
+)
 def test_a_damaged_file_is_named_and_moved_aside(saved, tmp_path, kind):
     trace = tmp_path / "code was run"
     saved.write_bytes(content := damaged(saved, kind, trace))
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
-    assert re.fullmatch(f"{re.escape(str(saved))} is no logit_lens artifact: .*; moved to "
-                        r"logitlens_10exps\.pt\.unreadable-1; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*",
-                        str(error.value))
+    assert re.fullmatch(
+        f"{re.escape(str(saved))} is no logit_lens artifact: .*; moved to "
+        r"logitlens_10exps\.pt\.unreadable-1; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*",
+        str(error.value),
+    )
     assert not saved.exists() and not trace.exists()
     assert saved.with_name("logitlens_10exps.pt.unreadable-1").read_bytes() == content
 
@@ -240,13 +262,16 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
     assert trace.exists()  # the file does carry live code: it was the reader that did not run it
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ([1, 2], "it holds a list"),
-    ({"weights": torch.zeros(3)}, r"it has no key res_kl_divs \(it has weights\)"),
-    ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(9)}, r"res_overlaps has shape \[9\]"),
-    ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "its meta is not a dict"),
-    ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "it holds a list"),
+        ({"weights": torch.zeros(3)}, r"it has no key res_kl_divs \(it has weights\)"),
+        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(9)}, r"res_overlaps has shape \[9\]"),
+        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "its meta is not a dict"),
+        ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
+    ],
+)
 def test_a_foreign_file_under_our_name_is_moved_aside(lens_path, content, message):
     lens_path.parent.mkdir(parents=True)
     torch.save(content, lens_path)
@@ -331,8 +356,11 @@ def test_a_stored_result_that_matches_has_no_differences(saved):
 
 def test_differences_say_what_was_stored_and_what_is_asked(saved):
     wanted = {"revision": "def", "dtype": torch.bfloat16, "settings": {"mode": "all", "seed": 1}, "n_examples": 10}
-    assert differences(saved, wanted) == ["revision: stored abc, asked def", "dtype: stored nothing, asked bfloat16",
-                                          "settings.mode: stored future, asked all"]
+    assert differences(saved, wanted) == [
+        "revision: stored abc, asked def",
+        "dtype: stored nothing, asked bfloat16",
+        "settings.mode: stored future, asked all",
+    ]
 
 
 def test_nothing_stored_is_not_the_same_as_none_asked(saved):

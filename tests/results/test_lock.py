@@ -99,10 +99,20 @@ def test_elapsed_times_as_people_say_them(seconds, said):
 @pytest.fixture
 def cell(tmp_path):
     return {
-        "MODEL": "toy-4l", "MODEL_ID": "toy-4l", "REVISION": None, "DTYPE": "float32", "QUANTIZATION": None,
-        "DEVICE_MAP": None, "REMOTE": False, "DATASET": "gsm8k", "N_EXAMPLES": 2, "SOURCE": "embedded",
-        "PROBES": list(ARTIFACTS), "SEED": 1, "OUT": str(tmp_path / "alone"),
-    }  # fmt: skip
+        "MODEL": "toy-4l",
+        "MODEL_ID": "toy-4l",
+        "REVISION": None,
+        "DTYPE": "float32",
+        "QUANTIZATION": None,
+        "DEVICE_MAP": None,
+        "REMOTE": False,
+        "DATASET": "gsm8k",
+        "N_EXAMPLES": 2,
+        "SOURCE": "embedded",
+        "PROBES": list(ARTIFACTS),
+        "SEED": 1,
+        "OUT": str(tmp_path / "alone"),
+    }
 
 
 def started(cell, *said):

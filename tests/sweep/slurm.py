@@ -61,8 +61,9 @@ def slurm(folder):
             with open(folder / f"{command[0]}.out", "wb") as said:
                 daemons.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
             time.sleep(0.5)
-        answer = subprocess.run(["srun", "--immediate=60", "hostname"], env=environment, capture_output=True, text=True,
-                                timeout=90)
+        answer = subprocess.run(
+            ["srun", "--immediate=60", "hostname"], env=environment, capture_output=True, text=True, timeout=90
+        )
         assert answer.stdout.strip(), f"{answer.stderr}\nsee the logs in {folder}"
         yield environment
     finally:

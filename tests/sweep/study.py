@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 OUTER = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in OUTER} | {"LC_ALL": "C"}
 
-STAND_IN = '''
+STAND_IN = """
 import json, os, pickle, sys, time, types, yaml, zipfile
 from pathlib import Path
 
@@ -60,7 +60,7 @@ else:
         if differing(read_meta(path)[0], meta) and not Path("idle").exists():
             with zipfile.ZipFile(path, "w") as stored:
                 stored.writestr("result/data.pkl", pickle.dumps({"meta": meta}, protocol=2))
-'''
+"""
 
 
 def script(path, text):
@@ -82,7 +82,7 @@ def new_study(folder):
     (folder / ".venv" / "bin").mkdir(parents=True)
     script(
         folder / ".venv" / "bin" / "python",
-        f'#!/bin/sh\npython={sys.executable}\n'
+        f"#!/bin/sh\npython={sys.executable}\n"
         'case "$2$REAL" in papermill) shift 2; exec "$python" stand_in.py "$@";; *) exec "$python" "$@";; esac\n',
     )
     (folder / ".venv" / ".depth-lib-installed").touch()
@@ -91,8 +91,15 @@ def new_study(folder):
 
 def start_make(study, *arguments, **variables):
     """make there, in a process group of its own."""
-    return subprocess.Popen(["make", *arguments], cwd=study, env=ENVIRONMENT | variables, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(
+        ["make", *arguments],
+        cwd=study,
+        env=ENVIRONMENT | variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def calls_in(study):

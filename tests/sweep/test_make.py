@@ -18,6 +18,7 @@ from tests.sweep.study import ROOT, clean, new_study, run_make, script
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     return new_study(tmp_path_factory.mktemp("study"))

@@ -21,10 +21,20 @@ from depth_lib.sweep.run import Run, in_project
 def cell(tmp_path_factory):
     """A parameters cell whose results are all there."""
     cell = {
-        "MODEL": "toy-4l", "MODEL_ID": "toy-4l", "REVISION": None, "DTYPE": "float32", "QUANTIZATION": None,
-        "DEVICE_MAP": None, "REMOTE": False, "DATASET": "addition", "N_EXAMPLES": 2, "SOURCE": "embedded",
-        "PROBES": list(ARTIFACTS), "SEED": 1, "OUT": str(tmp_path_factory.mktemp("results")),
-    }  # fmt: skip
+        "MODEL": "toy-4l",
+        "MODEL_ID": "toy-4l",
+        "REVISION": None,
+        "DTYPE": "float32",
+        "QUANTIZATION": None,
+        "DEVICE_MAP": None,
+        "REMOTE": False,
+        "DATASET": "addition",
+        "N_EXAMPLES": 2,
+        "SOURCE": "embedded",
+        "PROBES": list(ARTIFACTS),
+        "SEED": 1,
+        "OUT": str(tmp_path_factory.mktemp("results")),
+    }
     run = Run(cell)
     for probe in ARTIFACTS:
         run.result(probe)
@@ -79,8 +89,18 @@ def test_a_stored_result_is_what_the_probe_itself_returns(cell):
 
 def test_the_metadata_says_what_was_run_and_where(cell):
     meta = Run(cell).result("residual_erasure")["meta"]
-    expected = {"model": "toy-4l", "model_id": "toy-4l", "revision": None, "dtype": "float32", "quantization": None,
-                "dataset": "addition", "source": "drawn", "n_prompts": 2, "seed": 1, "where": "local cpu"}
+    expected = {
+        "model": "toy-4l",
+        "model_id": "toy-4l",
+        "revision": None,
+        "dtype": "float32",
+        "quantization": None,
+        "dataset": "addition",
+        "source": "drawn",
+        "n_prompts": 2,
+        "seed": 1,
+        "where": "local cpu",
+    }
     assert {key: meta[key] for key in expected} == expected
     assert len(meta["prompts_hash"]) == len(meta["weights"]) == 16 and meta["seconds"] > 0
     assert meta["settings"]["question"] == QUESTION and meta["settings"]["answer"] == ANSWER
@@ -110,13 +130,16 @@ def test_what_a_killed_run_left_beside_a_finished_result_goes_with_the_next_one(
     assert not jobs.exists() and not half.exists() and not (path.parent / ".computing").exists()
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
-    ({"SEED": 2}, "prompts_hash: stored"),
-    ({"N_EXAMPLES": 3}, "n_prompts: stored 2, asked 3"),
-    ({"QUANTIZATION": "8bit"}, "quantization: stored None, asked 8bit"),
-    ({"REVISION": "main"}, "revision: stored None, asked main"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
+        ({"SEED": 2}, "prompts_hash: stored"),
+        ({"N_EXAMPLES": 3}, "n_prompts: stored 2, asked 3"),
+        ({"QUANTIZATION": "8bit"}, "quantization: stored None, asked 8bit"),
+        ({"REVISION": "main"}, "revision: stored None, asked main"),
+    ],
+)
 def test_a_stale_result_is_said_with_what_differs_and_computed_again(own_cell, change, said, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(Run, "llm", property(lambda run: asked.append(run) or dl.load_model("toy-4l")))
@@ -180,14 +203,17 @@ def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dat
         Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("residual_erasure")
 
 
-@pytest.mark.parametrize(("change", "error", "said"), [
-    ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
-    ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
-    ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
-    ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
-    ({"REMOTE": None}, ParamsError, "REMOTE is null"),
-    ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
+        ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
+        ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
+        ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
+        ({"REMOTE": None}, ParamsError, "REMOTE is null"),
+        ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
+    ],
+)
 def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, said):
     with pytest.raises(error, match=said) as raised:
         Run(cell | change)

@@ -291,9 +291,12 @@ def test_unreadable_and_foreign_results_are_stale_and_left_to_the_run(make, stud
     cells = [runs[path.parent.parent.name, path.parent.name]["cells"]["logit_lens"] for path in paths]
     assert [cell["state"] for cell in cells] == ["stale"] * 5 + ["done"]
     assert [why for cell in cells for why in cell["why"]] == [
-        "it is empty", "it is truncated or damaged", "it is truncated or damaged",
-        "it asks to load posix.system, which is not a plain tensor", "it has no meta: not written by depth_lib",
-    ]  # fmt: skip
+        "it is empty",
+        "it is truncated or damaged",
+        "it is truncated or damaged",
+        "it asks to load posix.system, which is not a plain tensor",
+        "it has no meta: not written by depth_lib",
+    ]
     assert not (study / "code").exists(), "no code in it was run"
     assert len(make(*chosen).calls) == 5
 
@@ -309,14 +312,26 @@ def test_status_knows_failed_running_and_remote_runs(make, study):
         running.note(begun=0.0)
         computing.note(probe="layer_effects", label="layer effects, future", done=3, total=10, share=0.15)
         said = make("status", *TOY_4L, "DATASETS=gsm8k").stdout
-        assert re.search(r"gsm8k × toy-4l: running \(process \d+\): layer effects, future 3/10 prompts, "
-                         r"0 of 5 probes, 0:0\d of about 0:\d\d", said), said
+        assert re.search(
+            r"gsm8k × toy-4l: running \(process \d+\): layer effects, future 3/10 prompts, "
+            r"0 of 5 probes, 0:0\d of about 0:\d\d",
+            said,
+        ), said
         cells = status(make, *TOY_4L, "DATASETS=gsm8k")["gsm8k", "toy-4l"]["cells"]
         assert cells["layer_effects"]["state"] == "partial"
     jobs = folder / "logitlens_10exps.pt.job"
     jobs.mkdir()
-    (jobs / "abc.json").write_text(json.dumps({"host": "https://ndif", "job_id": "j1", "state": "submitted",
-                                               "part": "2 of 5", "submitted": "2026-01-01T00:00:00+00:00"}))
+    (jobs / "abc.json").write_text(
+        json.dumps(
+            {
+                "host": "https://ndif",
+                "job_id": "j1",
+                "state": "submitted",
+                "part": "2 of 5",
+                "submitted": "2026-01-01T00:00:00+00:00",
+            }
+        )
+    )
     said = make("status", *TOY_4L, "DATASETS=gsm8k").stdout
     assert "logit_lens is partial: job 2 of 5 j1 at https://ndif: submitted, submitted 2026-01-01T00:00:00" in said
 

@@ -81,8 +81,11 @@ def _same(one, two):
 def leftovers(folder):
     """Files that no finished sweep leaves: locks, half-written files, notebooks that did not reach their end, jobs."""
     kept = {"probe.ipynb", "probe.log"}
-    return sorted(str(path) for path in folder.glob("*/*/*")
-                  if path.name not in kept and (path.name.startswith(".") or path.suffix not in (".pt", ".txt")))
+    return sorted(
+        str(path)
+        for path in folder.glob("*/*/*")
+        if path.name not in kept and (path.name.startswith(".") or path.suffix not in (".pt", ".txt"))
+    )
 
 
 def torture(kills, folder, *arguments, seed=0):
@@ -105,8 +108,10 @@ def torture(kills, folder, *arguments, seed=0):
                 kill(process, everything)
             kills -= 1
             sweep.look()
-            print(f"killed after {wait:.1f} s{' with its kernels' if everything else ''}, {len(sweep.seen)} results",
-                  flush=True)
+            print(
+                f"killed after {wait:.1f} s{' with its kernels' if everything else ''}, {len(sweep.seen)} results",
+                flush=True,
+            )
         sweep.finish()
         found = differing(sweep.out, alone.out), leftovers(sweep.out), sweep.replaced
         print(f"sweep {rounds}: different {found[0]}, left over {found[1]}, computed twice {found[2]}", flush=True)

@@ -35,8 +35,12 @@ class Loopback:
         # The server ends when its stdin does: when this process ends, however it ends. Its sums come in the order in
         # which this process adds, which with several threads is another one than with one.
         environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-        self.process = subprocess.Popen([sys.executable, str(server), json.dumps(setup)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, env=environment)  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, str(server), json.dumps(setup)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
         self._host, self._http = None, httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
     @property
@@ -60,8 +64,11 @@ class Loopback:
 
     def requests(self, method, path, since=0):
         """The log's entries for a method and the beginning of a path."""
-        return [entry for entry in self.asked()["log"][since:]
-                if entry["method"] == method and entry["path"].startswith(path)]  # fmt: skip
+        return [
+            entry
+            for entry in self.asked()["log"][since:]
+            if entry["method"] == method and entry["path"].startswith(path)
+        ]
 
     def switch(self, **faults):
         self._http.post(f"{self.host}/loopback/faults", json=faults)
@@ -132,16 +139,31 @@ def same(result, truth):
 class Client:
     """A process of its own that runs client.py; `go` lets it submit, `end` gives what it wrote."""
 
-    def __init__(self, loopback, folder, home, model="loopback/llama", probes=("logit_lens",), python=sys.executable,
-                 packages=Path(dl.__file__).parent.parent, **environment):  # fmt: skip
+    def __init__(
+        self,
+        loopback,
+        folder,
+        home,
+        model="loopback/llama",
+        probes=("logit_lens",),
+        python=sys.executable,
+        packages=Path(dl.__file__).parent.parent,
+        **environment,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(parents=True, exist_ok=True)
         script = shutil.copy(Path(__file__).with_name("client.py"), folder / "client.py")
         self.out, self.forked = folder / "out.pt", []
-        setup = {"host": loopback.host, "model": model, "probes": probes, "artifact": str(folder / "artifact.pt"),
-                 "out": str(self.out)}  # fmt: skip
-        kept = {name: value for name, value in os.environ.items()
-                if not name.startswith(("HF_", "XDG_", "PYTHON", "NDIF_"))}  # fmt: skip
+        setup = {
+            "host": loopback.host,
+            "model": model,
+            "probes": probes,
+            "artifact": str(folder / "artifact.pt"),
+            "out": str(self.out),
+        }
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_", "PYTHON", "NDIF_"))
+        }
         kept |= {"HOME": str(home), "HF_ENDPOINT": loopback.host, "NDIF_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
         if packages is not None:
             kept["PYTHONPATH"] = str(packages)

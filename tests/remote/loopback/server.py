@@ -50,8 +50,15 @@ class Handler(BaseHTTPRequestHandler):
         self.note(code, len(body))
 
     def note(self, code, size=0):
-        JOBS.log.append({"method": self.command, "path": self.path, "code": code, "bytes": size,
-                         "headers": {k.lower(): v for k, v in self.headers.items()}})  # fmt: skip
+        JOBS.log.append(
+            {
+                "method": self.command,
+                "path": self.path,
+                "code": code,
+                "bytes": size,
+                "headers": {k.lower(): v for k, v in self.headers.items()},
+            }
+        )
 
     def spoil(self, kind):
         """Do what the next fault of this kind says; False if there is none."""
@@ -59,8 +66,9 @@ class Handler(BaseHTTPRequestHandler):
         if fault is None:
             return False
         if isinstance(fault, int):
-            self.reply({"detail": {401: "Invalid API key.", 400: "The request is malformed."}.get(fault, "Try later.")},
-                       fault)  # fmt: skip
+            self.reply(
+                {"detail": {401: "Invalid API key.", 400: "The request is malformed."}.get(fault, "Try later.")}, fault
+            )
         elif fault == "garbage":
             self.reply(b"<html>proxy</html>", kind="text/html")
         elif fault == "hang":
@@ -84,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/subscribe":
             return self.subscribe()
         if path == "/loopback":
-            return self.reply({"log": JOBS.log, "worker": JOBS.ready, "jobs": JOBS.statuses})  # fmt: skip
+            return self.reply({"log": JOBS.log, "worker": JOBS.ready, "jobs": JOBS.statuses})
         if path == "/status":
             return self.spoil("status") or self.reply({"deployments": deployments()})
         if path == "/env":
@@ -169,8 +177,18 @@ class Handler(BaseHTTPRequestHandler):
         for name, folder in MODELS.items():
             if path.lower() in (f"/api/models/{name}".lower(), f"/api/models/{name}/revision/main".lower()):
                 files = [{"rfilename": file.name} for file in Path(folder).iterdir()]
-                return self.reply({"id": name, "modelId": name, "sha": "0" * 40, "siblings": files, "private": False,
-                                   "downloads": 0, "likes": 0, "tags": []})  # fmt: skip
+                return self.reply(
+                    {
+                        "id": name,
+                        "modelId": name,
+                        "sha": "0" * 40,
+                        "siblings": files,
+                        "private": False,
+                        "downloads": 0,
+                        "likes": 0,
+                        "tags": [],
+                    }
+                )
             file = Path(folder) / path.rsplit("/", 1)[-1]
             if path.startswith(f"/{name}/resolve/") and file.suffix in (".json", ".jinja", ".txt") and file.is_file():
                 content = file.read_bytes()
@@ -182,12 +200,18 @@ def deployments():
     state = JOBS.faults.get("state") or ("RUNNING" if JOBS.ready else "DEPLOYING")
     hosted = [name for name in MODELS if name not in (JOBS.faults.get("absent") or [])]
     return {
-        name: {"repo_id": name, "revision": None, "task": "text-generation", "deployment_level": "HOT",
-               "application_state": state, "trust_remote_code": False,
-               "model_key": "nnsight.modeling.transformers.TransformersModel:"
-               + json.dumps({"repo_id": name, "revision": None, "task": "text-generation"})}
+        name: {
+            "repo_id": name,
+            "revision": None,
+            "task": "text-generation",
+            "deployment_level": "HOT",
+            "application_state": state,
+            "trust_remote_code": False,
+            "model_key": "nnsight.modeling.transformers.TransformersModel:"
+            + json.dumps({"repo_id": name, "revision": None, "task": "text-generation"}),
+        }
         for name in hosted
-    }  # fmt: skip
+    }
 
 
 def parts_of(content_type, body):

@@ -66,9 +66,12 @@ def main():
     models = {}
     for name, folder in json.loads(sys.argv[1]).items():
         models[name] = TransformersModel(
-            folder, task="text-generation", tokenizer=AutoTokenizer.from_pretrained(folder), dispatch=True,
+            folder,
+            task="text-generation",
+            tokenizer=AutoTokenizer.from_pretrained(folder),
+            dispatch=True,
             dtype=torch.float32,
-        )  # fmt: skip
+        )
         models[name]._module.eval()
     forbid_imports_of_strangers()
     packages = {name: importlib.metadata.version(name) for name in ("nnsight", "torch", "transformers")}
