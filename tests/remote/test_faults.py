@@ -134,7 +134,7 @@ def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(loopback): 
     with loopback.faults() as submitted:
         with pytest.raises(remote.JobFailed, match="ZeroDivisionError: division by zero") as caught:
             session.run(_divide, llm, 0, remote=loopback.host)
-        assert "x = 1 / number" in caught.value.server_text and "test_remote_faults.py#" in caught.value.server_text
+        assert "x = 1 / number" in caught.value.server_text and "test_faults.py#" in caught.value.server_text
         assert caught.value.job_id in loopback.asked()["jobs"]
         assert submitted() == 1
         (file,) = journal.cache_folder().glob("*.json")
