@@ -5,9 +5,14 @@ import random
 import re
 import zlib
 from functools import cache
+from math import gcd
+from pathlib import Path
+
+import yaml
 
 from ..prompts import DATASETS
-from .templates import ACTORS, AIME24, DAYS, GOODS, GSM8K, HELLASWAG, PEOPLE, PLACES, THINGS, VEHICLES
+
+_TEMPLATES = yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
 
 
 def is_held_out(question: str) -> bool:
@@ -34,31 +39,52 @@ def _fill(template: str, values: dict) -> str:
     return re.sub(r"\{([^{}]+)\}", lambda found: str(eval(_compiled(found[1]), scope)), template)
 
 
+def _numbers(template: dict, rng: random.Random) -> dict:
+    """The numbers of a template, drawn as it says: `r` is randint."""
+    return dict(eval(_compiled(template["numbers"]), {"r": rng.randint, "_power": _power, "_pair": _pair}))
+
+
+def _power(r):
+    base, modulus = r(2, 9), r(5, 13)
+    while gcd(base, modulus) > 1 or base % modulus == 1:
+        base, modulus = r(2, 9), r(5, 13)
+    exponent, period = r(20, 400), next(k for k in range(1, modulus) if pow(base, k, modulus) == 1)
+    return dict(a=base, m=modulus, n=exponent, p=period, s=exponent % period)
+
+
+def _pair(r):
+    g, x, y = r(2, 15), r(2, 12), r(2, 12)
+    while gcd(x, y) > 1:
+        x, y = r(2, 12), r(2, 12)
+    return dict(g=g, x=x, y=y)
+
+
 def gsm8k_row(rng: random.Random) -> dict:
     """A made-up word problem in GSM8K's schema."""
-    numbers, question, reasoning, answer = rng.choice(GSM8K)
-    (name, he), (other, _) = rng.sample(PEOPLE, 2)
-    day, day2 = rng.sample(DAYS, 2)
-    things, place, good, vehicle = map(rng.choice, (THINGS, PLACES, GOODS, VEHICLES))
+    template = rng.choice(_TEMPLATES["gsm8k"])
+    (name, he), (other, _) = rng.sample(_TEMPLATES["people"], 2)
+    day, day2 = rng.sample(_TEMPLATES["days"], 2)
+    things, place, good, vehicle = (rng.choice(_TEMPLATES[of]) for of in ("things", "places", "goods", "vehicles"))
     words = dict(name=name, he=he, He=he.capitalize(), other=other, day=day, day2=day2)
-    values = {**numbers(rng.randint), **words, "things": things, "place": place, "good": good, "vehicle": vehicle}
-    question, reasoning, answer = (_fill(part, values) for part in (question, reasoning, "{" + answer + "}"))
+    words |= dict(things=things, place=place, good=good, vehicle=vehicle)
+    values = _numbers(template, rng) | words
+    question, reasoning, answer = (_fill(template[part], values) for part in ("question", "reasoning", "answer"))
     return {"question": question, "answer": f"{reasoning}\n#### {answer}"}
 
 
 def hellaswag_row(rng: random.Random) -> dict:
     """A made-up scene with one fitting and three unfitting endings in HellaSwag's schema (`label` is a string)."""
     label = rng.randrange(4)
-    activities = rng.sample(HELLASWAG, 4)
-    endings = [rng.choice(activity[3]) for activity in activities]
-    name, first, then, _ = activities[label]
-    who, the, he = rng.choice(ACTORS)
-    ctx_a, he_or_the = f"{who} is {rng.choice(first)}.", rng.choice((he, the))
+    activities = rng.sample(_TEMPLATES["hellaswag"], 4)
+    endings = [rng.choice(activity["endings"]) for activity in activities]
+    seen = activities[label]
+    who, the, he = rng.choice(_TEMPLATES["actors"])
+    ctx_a, he_or_the = f"{who} is {rng.choice(seen['first'])}.", rng.choice((he, the))
     if rng.random() < 0.7:
-        ctx_a += f" {rng.choice((he, the)).capitalize()} {rng.choice(then)}."
+        ctx_a += f" {rng.choice((he, the)).capitalize()} {rng.choice(seen['then'])}."
     return {
         "ind": rng.randrange(100000),
-        "activity_label": name,
+        "activity_label": seen["activity"],
         "ctx_a": ctx_a,
         "ctx_b": he_or_the,
         "ctx": f"{ctx_a} {he_or_the}",
@@ -72,11 +98,12 @@ def hellaswag_row(rng: random.Random) -> dict:
 
 def aime24_row(rng: random.Random) -> dict:
     """A made-up problem with an integer answer in the schema of Maxwell-Jia/AIME_2024."""
-    numbers, problem, solution, answer = rng.choice(AIME24)
-    values = numbers(rng.randint)
-    # Braces mark what is filled in, so the templates write TeX's own braces as < and >.
-    problem, solution = (_fill(part, values).replace("<", "{").replace(">", "}") for part in (problem, solution))
-    answer = int(_fill("{" + answer + "}", values))
+    template = rng.choice(_TEMPLATES["aime24"])
+    values = _numbers(template, rng)
+    problem, solution = (
+        _fill(template[part], values).replace("<", "{").replace(">", "}") for part in ("problem", "solution")
+    )
+    answer = int(_fill(template["answer"], values))
     return {"ID": "made-up", "Problem": problem, "Solution": f"{solution} \\boxed{{{answer}}}", "Answer": answer}
 
 
