@@ -15,8 +15,16 @@ import torch
 
 from .files import escape_token, move_aside, parse, plain, storable, write_together
 from .meta import differing, prompts_hash
-from .names import ArtifactError, MissingArtifact, artifact_path, probe_of, sweep_command
-from .schemas import ARTIFACTS, mismatch, not_finite
+from .schemas import (
+    ARTIFACTS,
+    ArtifactError,
+    MissingArtifact,
+    artifact_path,
+    mismatch,
+    not_finite,
+    probe_of,
+    sweep_command,
+)
 
 __all__ = [
     "ARTIFACTS",

@@ -1,31 +1,11 @@
-"""What a run's results must have been made from to be the ones asked for; without torch, so that asking is quick."""
+"""What a result was made from, as its file says, and what differs; without torch, so that asking is quick."""
 
 import hashlib
 import json
 import pickle
-import re
 import zipfile
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
-
-from ..embedded import TOYS, toy_path
-from ..params import PARAMETERS, ParamsError, problem_of
-from ..prompts import ANSWER, DRAWN, QUESTION, load_prompts
-from .names import artifact_path
-from .schemas import ARTIFACTS
-
-_PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB
-
-
-def in_project(path: str | Path) -> Path:
-    """A relative path as seen from the project's root, when the working directory is anywhere inside a clone.
-
-    Jupyter starts a kernel in notebooks/, make and papermill at the root: both find the same outputs/.
-    """
-    root, here = Path(__file__).resolve().parents[2], Path.cwd()
-    in_clone = (root / "notebooks").is_dir() and here.is_relative_to(root)
-    return root / path if in_clone and here != root else Path(path)
 
 
 def prompts_hash(prompts: Iterable[str]) -> str:
@@ -44,114 +24,6 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
         elif key not in stored or have != asked:
             found.append(f"{prefix}{key}: stored {have}, asked {asked}")
     return found
-
-
-class Asked:
-    """What a parameters cell asks for: where its results are, and what they must have been made from.
-
-    cell: the names of the cell with their values; names that are not all capitals are left out. Raises ParamsError
-    with every unknown, missing or wrong parameter.
-    """
-
-    def __init__(self, cell: Mapping):
-        asked = {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
-        problems = [problem for name, value in asked.items() if (problem := problem_of(name, value))]
-        problems += [f"{name} is missing; set it in the parameters cell" for name in PARAMETERS if name not in asked]
-        if problems:
-            raise ParamsError("; ".join(problems))
-        self.asked = asked
-        self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
-        self.out = in_project(asked["OUT"])
-        self.paths = {
-            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"])
-            for probe in ARTIFACTS
-        }
-
-    def provenance(self, probe: str) -> dict:
-        """What a stored result must have been made from to be the one asked for."""
-        return {
-            "model": self.asked["MODEL"],
-            "model_id": self.asked["MODEL_ID"],
-            "revision": self.asked["REVISION"],
-            "weights": self._weights,
-            "dtype": self.asked["DTYPE"],
-            "quantization": self.asked["QUANTIZATION"],
-            "dataset": self.dataset,
-            "source": "drawn" if self.dataset in DRAWN else self.source,
-            "n_prompts": len(self.prompts),
-            "prompts_hash": prompts_hash(self.prompts),
-            "seed": self.asked["SEED"],
-            "settings": self._settings(probe),
-        }
-
-    @cached_property
-    def prompts(self) -> list[str]:
-        """The prompts of the run, in order."""
-        return self._prompts_of(self.dataset)
-
-    @cached_property
-    def baseline(self) -> list[str]:
-        """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""
-        if self.dataset == "gsm8k":
-            return self.prompts
-        if self.source not in ("hub", "embedded"):
-            raise ParamsError(
-                f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.source} is a file of "
-                f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
-            )
-        return self._prompts_of("gsm8k")
-
-    def _prompts_of(self, dataset: str) -> list[str]:
-        source = self.source if self.source in ("hub", "embedded") else in_project(self.source)
-        return load_prompts(dataset, self.asked["N_EXAMPLES"], source=source, seed=self.asked["SEED"])
-
-    def _settings(self, probe: str) -> dict:
-        if probe == "layer_effects":
-            return {"modes": ["future", "all"]}
-        if probe == "residual_erasure":
-            return {"question": QUESTION, "answer": ANSWER, "baseline_hash": prompts_hash(self.baseline)}
-        if probe == "integrated_gradients":
-            return {"question": QUESTION, "answer": ANSWER, "quadrature": "gauss", "tolerance": 1e-3}
-        return {}
-
-    @property
-    def _folder(self) -> Path | None:
-        """The checkpoint's folder, where the model is not the Hub's."""
-        if self.asked["MODEL_ID"] in TOYS:
-            return None
-        folder = in_project(self.asked["MODEL_ID"])
-        return folder if folder.is_dir() else None
-
-    @cached_property
-    def _weights(self) -> str | None:
-        """A fingerprint of a checkpoint in a folder, which has no revision: its config and tokenizer, and the name,
-        size and 256 spread pieces of each weight file, so that an edited block is seen."""
-        folder = toy_path(self.asked["MODEL_ID"]) if self.asked["MODEL_ID"] in TOYS else self._folder
-        if folder is None:
-            return None
-        digest = hashlib.sha256()
-        for path in sorted(path for ending in ("json", "safetensors", "bin") for path in folder.glob(f"*.{ending}")):
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            with path.open("rb") as file:
-                for start in range(0, size, max(_PIECE, size // _PIECES)):
-                    file.seek(start)
-                    digest.update(file.read(_PIECE))
-        return digest.hexdigest()[:16]
-
-
-class AskedOffline(Asked):
-    """The same, as far as it is known without the network: the Hub's prompts are not fetched, nor compared."""
-
-    def provenance(self, probe: str) -> dict:
-        """What is known of it: without the number and hash of prompts where they are the Hub's."""
-        if self.source != "hub" or self.dataset in DRAWN:
-            return super().provenance(probe)
-        known = self.__class__(self.asked | {"SOURCE": "embedded"}).provenance(probe)
-        for key in ("n_prompts", "prompts_hash"):
-            known.pop(key)
-        known["settings"].pop("baseline_hash", None)
-        return known | {"source": "hub"}
 
 
 class _Plain(pickle.Unpickler):

@@ -1,7 +1,22 @@
-"""What each probe's .pt file holds: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS."""
+"""What each probe's .pt file holds: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
+Without torch, so that results are listed in no time.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..prompts import ANSWER, QUESTION
+
+
+class ArtifactError(Exception):
+    """A probe's result that cannot be written or read; the message names the file and the next step."""
+
+
+class MissingArtifact(ArtifactError, FileNotFoundError):
+    """A probe's result that is not there yet; the message holds the command that makes it."""
 
 
 @dataclass(frozen=True)
@@ -10,18 +25,22 @@ class Schema:
 
     `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
     blocks, T the tokens, P the prompts (F those long enough for future mode); a letter means one number per file.
+    `settings` are what a sweep runs the probe with; `baseline`: it reads further prompts, whose hash is a setting too.
     """
 
     file: str
     required: Mapping[str, str]
     optional: Mapping[str, str] = field(default_factory=dict)
     tokens_file: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    baseline: bool = False
 
 
 _CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
 _NORMS = ("io_cos", "norm_att", "norm_mlp")
 _LENS = ("res_kl_divs", "res_overlaps")
 _LENS_RANKS = ("res_top1", "res_mrr")
+_PAIR = {"question": QUESTION, "answer": ANSWER}
 
 
 def _sums(*keys: str) -> dict[str, str]:
@@ -47,6 +66,7 @@ ARTIFACTS = {
             "max_all_layer_by_prompt": "P L L",
             "max_all_out_by_prompt": "P L 1",
         },
+        settings={"modes": ["future", "all"]},
     ),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
@@ -54,15 +74,47 @@ ARTIFACTS = {
         optional=dict.fromkeys(_LENS_RANKS, "L") | _sums(*_LENS, *_LENS_RANKS),
     ),
     "residual_erasure": Schema(
-        "logit_erasure_{n}exps.pt", required={"erasure_effect": "L+1 T"}, tokens_file="logit_erasure_tokens_{n}exps.txt"
+        "logit_erasure_{n}exps.pt",
+        required={"erasure_effect": "L+1 T"},
+        tokens_file="logit_erasure_tokens_{n}exps.txt",
+        settings=_PAIR,
+        baseline=True,
     ),
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt",
         required={"igrads": "L T"},
         optional={"completeness": "L", "f_difference": "L", "n_nodes": "L"},
         tokens_file="igrads_tokens_{n}exps.txt",
+        settings=_PAIR | {"quadrature": "gauss", "tolerance": 1e-3},
     ),
 }
+
+
+def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int) -> Path:
+    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS."""
+    if probe not in ARTIFACTS:
+        raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
+    for name in (dataset, model):
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
+    return Path(out) / dataset / model / ARTIFACTS[probe].file.format(n=n_examples)
+
+
+def probe_of(path: str | Path) -> tuple[str, int | None]:
+    """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
+    for probe, schema in ARTIFACTS.items():
+        match = re.fullmatch(re.escape(schema.file).replace(r"\{n\}", r"(\d+)"), Path(path).name)
+        if match:
+            return probe, int(match[1]) if match.groups() else None
+    names = ", ".join(schema.file for schema in ARTIFACTS.values())
+    raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
+
+
+def sweep_command(run: str | Path) -> str:
+    """The make command that computes the results of one folder `out/dataset/model`."""
+    model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
+    command = f"make sweep MODELS={model} DATASETS={dataset}"
+    return command if out.name in ("", "outputs") else f"{command} OUT={out}"
 
 
 def mismatch(probe: str, result: Mapping) -> str | None:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 
 from ..params import PARAMS, PROBES, ParamsError, load_params
-from ..results.names import artifact_path
+from ..results.schemas import artifact_path
 from .launch import Launch
 from .status import RunStatus, as_json, matrix, status_of
 

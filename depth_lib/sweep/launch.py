@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..results.lock import COMPUTING, Busy, Held, elapsed, hold, holder, remove_leftovers
-from ..results.meta import Asked
-from ..results.names import sweep_command
+from ..results.schemas import sweep_command
+from .cell import Asked
 from .status import FAILED, RUNNING, RunStatus, costs_in, progress, status_of
 
 _NEWS = 30  # seconds between two lines about the progress of one run

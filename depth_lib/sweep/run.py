@@ -19,7 +19,7 @@ from ..prompts import ANSWER, QUESTION
 from ..remote import beside
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
 from ..results.lock import COMPUTING, Held, hold, remove_leftovers
-from ..results.meta import Asked, in_project
+from .cell import Asked, in_project
 
 __all__ = ["Run", "in_project"]
 _NONE = "there is none yet"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..params import PROBES
 from ..results.lock import COMPUTING, describe, elapsed, holder
-from ..results.meta import AskedOffline, differing, read_meta
-from ..results.names import sweep_command
+from ..results.meta import differing, read_meta
+from ..results.schemas import sweep_command
+from .cell import AskedOffline
 
 RUNNING = ".running"  # in a run's folder, held by the process that executes its notebook
 FAILED = "FAILED: "  # begins the last line of a failed run's log

@@ -10,7 +10,8 @@ import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
 from depth_lib.architectures import ArchitectureError
 from depth_lib.effective_depth import robustness
-from depth_lib.results.meta import Asked, differing
+from depth_lib.results.meta import differing
+from depth_lib.sweep.cell import Asked
 from tests.families import FAMILIES, SHAPE, build, randomise, save_family
 from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64

@@ -22,7 +22,8 @@ from pathlib import Path
 
 package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
 package.__path__ = ["depth_lib"]
-from depth_lib.results.meta import AskedOffline, differing, read_meta
+from depth_lib.results.meta import differing, read_meta
+from depth_lib.sweep.cell import AskedOffline
 
 words, given = iter(sys.argv[1:]), {}
 plain = []
