@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
+from ..disk import write_together
 from ..results.artifacts import MissingArtifact
-from ..results.files import write_together
 from ..results.study import datasets_in, models_in, read_results
 from .kinds import KINDS, STYLE, Kind, add_colorbar, panel_size
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from ..results.files import move_aside, parse, write_together
-from ..results.lock import hold
+from ..disk import move_aside, write_together
+from ..lock import hold
+from ..results.files import parse
 from .errors import NotReady
 from .sharing import USED, remove_unused, used
 

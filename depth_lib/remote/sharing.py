@@ -1,6 +1,6 @@
 """Several processes at one journal: none submits what another has submitted, none removes what another still needs.
 
-Both are flock's locks (depth_lib.results.lock): a killed process holds none.
+Both are flock's locks (depth_lib.lock): a killed process holds none.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from ..results.lock import _locked
+from ..lock import _locked
 
 USED = ".used"
 

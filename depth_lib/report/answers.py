@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..disk import write_together
 from ..effective_depth.five_probes import five_probes_table
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.robustness import depth_by_threshold, stability_table
-from ..results.files import write_together
 from ..results.study import PAPER_DATASETS, models_in
 from .sheets import add_sheet, paint_verdicts
 from .spreadsheet import workbook

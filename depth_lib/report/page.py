@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..disk import write_together
 from ..effective_depth.coverage import COMMAND, measured_coverage
 from ..figures.grids import FIGURES, save_figures
 from ..figures.kinds import KINDS
 from ..figures.paper import PAPER_FIGURES, save_paper_figures
 from ..figures.summary import save_summary_figures
 from ..results.artifacts import ArtifactError
-from ..results.files import write_together
 from ..results.study import PAPER_DATASETS, find_artifacts, models_in
 from .answers import Answers, read_answers
 from .page_tables import beside_html, coverage_html, depths_html, five_probes_html, rows_html, stability_html

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..disk import write_together
 from ..effective_depth.rules import METRICS, ratio
-from ..results.files import write_together
 from ..results.study import PAPER_DATASETS, TABLE_PROBES, models_in, read_results
 from .spreadsheet import MISSING, workbook
 

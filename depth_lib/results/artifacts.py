@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from .files import escape_token, move_aside, parse, plain, storable, write_together
+from ..disk import move_aside, write_together
+from .files import escape_token, parse, plain, storable
 from .meta import differing, prompts_hash
 from .schemas import (
     ARTIFACTS,

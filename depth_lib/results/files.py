@@ -1,4 +1,4 @@
-"""How artifacts reach the disk: plain contents, one-step writes, checked reads, nothing overwritten unseen."""
+"""What an artifact holds on the disk: plain values and tensors, read back without running code."""
 
 import datetime
 import enum
@@ -6,9 +6,7 @@ import io
 import os
 import pickle
 import re
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,46 +78,3 @@ def parse(content: bytes) -> tuple[dict, str | None]:
     if not isinstance(result.get("meta", {}), dict):
         return {}, "its meta is not a dict"
     return dict(result), None
-
-
-def move_aside(path: Path, reason: str) -> Path:
-    """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
-    number = 1
-    while True:
-        aside = path.with_name(f"{path.name}.{reason}-{number}")
-        try:
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL))  # reserves the name: two processes never take the same
-        except FileExistsError:
-            number += 1
-            continue
-        os.replace(path, aside)
-        return aside
-
-
-def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files of one folder so that each appears complete or not at all, and none if writing any of them fails."""
-    parts = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
-    try:
-        for path, part in parts.items():
-            with open(part, "xb") as file:
-                file.write(contents[path])
-                file.flush()
-                os.fsync(file.fileno())
-        for path, part in parts.items():
-            os.replace(part, path)
-        for folder in {path.parent for path in contents}:
-            _sync_folder(folder)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself survives a power cut only once the folder is on the disk."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..results.lock import COMPUTING, Busy, Held, elapsed, hold, holder, remove_leftovers
+from ..lock import COMPUTING, Busy, Held, elapsed, hold, holder, remove_leftovers
 from ..results.schemas import sweep_command
 from .cell import Asked
 from .status import FAILED, RUNNING, RunStatus, costs_in, progress, status_of

@@ -13,12 +13,12 @@ import torch
 from .. import api, check
 from ..embedded import TOYS
 from ..fits import check_fits
+from ..lock import COMPUTING, Held, hold, remove_leftovers
 from ..models import load_model
 from ..progress import told_to
 from ..prompts import ANSWER, QUESTION
 from ..remote import beside
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
-from ..results.lock import COMPUTING, Held, hold, remove_leftovers
 from .cell import Asked, in_project
 
 __all__ = ["Run", "in_project"]

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ..lock import COMPUTING, describe, elapsed, holder
 from ..params import PROBES
-from ..results.lock import COMPUTING, describe, elapsed, holder
 from ..results.meta import differing, read_meta
 from ..results.schemas import sweep_command
 from .cell import AskedOffline

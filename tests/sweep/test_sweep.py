@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from depth_lib.results.lock import hold
+from depth_lib.lock import hold
 from tests.sweep import slurm as real_slurm
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, clean, new_study, run_make, start_make
 

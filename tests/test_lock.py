@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from depth_lib.results.lock import Busy, describe, elapsed, hold, holder, remove_leftovers
+from depth_lib.lock import Busy, describe, elapsed, hold, holder, remove_leftovers
 from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.sweep.run import Run
 from tests.sweep.torture import differing
