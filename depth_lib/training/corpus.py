@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import zlib
 from functools import cache
 from math import gcd
 from pathlib import Path
@@ -11,22 +10,17 @@ from pathlib import Path
 import yaml
 
 from ..prompts import DATASETS
+from .tasks import is_held_out, one_sum
 
 _TEMPLATES = yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
-
-
-def is_held_out(question: str) -> bool:
-    """Whether a sum such as "5 + 7 = " is kept out of training: one in ten, by CRC-32, so that anybody can tell."""
-    return zlib.crc32(question.encode()) % 10 == 0
 
 
 def draw_sum(rng: random.Random, held_out: bool) -> tuple[str, str]:
     """Question and answer of a sum of 2–6 digits 0–9, ("5 + 7 + 5 = ", "17"), from one side of `is_held_out`."""
     while True:
-        digits = [rng.randrange(10) for _ in range(rng.randint(2, 6))]
-        question = " + ".join(map(str, digits)) + " = "
+        question, answer = one_sum(rng, rng.randint(2, 6))
         if is_held_out(question) == held_out:
-            return question, str(sum(digits))
+            return question, answer
 
 
 @cache

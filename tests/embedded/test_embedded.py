@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.embedded import DATASETS, TOYS, prompts_path, toy_path
 from depth_lib.prompts import ANSWER, QUESTION, load_prompts
-from depth_lib.training.corpus import draw_sum, draw_text, is_held_out
+from depth_lib.training.corpus import draw_sum, draw_text
+from depth_lib.training.tasks import is_held_out
 
 
 @pytest.fixture(scope="module", params=TOYS)

@@ -1,4 +1,4 @@
-"""Trains the toy checkpoints, from nothing, on one CPU core each: `python -m depth_lib.training.train --model toy-8l`.
+"""Trains the toy checkpoints, from nothing, on one CPU core each: `python -m depth_lib.training.toys --model toy-8l`.
 
 Every step reads a batch of packed sums and, every third, a long row of templated text. Seeded: the same versions,
 machine and `--threads` give the same weights. The three side by side, one thread each, took 16 to 20 minutes on a busy
@@ -8,7 +8,6 @@ four-core machine; the printed figures are those of the float16 weights, read ba
 import argparse
 import math
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -26,16 +25,11 @@ from transformers import (
 from ..embedded import DATASETS, TOYS, toy_path
 from ..prompts import load_prompts
 from .corpus import draw_sum, draw_text
+from .trainer import END, Recipe, train
 
-SEED = 0
+SEED, STEPS = 0, 1800
 BLOCKS = {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}
-STEPS = {"toy-4l": 1800, "toy-8l": 1800, "toy-16l": 1800}
 PEAK_RATE = {"toy-4l": 2e-3, "toy-8l": 2e-3, "toy-16l": 1.5e-3}
-WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
-SUM_ROWS, SUM_WIDTH = 8, 97  # characters; four to five sums fill a row
-QUESTION_WEIGHT = 0.1  # of a sum's question against its answer: random digits teach nothing but noise
-TEXT_ROWS, TEXT_WIDTH, TEXT_EVERY = 1, 640, 3  # long rows, so that the positions of long prompts are trained
-END = "<|endoftext|>"  # after every sum and every text, so that the end of an answer is learnt
 
 
 def byte_tokenizer() -> Qwen2Tokenizer:
@@ -71,59 +65,12 @@ def new_model(blocks: int) -> Qwen2ForCausalLM:
     return model
 
 
-def packed_rows(draw, tokenizer, rows: int, width: int) -> torch.Tensor:
-    """`rows` rows of `width` tokens [rows, width], each a run of drawn texts that starts with a whole one."""
-
-    def row():
-        ids = []
-        while len(ids) < width:
-            ids += tokenizer(draw() + END).input_ids
-        return ids[:width]
-
-    return torch.tensor([row() for _ in range(rows)])
-
-
-def sum_loss(model, batch: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over rows of sums, in which the characters before an "=" weigh `QUESTION_WEIGHT`."""
-    logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
-    answering = (batch == ord("=")).cumsum(1) > (batch == model.config.eos_token_id).cumsum(1)
-    weights = torch.where(answering[:, :-1], 1.0, QUESTION_WEIGHT)
-    losses = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
-    return (losses * weights.flatten()).sum() / weights.sum()
-
-
-def train(name: str, log_every: int = 100) -> Qwen2ForCausalLM:
-    """The trained toy `name` in float32."""
+def train_toy(name: str, folder: Path):
+    """The trained toy `name` in float32; its run is kept in `folder`."""
     torch.manual_seed(SEED)
-    rng, tokenizer, steps = random.Random(SEED), byte_tokenizer(), STEPS[name]
-    model = new_model(BLOCKS[name]).train()
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        betas=(0.9, 0.95),
-        fused=True,
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, PEAK_RATE[name], total_steps=steps, pct_start=WARM_UP, cycle_momentum=False
-    )
-    started = time.time()
-    for step in range(1, steps + 1):
-        sums = packed_rows(lambda: "".join(draw_sum(rng, held_out=False)), tokenizer, SUM_ROWS, SUM_WIDTH)
-        losses = [sum_loss(model, sums)]
-        if step % TEXT_EVERY == 0:
-            text = packed_rows(lambda: draw_text(rng), tokenizer, TEXT_ROWS, TEXT_WIDTH)
-            losses.append(model(input_ids=text, labels=text, use_cache=False).loss)
-        sum(losses).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % log_every == 0:
-            accuracy = sum_accuracy(model, tokenizer, 100)
-            shown = " ".join(f"{loss.item():.3f}" for loss in losses)
-            print(f"{step:5d} {time.time() - started:5.0f} s  loss {shown}  held-out sums {accuracy:.2f}", flush=True)
-    return model.eval()
+    recipe = Recipe(name, SEED, STEPS, PEAK_RATE[name], question_weight=0.1, text_every=3)
+    model = new_model(BLOCKS[name])
+    return train(recipe, model, byte_tokenizer(), lambda rng: draw_sum(rng, held_out=False), folder, draw_text)
 
 
 @torch.no_grad()
@@ -183,11 +130,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=TOYS, default="toy-8l")
     parser.add_argument("--out", type=Path, help="checkpoint folder to write (default: the one in the package)")
+    parser.add_argument("--runs", type=Path, default=Path("build/training"), help="where a killed run goes on from")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     folder = options.out or toy_path(options.model)
-    save(train(options.model), folder)
+    runs = options.runs / options.model
+    save(train_toy(options.model, runs), folder)
     report(folder)
 
 

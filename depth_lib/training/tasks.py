@@ -1,0 +1,65 @@
+"""Arithmetic with a known number of steps: flat sums, and nested expressions in the style of DeepMind Mathematics.
+
+Source of the style: Saxton et al. 2019 (arXiv 1904.01557), modules arithmetic__add_or_sub_multiple and
+arithmetic__mixed; the wording and the numbers are ours, and small, so that a toy can learn them.
+"""
+
+import random
+import zlib
+
+LARGEST = 99  # of any intermediate result, either sign
+
+
+def is_held_out(question: str) -> bool:
+    """Whether a question is kept out of training: one in ten, by CRC-32, so that anybody can tell."""
+    return zlib.crc32(question.encode()) % 10 == 0
+
+
+def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
+    """Question and answer of a sum of `terms` digits 0–9, such as ("5 + 7 + 5 = ", "17")."""
+    digits = [rng.randrange(10) for _ in range(terms)]
+    return " + ".join(map(str, digits)) + " = ", str(sum(digits))
+
+
+def draw_sum(rng: random.Random, terms: int, held_out: bool) -> tuple[str, str]:
+    """`one_sum` from one side of `is_held_out`."""
+    while True:
+        question, answer = one_sum(rng, terms)
+        if is_held_out(question) == held_out:
+            return question, answer
+
+
+def draw_nested(rng: random.Random, steps: int, held_out: bool) -> tuple[str, str]:
+    """Question and answer of an expression with `steps` operations, ("Q: What is (3 - 7)*2? A: ", "-8").
+
+    Sums, differences and products of digits, bracketed as a random tree; no intermediate result exceeds `LARGEST`.
+    """
+    while True:
+        text, value, _ = _tree(rng, steps)
+        question = f"Q: What is {text}? A: "
+        if value is not None and is_held_out(question) == held_out:
+            return question, str(value)
+
+
+def _tree(rng: random.Random, steps: int) -> tuple[str, int | None, str]:
+    """Text, value (None where a result is too large) and outermost operation of a random expression."""
+    if not steps:
+        digit = rng.randrange(10)
+        return str(digit), digit, ""
+    left_steps = rng.randrange(steps)
+    left, x, left_op = _tree(rng, left_steps)
+    right, y, right_op = _tree(rng, steps - 1 - left_steps)
+    op = rng.choice("+-*")
+    if x is None or y is None:
+        return "", None, op
+    value = {"+": x + y, "-": x - y, "*": x * y}[op]
+    if op == "*":
+        left, right = _bracketed(left, left_op), _bracketed(right, right_op)
+        text = f"{left}*{right}"
+    else:
+        text = f"{left} {op} {_bracketed(right, right_op)}"
+    return text, value if abs(value) <= LARGEST else None, op
+
+
+def _bracketed(text: str, op: str) -> str:
+    return f"({text})" if op in ("+", "-") else text

@@ -1,0 +1,148 @@
+"""One training loop for every toy: seeded, resumable, with its loss curve kept.
+
+A run lives in a folder: `training.pt` (weights, optimiser and both random states, written every `EVERY` steps) until it
+is done, and `loss.csv` (step, loss). A run that was killed goes on from there and ends with the weights of one that
+was not, on the same machine with the same number of threads.
+"""
+
+import csv
+import io
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from ..results.files import write_together
+
+END = "<|endoftext|>"  # after every text, so that the end of an answer is learnt
+WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
+EVERY = 200  # steps between two checkpoints
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides on the weights: width of the data, length and rate of the training, and the weight of questions.
+
+    question_weight: of a question's tokens in the loss, against 1 for its answer's: 1 is the loss on all tokens, 0 on
+    answers only. text_every: every so many steps a row of plain text is read as well; 0 for never.
+    """
+
+    name: str
+    seed: int
+    steps: int
+    peak_rate: float
+    question_weight: float
+    rows: int = 8
+    width: int = 97  # tokens; four to five sums fill a row
+    text_every: int = 0
+    text_width: int = 640  # long, so that the positions of long prompts are trained
+
+
+def packed_rows(
+    draw: Callable[[], tuple[str, str]], tokenizer, rows: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rows` rows of drawn (question, answer) pairs one behind the other, each row beginning with a whole question.
+
+    Returns ids [rows, width] and which of them belong to an answer or end one, bool [rows, width]; the space between
+    question and answer is the answer's.
+    """
+
+    def row() -> tuple[list[int], list[bool]]:
+        ids, answering = [], []
+        while len(ids) < width:
+            question, answer = draw()
+            asked = tokenizer(question.rstrip()).input_ids if question else []
+            told = tokenizer(question[len(question.rstrip()) :] + answer + END).input_ids
+            ids, answering = ids + asked + told, answering + [False] * len(asked) + [True] * len(told)
+        return ids[:width], answering[:width]
+
+    ids, answering = zip(*(row() for _ in range(rows)), strict=True)
+    return torch.tensor(ids), torch.tensor(answering)
+
+
+def weighted_loss(model, ids: torch.Tensor, answering: torch.Tensor, question_weight: float) -> torch.Tensor:
+    """Mean cross-entropy in nats over ids [B, T], in which tokens that are not `answering` [B, T] weigh less."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    weights = torch.where(answering[:, 1:], 1.0, question_weight)
+    losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+def train(
+    recipe: Recipe,
+    model,
+    tokenizer,
+    draw: Callable[[random.Random], tuple[str, str]],
+    folder: Path,
+    draw_text: Callable[[random.Random], str] | None = None,
+):
+    """The model after the recipe's training, in evaluation mode; its blocks may be one module several times over.
+
+    draw: one (question, answer) from a random generator; draw_text: one text, for the rows of `text_every`; folder:
+    where the run is kept. Raises ValueError if the folder holds a run of another recipe.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    rng, model = random.Random(recipe.seed), model.train()
+    optimizer, schedule = _optimizer(model, recipe)
+    losses = _resume(folder / "training.pt", recipe, model, optimizer, schedule, rng)
+    started, begun = time.time(), len(losses)
+    for step in range(begun + 1, recipe.steps + 1):
+        batch = packed_rows(lambda: draw(rng), tokenizer, recipe.rows, recipe.width)
+        loss = weighted_loss(model, *batch, recipe.question_weight)
+        losses.append(loss.item())
+        if recipe.text_every and step % recipe.text_every == 0:
+            text, _ = packed_rows(lambda: ("", draw_text(rng)), tokenizer, 1, recipe.text_width)
+            loss = loss + model(input_ids=text, labels=text, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if step % EVERY == 0 or step == recipe.steps:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": rng.getstate()}
+            state |= {"schedule": schedule.state_dict(), "losses": losses, "recipe": asdict(recipe)}
+            _keep(folder, state)
+            left = (time.time() - started) / (step - begun) * (recipe.steps - step)
+            recent = sum(losses[-EVERY:]) / len(losses[-EVERY:])
+            print(
+                f"{recipe.name}: step {step} of {recipe.steps}, loss {recent:.3f}, {left / 60:.0f} min left", flush=True
+            )
+    return model.eval()
+
+
+def _optimizer(model, recipe: Recipe):
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.peak_rate, total_steps=recipe.steps, pct_start=WARM_UP, cycle_momentum=False
+    )
+    return optimizer, schedule
+
+
+def _resume(path: Path, recipe: Recipe, model, optimizer, schedule, rng: random.Random) -> list[float]:
+    """The losses so far, with everything else put back to where it was; none for a run that begins."""
+    if not path.exists():
+        return []
+    state = torch.load(path, weights_only=True)
+    if state["recipe"] != asdict(recipe):
+        raise ValueError(f"{path} is of another recipe ({state['recipe']}); remove it, or train into another folder")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    version, internal, gauss = state["rng"]
+    rng.setstate((version, tuple(internal), gauss))
+    return state["losses"]
+
+
+def _keep(folder: Path, state: dict) -> None:
+    buffer, curve = io.BytesIO(), io.StringIO()
+    torch.save(state, buffer)
+    csv.writer(curve).writerows([("step", "loss"), *enumerate((f"{loss:.5f}" for loss in state["losses"]), 1)])
+    write_together({folder / "training.pt": buffer.getvalue(), folder / "loss.csv": curve.getvalue().encode()})
