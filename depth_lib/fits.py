@@ -1,13 +1,22 @@
-"""Does a model fit into the memory that is here? Asked of its config alone, before a weight is downloaded."""
+"""What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
 
+import logging
 import re
+import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
 from accelerate import init_empty_weights
+from gguf import GGUFReader
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import is_bitsandbytes_available
 
+from .checkpoints import ModelError, gguf_in
+
+QUANTIZATIONS = ("8bit", "4bit")
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
 _QUANTIZED = {"8bit": 1.0, "4bit": 0.5625}  # bytes a weight of a block; 4-bit ones have a float32 scale for each 64
 _ROOM = 1.02  # buffers, and what a process needs besides
 
@@ -22,16 +31,19 @@ class Weights:
 
     linear: int
     other: int
+    besides: int = 0  # bytes that are held at the same time, while the others are made of them
 
     def bytes(self, dtype: str, quantization: str | None = None) -> int:
         """What they take, held in `dtype` or quantised."""
         width = getattr(torch, dtype).itemsize
-        return int((self.linear * _QUANTIZED.get(quantization, width) + self.other * width) * _ROOM)
+        return int((self.linear * _QUANTIZED.get(quantization, width) + self.other * width) * _ROOM) + self.besides
 
 
 def weights_of(source: str, revision: str | None = None) -> Weights | None:
     """Count a model's weights from its config; None where that is not to be had, which loading will say better."""
     try:
+        if file := gguf_in(Path(source)):
+            return _in_gguf(file)
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         with init_empty_weights():
             model = AutoModelForCausalLM.from_config(config)
@@ -45,6 +57,15 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
         if isinstance(module, torch.nn.Linear) and module is not unembed
     )
     return Weights(linear, sum(weight.numel() for weight in model.parameters()) - linear)
+
+
+def _in_gguf(file: Path) -> Weights:
+    """A GGUF file's weights, all of which are held in float32 besides while they are dequantised."""
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(file).tensors}
+    linear = sum(
+        n for name, n in sizes.items() if name.startswith("blk.") and name.endswith("weight") and "norm" not in name
+    )
+    return Weights(linear, sum(sizes.values()) - linear, besides=4 * sum(sizes.values()))
 
 
 def free_bytes(device_map: str | None, quantization: str | None = None) -> tuple[int, str]:
@@ -86,3 +107,82 @@ def check_fits(source: str, revision: str | None, dtype: str, quantization: str 
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
+
+
+def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The torch dtype of that name, None for None; ModelError if it is no floating-point type."""
+    if dtype is None:
+        return None
+    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ModelError(f"dtype {dtype!r} is not a torch floating-point type; use float32, bfloat16 or float16.")
+    return found
+
+
+def check_quantization(quantization: str | None, weights_here: bool) -> None:
+    """Refuse before any download what this machine cannot do, found out on one small layer."""
+    if quantization is None:
+        return
+    if quantization not in QUANTIZATIONS:
+        raise ModelError(f"quantization {quantization!r} is not known; use {' or '.join(QUANTIZATIONS)}, or None.")
+    if not weights_here:
+        raise ModelError(
+            f"{quantization} weights were asked of a remote model, but its server decides how weights are held; "
+            "use quantization=None (QUANTIZATION: null)."
+        )
+    if not is_bitsandbytes_available():
+        raise ModelError(
+            f"{quantization} weights need bitsandbytes, which is missing or too old; "
+            "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
+        )
+    try:
+        _run_quantized_layer(quantization)
+    except Exception as error:  # a native library that is missing fails in many ways
+        raise ModelError(
+            f"{quantization} weights do not work with the installed bitsandbytes on this machine ({reason(error)}); "
+            "use a device that it supports, or quantization=None (QUANTIZATION: null)."
+        ) from error
+
+
+def _run_quantized_layer(quantization: str) -> None:
+    import bitsandbytes  # takes seconds
+
+    # It says for every single product that it computes in float16, which is known.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    if quantization == "8bit":
+        layer = bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False)
+    else:
+        layer = bitsandbytes.nn.Linear4bit(64, 64, quant_type="nf4", compute_dtype=torch.float16)
+    with torch.no_grad():
+        layer.to(device)(torch.ones(1, 64, dtype=torch.float16, device=device))
+
+
+def check_devices(device_map: str | dict | None) -> None:
+    """Refuse before any download a device that this machine does not have."""
+    if device_map is None or (isinstance(device_map, str) and device_map in SPREADS):
+        return
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    count = torch.accelerator.device_count()
+    here = ["cpu", *(f"{accelerator.type}:{index}" for index in range(count))] if count else ["cpu"]
+    for place in device_map.values() if isinstance(device_map, dict) else [device_map]:
+        if place in ("cpu", "disk"):
+            continue
+        try:
+            device = torch.device(place)
+            known = device.type == "cpu" or (count and device.type == accelerator.type and (device.index or 0) < count)
+        except (RuntimeError, TypeError):  # torch knows no device of that name
+            known = False
+        if not known:
+            raise ModelError(
+                f"device_map names {place!r}, which is not here (found: {', '.join(here)}); "
+                "use one of those, or one of " + ", ".join(SPREADS) + "."
+            )
+
+
+def reason(error: BaseException) -> str:
+    """The first sentence of an error's text: transformers' go on for paragraphs."""
+    text = " ".join(str(error).split())
+    if not text or isinstance(error, KeyError):
+        text = f"{type(error).__name__} {text}".strip()
+    return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")

@@ -35,7 +35,7 @@ class Parameter:
 
 PARAMETERS = {
     "MODEL": Parameter((str,), "short name, also the results' folder"),
-    "MODEL_ID": Parameter((str,), "Hub id, local folder or embedded toy"),
+    "MODEL_ID": Parameter((str,), "Hub id, local folder or GGUF file, or a model that ships"),
     "REVISION": Parameter((str, type(None)), "branch, tag or commit of the Hub repository; null is the newest"),
     "DTYPE": Parameter((str,), "what the model computes in", ("bfloat16", "float16", "float32", "float64")),
     "QUANTIZATION": Parameter((str, type(None)), "what the weights are held in", ("8bit", "4bit", None)),
@@ -43,7 +43,7 @@ PARAMETERS = {
     "REMOTE": Parameter((bool, str), 'false: here; true: NDIF; "local" or a host'),
     "DATASET": Parameter((str,), "which prompts", DATASETS),
     "N_EXAMPLES": Parameter((int,), "number of prompts, at least 1"),
-    "SOURCE": Parameter((str,), '"hub", "embedded" or the path of a .jsonl or .parquet file'),
+    "SOURCE": Parameter((str,), '"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'),
     "PROBES": Parameter((list,), "which probes run", PROBES),
     "SEED": Parameter((int,), "of everything drawn"),
     "OUT": Parameter((str,), "folder of the results"),

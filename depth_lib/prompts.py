@@ -17,6 +17,8 @@ from .embedded import prompts_path
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
 ANSWER = "28"
 
+NAMED_SOURCES = ("hub", "embedded", "sample")  # any other is a file
+
 # The papers count aime24's tokens with this one whatever model is probed, so that all models see the same prompts.
 LENGTH_TOKENIZER = "Qwen/Qwen2.5-1.5B-Instruct"
 
@@ -91,9 +93,11 @@ def load_prompts(
 
     dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of `length` digits: "addition",
     "multiplication". n_examples: 10 unless given, 5 for aime24; with fewer rows than that, all there are and a warning.
-    source: "hub", "embedded" (the sample that ships with the package) or the path of a .jsonl or .parquet file whose
-    rows have the Hub's fields. tokenizer: aime24 keeps only prompts of at most 400 of its tokens; left out, the Hub's
-    rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered.
+    source: "hub"; what ships with the package: "embedded" (rows of our own, the kind that the toys were trained on) or
+    "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); or the path of a
+    .jsonl or .parquet file whose rows have the Hub's fields. tokenizer: aime24 keeps only prompts of at most 400 of its
+    tokens; left out, the Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other
+    sources are not filtered.
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     """
     if dataset not in DATASETS and dataset not in DRAWN:
@@ -153,9 +157,11 @@ def _write(spec: Dataset, dataset: str, where: str, row: dict) -> str:
 def _rows(dataset: str, source: str | Path) -> tuple[str, Iterator[tuple[int, dict]]]:
     if source == "hub":
         return DATASETS[dataset].repo, enumerate(_hub_rows(dataset), 1)
-    path = prompts_path(dataset) if source == "embedded" else Path(source)
+    path = prompts_path(dataset, published=source == "sample") if source in NAMED_SOURCES else Path(source)
     if path.suffix not in (".jsonl", ".parquet"):
-        raise PromptError(f'unknown source "{source}"; use "hub", "embedded" or the path of a .jsonl or .parquet file')
+        raise PromptError(
+            f'unknown source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl or .parquet file'
+        )
     if not path.is_file():
         raise PromptError(f'no file {path}; check the path or use source="embedded"')
     return str(path), _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path)

@@ -203,7 +203,7 @@ def test_a_label_that_names_no_ending_is_refused(rows, label):
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", n_examples="10"), "n_examples is '10'; give a whole number"),
         (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),
-        (dict(dataset="gsm8k", source="hug"), 'unknown source "hug"; use "hub", "embedded" or the path of'),
+        (dict(dataset="gsm8k", source="hug"), 'unknown source "hug"; use "hub", "embedded", "sample" or the path of'),
         (dict(dataset="gsm8k", source="no/such.jsonl"), 'no file no/such.jsonl; check the path or use source="emb'),
     ],
 )

@@ -14,8 +14,13 @@ def toy_path(name: str) -> Path:
     return HERE / name
 
 
-def prompts_path(dataset: str) -> Path:
-    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `DATASETS`."""
+def prompts_path(dataset: str, published: bool = False) -> Path:
+    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `DATASETS`.
+
+    published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
+    """
     if dataset not in DATASETS:
         raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(DATASETS)}")
-    return HERE / "prompts" / f"{dataset}.jsonl"
+    own = HERE / "prompts" / f"{dataset}.jsonl"
+    first_rows = HERE / "prompts" / "published" / f"{dataset}.jsonl"
+    return first_rows if published and first_rows.is_file() else own

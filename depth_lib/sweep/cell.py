@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from ..checkpoints import WHEELS, gguf_in
 from ..embedded import TOYS, toy_path
 from ..params import PARAMETERS, ParamsError, problem_of
-from ..prompts import DRAWN, load_prompts
+from ..prompts import DRAWN, NAMED_SOURCES, load_prompts
 from ..results.meta import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path
 
@@ -76,7 +77,7 @@ class Asked:
         """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""
         if self.dataset == "gsm8k":
             return self.prompts
-        if self.source not in ("hub", "embedded"):
+        if self.source not in NAMED_SOURCES:
             raise ParamsError(
                 f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.source} is a file of "
                 f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
@@ -84,7 +85,7 @@ class Asked:
         return self._prompts_of("gsm8k")
 
     def _prompts_of(self, dataset: str) -> list[str]:
-        source = self.source if self.source in ("hub", "embedded") else in_project(self.source)
+        source = self.source if self.source in NAMED_SOURCES else in_project(self.source)
         return load_prompts(dataset, self.asked["N_EXAMPLES"], source=source, seed=self.asked["SEED"])
 
     def _settings(self, probe: str) -> dict:
@@ -92,22 +93,25 @@ class Asked:
         return settings | ({"baseline_hash": prompts_hash(self.baseline)} if ARTIFACTS[probe].baseline else {})
 
     @property
-    def _folder(self) -> Path | None:
-        """The checkpoint's folder, where the model is not the Hub's."""
-        if self.asked["MODEL_ID"] in TOYS:
+    def _checkpoint(self) -> Path | None:
+        """The checkpoint's folder or GGUF file, where the model is not the Hub's nor ours."""
+        if self.asked["MODEL_ID"] in (*TOYS, *WHEELS):
             return None
-        folder = in_project(self.asked["MODEL_ID"])
-        return folder if folder.is_dir() else None
+        path = in_project(self.asked["MODEL_ID"])
+        return path if path.is_dir() or gguf_in(path) else None
 
     @cached_property
     def _weights(self) -> str | None:
-        """A fingerprint of a checkpoint in a folder, which has no revision: its config and tokenizer, and the name,
+        """A fingerprint of a checkpoint on this disk, which has no revision: its config and tokenizer, and the name,
         size and 256 spread pieces of each weight file, so that an edited block is seen."""
-        folder = toy_path(self.asked["MODEL_ID"]) if self.asked["MODEL_ID"] in TOYS else self._folder
-        if folder is None:
+        if self.asked["MODEL_ID"] in WHEELS:
+            return WHEELS[self.asked["MODEL_ID"]].sha256[:16]
+        place = toy_path(self.asked["MODEL_ID"]) if self.asked["MODEL_ID"] in TOYS else self._checkpoint
+        if place is None:
             return None
         digest = hashlib.sha256()
-        for path in sorted(path for ending in ("json", "safetensors", "bin") for path in folder.glob(f"*.{ending}")):
+        kinds, file = ("json", "safetensors", "bin"), gguf_in(place)
+        for path in [file] if file else sorted(path for kind in kinds for path in place.glob(f"*.{kind}")):
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\n".encode())
             with path.open("rb") as file:

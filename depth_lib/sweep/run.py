@@ -11,6 +11,7 @@ import nnsight
 import torch
 
 from .. import api, check
+from ..checkpoints import WHEELS
 from ..embedded import TOYS
 from ..fits import check_fits
 from ..lock import COMPUTING, Held, hold, remove_leftovers
@@ -101,9 +102,9 @@ class Run(Asked):
     def llm(self):
         """The model, loaded on first use."""
         print(f"loading {self.asked['MODEL_ID']}")
-        source = str(self._folder or self.asked["MODEL_ID"])
+        source = str(self._checkpoint or self.asked["MODEL_ID"])
         how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
-        if self.remote in (False, "local") and source not in TOYS:
+        if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
         return load_model(source, remote=self.remote, **how)
 

