@@ -35,7 +35,7 @@ class Parameter:
 
 PARAMETERS = {
     "MODEL": Parameter((str,), "short name, also the results' folder"),
-    "MODEL_ID": Parameter((str,), "Hub id, local folder or GGUF file, or a model that ships"),
+    "MODEL_ID": Parameter((str,), "Hub id, local folder, GGUF file or embedded toy"),
     "REVISION": Parameter((str, type(None)), "branch, tag or commit of the Hub repository; null is the newest"),
     "DTYPE": Parameter((str,), "what the model computes in", ("bfloat16", "float16", "float32", "float64")),
     "QUANTIZATION": Parameter((str, type(None)), "what the weights are held in", ("8bit", "4bit", None)),

@@ -93,7 +93,7 @@ def test_a_later_file_overrides_an_earlier_one(write):
         ("PROBES: [logit_lens, logitlens]", 'PROBES "logitlens" is not known; did you mean logit_lens?'),
         ("DATASET: gsm", 'DATASET "gsm" is not known; did you mean gsm8k?'),
         ("MODEL: other", 'params.yaml: MODEL is "other"; name the file other.yaml'),
-        ('MODEL_ID: ""', "MODEL_ID is empty; use Hub id, local folder or embedded toy"),
+        ('MODEL_ID: ""', "MODEL_ID is empty; use Hub id, local folder, GGUF file or embedded toy"),
         ("just words", "params.yaml: is text; write one KEY: value a line"),
         ("MODEL: [", "params.yaml: cannot be read as YAML"),
     ],
