@@ -181,7 +181,7 @@ def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_t
         (
             "effective_depth",
             {"OUT": "nowhere"},
-            "MissingArtifact: no artifacts under nowhere; run: make sweep OUT=nowhere",
+            "nowhere is not there; give the folder of a study, such as outputs/demo",
         ),
     ],
 )

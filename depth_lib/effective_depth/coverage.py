@@ -65,7 +65,7 @@ def coverage(
     for _ in range(repeats):
         n_tokens = draw.integers(40, 200, n_prompts).astype(float)
         prompts = curve + 0.25 * np.abs(curve).mean() * NOISES[noise](draw, (n_prompts, N_LAYERS))
-        sums = {f"{key}_sums": prompts * n_tokens[:, None] for key in METRICS[metric][1]}
+        sums = {f"{key}_sums": prompts * n_tokens[:, None] for key in METRICS[metric].keys}
         found = depth_interval(sums | {"n_tokens": n_tokens}, metric, draws)
         low = -1 if found.low is None else found.low
         high = N_LAYERS - 1 if found.high is None else found.high

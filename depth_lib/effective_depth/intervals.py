@@ -91,19 +91,21 @@ def depths_of(metric: str, curves: np.ndarray) -> np.ndarray:
         hits = (curves[:, :-1] < 0) & (curves[:, 1:] >= 0)
         last = n_layers - 2 - hits[:, ::-1].argmax(1) if n_layers > 1 else np.zeros(len(curves), int)
         return np.where(hits.any(1), last, np.where(curves[:, -1] < 0, n_layers - 1, -1))
-    crossed = curves < 0.5 * curves.max(1, keepdims=True) if metric == "kl" else curves > 0.3
+    threshold = METRICS[metric].threshold
+    crossed = curves < threshold * curves.max(1, keepdims=True) if metric == "kl" else curves > threshold
     crossed[:, -1] = True
     return crossed.argmax(1)
 
 
 def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
     """The first layer that may have crossed and the first that surely has; as gaps, negative where crossed."""
+    threshold = METRICS[metric].threshold
     if metric == "overlap":
-        gaps, deviations = (float(np.float32(0.3)) - curve)[:, None], -widened[:, :, None]
+        gaps, deviations = (float(np.float32(threshold)) - curve)[:, None], -widened[:, :, None]
     else:  # below half of the maximum is below half of some layer: of those that are the maximum in any draw
         peaks = np.unique((curve + widened).argmax(1))
-        gaps = curve[:, None] - 0.5 * curve[peaks]
-        deviations = widened[:, :, None] - 0.5 * widened[:, None, peaks]
+        gaps = curve[:, None] - threshold * curve[peaks]
+        deviations = widened[:, :, None] - threshold * widened[:, None, peaks]
     may_cross = gaps - np.quantile(deviations, _upper(), axis=0) < 0
     spread, least, _ = _simultaneous(deviations)
     crosses = gaps + least * spread < 0
@@ -141,7 +143,7 @@ def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
 
 
 def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    _, keys, _ = METRICS[metric]
+    keys = METRICS[metric].keys
     lacking = [key for key in (*(f"{key}_sums" for key in keys), "n_tokens") if key not in result]
     if lacking:
         raise NoInterval("no per-prompt sums in the file (not written by depth_lib)")

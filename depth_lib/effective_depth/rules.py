@@ -5,12 +5,17 @@ l in 0..L-2 only, and where no layer satisfies it the effective depth is missing
 The other three probes get a depth of our own, so that all five can be read side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from ..prompts import ANSWER
+
 Curve = torch.Tensor | np.ndarray | Sequence[float]
+
+KL_THRESHOLD, OVERLAP_THRESHOLD = 0.5, 0.3  # Hu et al. 2025, Table 1
 
 
 def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> int | None:
@@ -20,34 +25,28 @@ def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> 
     Each curve has shape [L], cosines in [-1, 1]. ValueError if one is not finite, or if their lengths differ.
     Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
     """
-    named = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
-    curves = [_curve("cosine", values, key) for key, values in named.items()]
-    lengths = {key: len(curve) for key, curve in zip(named, curves, strict=True)}
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise ValueError(f"cosine: the three curves must have one value a layer, found lengths {found}")
-    c = sum(curves) / 3
+    c = mean_cosine(att_cos, mlp_cos, layer_cos)
     return _last((c[:-1] < 0) & (c[1:] >= 0))
 
 
-def effective_depth_kl(kl: Curve, threshold: float = 0.5) -> int | None:
+def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None:
     """The first layer whose logit lens is near the model's answer, relative to the farthest layer.
 
     The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    curve = _curve("kl", kl)
+    curve = checked_curve("kl", kl)
     return _first(curve[:-1] < float(threshold) * curve.max())
 
 
-def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | None:
+def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD) -> int | None:
     """The first layer whose logit lens already ranks the answer's top tokens high.
 
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
     # float: a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
-    return _first(_curve("overlap", overlap)[:-1] > float(threshold))
+    return _first(checked_curve("overlap", overlap)[:-1] > float(threshold))
 
 
 def effective_depth_future(effects: Curve) -> int | None:
@@ -91,7 +90,7 @@ def depth_score(profile: Curve) -> float | None:
     profile has shape [L], no value below zero, such as `future_profile`. None where nothing has an effect. ValueError
     if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
     """
-    e = _curve("depth score", profile).astype(float)
+    e = checked_curve("depth score", profile).astype(float)
     if (e < 0).any():
         raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
     return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
@@ -122,6 +121,17 @@ def igrads_profile(igrads: Curve) -> np.ndarray:
     return np.abs(_map("integrated gradients", igrads)).sum(1)
 
 
+def mean_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> np.ndarray:
+    """The mean of the three cosines at each layer, shape [L]; ValueError as in `effective_depth_cosine`."""
+    named = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
+    curves = [checked_curve("cosine", values, key) for key, values in named.items()]
+    lengths = {key: len(curve) for key, curve in zip(named, curves, strict=True)}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise ValueError(f"cosine: the three curves must have one value a layer, found lengths {found}")
+    return sum(curves) / 3
+
+
 def ratio(ed: int | None, n_layers: int) -> float | None:
     """The effective depth as a share of the model's depth, (ED + 1) / L; missing where the effective depth is.
 
@@ -147,7 +157,7 @@ def _map(name: str, values: Curve) -> np.ndarray:
     return found
 
 
-def _curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
+def checked_curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
     """The values as a float array [L], in their own precision: 0.3 stored as float32 must not exceed 0.3."""
     name = f"{metric}: {key}" if key else metric
     if isinstance(values, torch.Tensor):
@@ -174,9 +184,53 @@ def _last(hits: np.ndarray) -> int | None:
     return int(np.flatnonzero(hits)[-1]) if hits.any() else None
 
 
-# The paper's three metrics: the probe each one reads, its keys, and its rule.
+def n_answer_tokens(result: Mapping) -> int:
+    """How many tokens at the end of an erasure result are the answer's: those whose text reaches into it.
+
+    The answer is the one in `meta`, or the papers' ("28") where there is none; 1 if the tokens are not known.
+    """
+    answer = result.get("meta", {}).get("settings", {}).get("answer", ANSWER)
+    tokens = result.get("tokens")
+    if not tokens:
+        return 1
+    length, count = 0, 0
+    while length < len(answer) and count < len(tokens):
+        count += 1
+        length += len(tokens[-count])
+    return count
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One effective depth: the probe and keys it reads, its rule, and what else is known of it.
+
+    threshold: the papers'; thresholds: those they might have chosen as well. profile: the effect of each layer, whose
+    centre of mass is the depth score; None for the papers' own metrics.
+    """
+
+    probe: str
+    keys: tuple[str, ...]
+    rule: Callable[..., int | None]
+    threshold: float | None = None
+    thresholds: tuple[float, ...] = ()
+    profile: Callable[..., np.ndarray] | None = None
+
+    def arguments(self, result: Mapping) -> list:
+        """What rule and profile take from a probe's result."""
+        answer = [n_answer_tokens(result)] if self.probe == "residual_erasure" else []
+        return [result[key] for key in self.keys] + answer
+
+
+def _tenths(last: int) -> tuple[float, ...]:
+    return tuple((np.arange(1, last + 1) / 10).tolist())
+
+
 METRICS = {
-    "cosine": ("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
-    "kl": ("logit_lens", ("res_kl_divs",), effective_depth_kl),
-    "overlap": ("logit_lens", ("res_overlaps",), effective_depth_overlap),
+    "cosine": Metric("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
+    "kl": Metric("logit_lens", ("res_kl_divs",), effective_depth_kl, KL_THRESHOLD, _tenths(9)),
+    "overlap": Metric("logit_lens", ("res_overlaps",), effective_depth_overlap, OVERLAP_THRESHOLD, _tenths(7)),
+    "future": Metric("layer_effects", ("max_future_layer",), effective_depth_future, profile=future_profile),
+    "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
+    "igrads": Metric("integrated_gradients", ("igrads",), effective_depth_igrads, profile=igrads_profile),
 }
+PAPER_METRICS = tuple(name for name, metric in METRICS.items() if metric.profile is None)

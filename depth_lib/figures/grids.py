@@ -1,9 +1,7 @@
 """The papers' figures, a kind a figure: one panel for every model × dataset in a folder of results."""
 
 import io
-import itertools
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,96 +12,55 @@ from matplotlib.figure import Figure
 
 from ..disk import write_together
 from ..results.artifacts import MissingArtifact
-from ..results.study import datasets_in, models_in, read_results
+from ..results.study import Study
 from .kinds import KINDS, STYLE, Kind, add_colorbar, panel_size
 
 _DOTS_PER_INCH = 160
 _ASPECT = 1.35  # width : height that a screen and a landscape page show well
 
 
-def cosine_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def cosine_figure(study: Study, columns: int | None = None) -> Figure:
     """Cosine similarity of contributions with the residual stream, three bars a layer (`plots.plot_cosine`).
 
-    Here and below: one panel a model × dataset found in `folder` (default: all that have this kind, small models
-    first), `columns` models side by side (default: what makes the figure a page), "missing" where one is not there.
-    MissingArtifact if the folder has nothing of the kind.
+    Here and below: one panel a model × dataset of the study, `columns` models side by side (default: what makes the
+    figure a page), "missing" where one is not there. MissingArtifact if the study has nothing of the kind.
     """
-    return _grid("cosine", folder, models, datasets, columns)
+    return _grid("cosine", study, columns)
 
 
-def relative_contribution_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def relative_contribution_figure(study: Study, columns: int | None = None) -> Figure:
     """Relative contribution to the residual stream (`plots.plot_relative_contribution`)."""
-    return _grid("relative_contribution", folder, models, datasets, columns)
+    return _grid("relative_contribution", study, columns)
 
 
-def layer_effects_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def layer_effects_figure(study: Study, columns: int | None = None) -> Figure:
     """Effect of skipping a layer on later layers (`plots.plot_layer_effects`)."""
-    return _grid("layer_effects", folder, models, datasets, columns)
+    return _grid("layer_effects", study, columns)
 
 
-def output_change_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def output_change_figure(study: Study, columns: int | None = None) -> Figure:
     """Effect of skipping a layer on the output distribution (`plots.plot_output_change`)."""
-    return _grid("output_change", folder, models, datasets, columns)
+    return _grid("output_change", study, columns)
 
 
-def lens_kl_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def lens_kl_figure(study: Study, columns: int | None = None) -> Figure:
     """KL divergence of the logit lens from the output (`plots.plot_lens_kl`)."""
-    return _grid("lens_kl", folder, models, datasets, columns)
+    return _grid("lens_kl", study, columns)
 
 
-def lens_overlap_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def lens_overlap_figure(study: Study, columns: int | None = None) -> Figure:
     """Top-5 overlap of the logit lens with the output (`plots.plot_lens_overlap`)."""
-    return _grid("lens_overlap", folder, models, datasets, columns)
+    return _grid("lens_overlap", study, columns)
 
 
-def residual_erasure_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def residual_erasure_figure(study: Study, columns: int | None = None) -> Figure:
     """Residual erasure, layers × tokens (`plots.plot_residual_erasure`)."""
-    return _grid("residual_erasure", folder, models, datasets, columns)
+    return _grid("residual_erasure", study, columns)
 
 
-def integrated_gradients_figure(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    columns: int | None = None,
-) -> Figure:
+def integrated_gradients_figure(study: Study, columns: int | None = None) -> Figure:
     """Integrated gradients, layers × tokens (`plots.plot_integrated_gradients`)."""
-    return _grid("integrated_gradients", folder, models, datasets, columns)
+    return _grid("integrated_gradients", study, columns)
 
 
 FIGURES = {
@@ -118,22 +75,16 @@ FIGURES = {
 }
 
 
-def save_figures(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
-) -> list[Path]:
+def save_figures(study: Study) -> list[Path]:
     """Write every figure the results allow to `folder/figures/<kind>.pdf` and `.png`; the paths written.
 
-    Bars and text are vectors in the PDF, heat maps are images. MissingArtifact if the folder holds no results.
+    Bars and text are vectors in the PDF, heat maps are images.
     """
-    models = models_in(folder) if models is None else list(models)
-    datasets = datasets_in(folder) if datasets is None else list(datasets)
     written: list[Path] = []
-    for probe, kinds in itertools.groupby(FIGURES, key=lambda name: KINDS[name].probe):
-        results = read_results(folder, probe, models, datasets)  # once for all figures it feeds
-        for name in kinds if results else ():
-            written += save(_panels(KINDS[name], results, models, datasets), Path(folder) / "figures" / name)
-    if not written:
-        raise MissingArtifact(f"no artifacts under {folder} to draw; run: make sweep OUT={folder}")
+    for name in FIGURES:
+        if results := study.of(KINDS[name].probe):
+            figure = _panels(KINDS[name], results, study.models, study.datasets)
+            written += save(figure, study.folder / "figures" / name)
     return written
 
 
@@ -152,18 +103,14 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return list(contents)
 
 
-def _grid(
-    name: str, folder: str | Path, models: Iterable[str] | None, datasets: Iterable[str] | None, columns: int | None
-) -> Figure:
+def _grid(name: str, study: Study, columns: int | None) -> Figure:
     kind = KINDS[name]
-    models = models_in(folder) if models is None else list(models)
-    datasets = datasets_in(folder) if datasets is None else list(datasets)
-    results = read_results(folder, kind.probe, models, datasets)
+    results = study.of(kind.probe)
     if not results:
         raise MissingArtifact(
-            f"no {kind.probe} artifacts under {folder}; run: make sweep PROBES={kind.probe} OUT={folder}"
+            f"no {kind.probe} artifacts under {study.folder}; run: make sweep PROBES={kind.probe} OUT={study.folder}"
         )
-    return _panels(kind, results, models, datasets, columns)
+    return _panels(kind, results, study.models, study.datasets, columns)
 
 
 def _panels(

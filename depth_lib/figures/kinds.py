@@ -13,7 +13,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ..effective_depth.rules import effective_depth_cosine, effective_depth_kl, effective_depth_overlap
+from ..effective_depth.rules import (
+    KL_THRESHOLD,
+    OVERLAP_THRESHOLD,
+    effective_depth_cosine,
+    effective_depth_kl,
+    effective_depth_overlap,
+)
 from .token_labels import label_tokens
 
 STYLE = {
@@ -119,13 +125,13 @@ def _draw_output_change(ax: Axes, result: dict) -> None:
 def _draw_kl(ax: Axes, result: dict) -> None:
     kl = result["res_kl_divs"]
     _draw_bars(ax, kl, _depth_or_none(effective_depth_kl, kl))
-    ax.axhline(0.5 * float(max(kl)), color="grey", linestyle="--", linewidth=0.7)
+    ax.axhline(KL_THRESHOLD * float(max(kl)), color="grey", linestyle="--", linewidth=0.7)
 
 
 def _draw_overlap(ax: Axes, result: dict) -> None:
     overlap = result["res_overlaps"]
     _draw_bars(ax, overlap, _depth_or_none(effective_depth_overlap, overlap))
-    ax.axhline(0.3, color="grey", linestyle="--", linewidth=0.7)
+    ax.axhline(OVERLAP_THRESHOLD, color="grey", linestyle="--", linewidth=0.7)
 
 
 def _draw_effects(ax: Axes, result: dict) -> AxesImage:

@@ -5,10 +5,6 @@ for the paper's twelve. Three over GSM8K and HellaSwag: the same grid, each mode
 """
 
 import math
-import re
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,11 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..results.artifacts import MissingArtifact
-from ..results.study import models_in, read_results
+from ..results.study import TRAINING, Study, read_name
 from .grids import save
 from .kinds import KINDS, STYLE, Kind
 
-TYPES = ("R1-distill", "instruct", "base")  # the rows of the paper's grids
 _ALONE, _BOTH = ("gsm8k",), ("gsm8k", "hellaswag")
 _WIDTH, _DOTS_PER_INCH = 6.9, 200
 
@@ -40,57 +35,42 @@ PAPER_FIGURES = {
 }
 
 
-@dataclass(frozen=True)
-class Named:
-    """What a model's name says: training type, and size in billions of parameters (None if it does not say)."""
-
-    type: str
-    billions: float | None
-
-
-def read_name(model: str) -> Named:
-    """ "DeepSeek-R1-Distill-Qwen-7B" is R1-distill, 7; "Qwen2.5-Math-1.5B" base, 1.5; "toy-8l" base, None."""
-    size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", model.lower())
-    kind = "R1-distill" if "r1-distill" in model.lower() else "instruct" if "instruct" in model.lower() else "base"
-    return Named(kind, float(size[1]) if size else None)
-
-
-def paper_figure(name: str, folder: str | Path, models: Iterable[str] | None = None) -> Figure:
+def paper_figure(name: str, study: Study) -> Figure:
     """One figure of the paper, such as "gsm8k_hellaswag_logit_lens_kl" (`PAPER_FIGURES` has them all).
 
-    Default models: those under the folder. A row a training type where every type has every size, as the paper's twelve
+    A row a training type where every type has every size, as the paper's twelve
     models do; else rows of four. 7.2 inches wide, as it is printed. KeyError for another name; MissingArtifact if one
     of the figure's datasets has no result of the kind.
     """
     kind_name, datasets = PAPER_FIGURES[name]
     kind = KINDS[kind_name]
-    models, columns = _as_in_the_paper(models_in(folder) if models is None else list(models))
-    results = read_results(folder, kind.probe, models, datasets)
+    models, columns = _as_in_the_paper(study.models)
+    results = {run: result for run, result in study.of(kind.probe).items() if run[0] in datasets}
     if lacking := [dataset for dataset in datasets if not any(has == dataset for has, _ in results)]:
         raise MissingArtifact(
-            f"no {kind.probe} artifacts for {', '.join(lacking)} under {folder}; run: make sweep "
-            f'DATASETS="{" ".join(lacking)}" PROBES={kind.probe} OUT={folder}'
+            f"no {kind.probe} artifacts for {', '.join(lacking)} under {study.folder}; run: make sweep "
+            f'DATASETS="{" ".join(lacking)}" PROBES={kind.probe} OUT={study.folder}'
         )
     return _draw(kind, results, models, datasets, columns)
 
 
-def save_paper_figures(folder: str | Path, models: Iterable[str] | None = None) -> list[Path]:
+def save_paper_figures(study: Study) -> list[Path]:
     """Write every figure of the paper that the results allow to `folder/figures/paper/<name>.pdf` and `.png`."""
     written = []
     for name in PAPER_FIGURES:
         try:
-            figure = paper_figure(name, folder, models)
+            figure = paper_figure(name, study)
         except MissingArtifact:
             continue
-        written += save(figure, Path(folder) / "figures" / "paper" / name)
+        written += save(figure, study.folder / "figures" / "paper" / name)
     return written
 
 
 def _as_in_the_paper(models: list[str]) -> tuple[list[str], int]:
     """Models ordered by training type, then size, and how many stand side by side."""
     named = {model: read_name(model) for model in models}
-    ordered = sorted(models, key=lambda m: (TYPES.index(named[m].type), named[m].billions or 0, models.index(m)))
-    sizes = {kind: tuple(named[m].billions for m in ordered if named[m].type == kind) for kind in TYPES}
+    ordered = sorted(models, key=lambda m: (TRAINING.index(named[m].training), named[m].billions or 0, models.index(m)))
+    sizes = {kind: tuple(named[m].billions for m in ordered if named[m].training == kind) for kind in TRAINING}
     rows = {row for row in sizes.values() if row}
     if len(rows) == 1 and len(models) > len(*rows):
         return ordered, len(*rows)
@@ -167,7 +147,3 @@ def _frame(figure: Figure, kind: Kind, datasets: tuple[str, ...]) -> None:
         cax = figure.add_axes((1 - 0.52 / width, 0.25, 0.08 / width, 0.5))
         bar = figure.colorbar(images[0], cax=cax, extend="max", label=kind.colorbar)
         bar.outline.set_linewidth(0.4)
-
-
-if __name__ == "__main__":  # folder and models, as `report` asks a second process for them
-    print(*save_paper_figures(sys.argv[1], sys.argv[2:] or None), sep="\n")

@@ -14,12 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..effective_depth.published import published_depths
-from ..effective_depth.robustness import THRESHOLDS
-from ..effective_depth.rules import METRICS
-from ..results.study import PAPER_DATASETS
+from ..effective_depth.rules import METRICS, PAPER_METRICS
+from ..results.study import PAPER_DATASETS, TRAINING, read_name
 from .grids import save
 from .kinds import STYLE
-from .paper import TYPES, read_name
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X")
@@ -31,14 +29,14 @@ _GREY = "#777777"
 def intervals_figure(stability: pd.DataFrame) -> Figure:
     """ED ratio of every model × dataset × metric with its 95 % interval over prompts, a panel a metric.
 
-    stability: what `stability_table` returns. Hollow: no interval. An arrow: a curve without an effective depth fits
-    the prompts too.
+    stability: what `depths_with_intervals` returns. Hollow: no interval. An arrow: a curve without an effective
+    depth fits the prompts too.
     """
     models, datasets = list(stability.model.unique()), _datasets_of(stability)
     with plt.rc_context(STYLE):
         height = max(1.9, 0.9 + len(models) * (0.12 + 0.1 * len(datasets)))
         figure, axes = _three_panels(height, "Ratio of effective depth, with 95 % intervals over prompts")
-        for ax, metric in zip(axes, METRICS, strict=True):
+        for ax, metric in zip(axes, PAPER_METRICS, strict=True):
             ax.set(xlim=(0, 1.04), ylim=(len(models) - 0.5, -0.5), xlabel="Ratio (ED + 1) / L")
             ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
             ax.set_yticks(range(len(models)), models, parse_math=False)
@@ -92,7 +90,7 @@ def ratio_by_size_figure(stability: pd.DataFrame) -> Figure:
     published = published_depths().assign(size=lambda table: table.model.map(lambda m: read_name(m).billions))
     with plt.rc_context(STYLE):
         figure, axes = _three_panels(2.7, "Ratio of effective depth against model size")
-        for ax, metric in zip(axes, METRICS, strict=True):
+        for ax, metric in zip(axes, PAPER_METRICS, strict=True):
             if by_parameters:
                 means = published[published.metric == metric].groupby("size").ratio.mean()
                 ax.plot(means.index, means, color=_GREY, linewidth=1, linestyle="--", zorder=1)
@@ -107,12 +105,12 @@ def ratio_by_size_figure(stability: pd.DataFrame) -> Figure:
 
 def ratio_by_training_figure(stability: pd.DataFrame) -> Figure:
     """Does training change it? Ratio of base, instruct, R1-distilled models, those of one size and dataset joined."""
-    frame = stability.dropna(subset=["ratio"]).assign(kind=stability.model.map(lambda m: read_name(m).type))
+    frame = stability.dropna(subset=["ratio"]).assign(kind=stability.model.map(lambda m: read_name(m).training))
     frame["billions"] = frame.model.map(lambda m: read_name(m).billions)
-    order = TYPES[::-1]
+    order = TRAINING[::-1]
     with plt.rc_context(STYLE):
         figure, axes = _three_panels(2.7, "Ratio of effective depth by training")
-        for ax, metric in zip(axes, METRICS, strict=True):
+        for ax, metric in zip(axes, PAPER_METRICS, strict=True):
             rows = frame[frame.metric == metric].assign(x=lambda table: table.kind.map(order.index))
             for _, joined in rows.dropna(subset=["billions"]).groupby(["billions", "dataset"]):
                 joined = joined.sort_values("x")
@@ -133,20 +131,20 @@ def ratio_by_task_figure(stability: pd.DataFrame) -> Figure:
         ax.set_xlim(-0.3, len(datasets) - 0.7)
         ax.set_xticks(range(len(datasets)), datasets)
 
-    return _lines_of_models(rows, "Ratio of effective depth by task", list(METRICS), axis)
+    return _lines_of_models(rows, "Ratio of effective depth by task", list(PAPER_METRICS), axis)
 
 
 def thresholds_figure(sweep: pd.DataFrame, dataset: str) -> Figure:
     """How much hangs on the threshold: ratio over KL and overlap thresholds on one dataset, a line a model.
 
-    sweep: what `depth_by_threshold` returns. The dotted line is the papers' threshold.
+    sweep: what `depths_by_threshold` returns. The dotted line is the papers' threshold.
     """
     rows = sweep[sweep.dataset == dataset].assign(x=lambda table: table.threshold)
 
     def axis(ax: Axes) -> None:
-        ticks = THRESHOLDS[ax.get_title()]
+        ticks = METRICS[ax.get_title()].thresholds
         ax.set(xlim=(ticks[0] - 0.05, ticks[-1] + 0.05), xticks=ticks)
-        ax.axvline({"kl": 0.5, "overlap": 0.3}[ax.get_title()], color=_GREY, linestyle=":", linewidth=1)
+        ax.axvline(METRICS[ax.get_title()].threshold, color=_GREY, linestyle=":", linewidth=1)
         ax.set_xlabel("Threshold" + (" (share of the maximum)" if ax.get_title() == "kl" else " (overlap)"))
 
     return _lines_of_models(rows, f"Ratio of effective depth over the threshold, {dataset}", ["kl", "overlap"], axis)
@@ -173,7 +171,7 @@ def _three_panels(height: float, title: str, n: int = 3) -> tuple[Figure, np.nda
     figure = Figure(figsize=(PAPER_WIDTH, height), layout="constrained", dpi=160)
     axes = figure.subplots(1, n, sharey=True)
     figure.suptitle(title)
-    for ax, metric in zip(axes, METRICS if n == 3 else ("kl", "overlap"), strict=True):
+    for ax, metric in zip(axes, PAPER_METRICS if n == 3 else ("kl", "overlap"), strict=True):
         ax.set_title(metric)
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -209,7 +207,7 @@ def _lines_of_models(rows: pd.DataFrame, title: str, metrics: list[str], axis: C
                 "marker": SHAPES[k % len(SHAPES)],
                 "markersize": 3.5,
                 "linewidth": 1,
-                "linestyle": LINES[names[model].type],
+                "linestyle": LINES[names[model].training],
             }
             marks.append(Line2D([], [], label=model.replace("$", r"\$"), **look))
             for ax, metric in zip(axes, metrics, strict=True):

@@ -1,17 +1,15 @@
 """All that a folder of results says about effective depth, in one place and in files."""
 
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from ..disk import write_together
-from ..effective_depth.five_probes import five_probes_table
 from ..effective_depth.published import beside_the_paper
-from ..effective_depth.robustness import depth_by_threshold, stability_table
-from ..results.study import PAPER_DATASETS, models_in
+from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from ..results.study import Study
 from .sheets import add_sheet, paint_verdicts
 from .spreadsheet import workbook
 from .tables import effective_depth_table, write_table
@@ -19,7 +17,7 @@ from .tables import effective_depth_table, write_table
 
 @dataclass(frozen=True)
 class Answers:
-    """The tables of one folder: the paper's, and what `stability_table`, `depth_by_threshold`, `five_probes_table`,
+    """The tables of one folder: the paper's, and what `depths_with_intervals`, `depths_by_threshold`, `depths` and
     `beside_the_paper` return."""
 
     table: pd.DataFrame
@@ -29,17 +27,15 @@ class Answers:
     beside: pd.DataFrame
 
 
-def read_answers(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
-) -> Answers:
-    """Every table from the results under a folder; MissingArtifact if it holds nothing."""
-    models, datasets = models_in(folder) if models is None else list(models), list(datasets)
-    stability = stability_table(folder, models, datasets)
+def read_answers(study: Study) -> Answers:
+    """Every table of a study, from one reading of its results."""
+    found = depths(study)
+    stability = depths_with_intervals(study, found)
     return Answers(
-        effective_depth_table(folder, models, datasets),
+        effective_depth_table(study, found),
         stability,
-        depth_by_threshold(folder, models, datasets),
-        five_probes_table(folder, models, datasets),
+        depths_by_threshold(study, found),
+        found.drop(columns="note"),
         beside_the_paper(stability),
     )
 

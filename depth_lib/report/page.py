@@ -6,8 +6,6 @@ python -m depth_lib.report.page OUT       writes OUT/report.html, which needs no
 import argparse
 import base64
 import html
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +19,7 @@ from ..figures.kinds import KINDS
 from ..figures.paper import PAPER_FIGURES, save_paper_figures
 from ..figures.summary import save_summary_figures
 from ..results.artifacts import ArtifactError
-from ..results.study import PAPER_DATASETS, find_artifacts, models_in
+from ..results.study import PAPER_DATASETS, Study, in_order
 from .answers import Answers, read_answers
 from .page_tables import beside_html, coverage_html, depths_html, five_probes_html, rows_html, stability_html
 from .provenance_table import provenance_table
@@ -51,53 +49,23 @@ _TEXTS = {
 }
 
 
-def write_report(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
-) -> Path:
-    """Write `folder/report.html` from the results under a folder and the figures in it, drawn if they are older.
-
-    MissingArtifact if the folder holds no results.
-    """
-    folder, datasets = Path(folder), list(datasets)
-    models = models_in(folder) if models is None else list(models)
-    answers = read_answers(folder, models, datasets)
-    if _are_older(folder / "figures", find_artifacts(folder).values()):
-        draw_figures(folder, answers, models, datasets)
-    page = _page(folder, answers, provenance_table(folder, models, datasets))
-    write_together({folder / "report.html": page.encode()})
-    return folder / "report.html"
+def write_report(study: Study) -> Path:
+    """Write `folder/report.html` from the results of a study and the figures in it, drawn if they are older."""
+    answers = read_answers(study)
+    if _are_older(study.folder / "figures", study.paths.values()):
+        draw_figures(study, answers)
+    page = _page(study.folder, answers, provenance_table(study))
+    write_together({study.folder / "report.html": page.encode()})
+    return study.folder / "report.html"
 
 
-def draw_figures(folder: str | Path, answers: Answers, models: list[str], datasets: list[str]) -> list[Path]:
-    """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written.
-
-    Of many models, the paper's figures are drawn by a second process meanwhile: a thread would wait for this one.
-    """
-    beside = _paper_figures_beside(folder, models) if len(models) > 4 else None
-    try:
-        written = [
-            *save_figures(folder, models, datasets),
-            *save_summary_figures(folder, answers.stability, answers.thresholds),
-        ]
-    finally:
-        said = beside.communicate() if beside else None
-    if said is None:
-        return written + save_paper_figures(folder, models)
-    if beside.returncode:
-        raise RuntimeError(f"the paper's figures were not drawn: {said[1].strip().splitlines()[-1]}")
-    return written + [Path(line) for line in said[0].splitlines()]
-
-
-def _paper_figures_beside(folder: str | Path, models: list[str]) -> subprocess.Popen:
-    package = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "depth_lib.figures.paper", str(folder), *models],
-        env=os.environ | {"PYTHONPATH": path},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def draw_figures(study: Study, answers: Answers) -> list[Path]:
+    """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written."""
+    return [
+        *save_figures(study),
+        *save_summary_figures(study.folder, answers.stability, answers.thresholds),
+        *save_paper_figures(study),
+    ]
 
 
 def _are_older(figures: Path, results: Iterable[Path]) -> bool:
@@ -182,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--datasets", nargs="*", default=[], help="the papers' three unless given")
     asked = parser.parse_args(arguments)
     try:
-        print(write_report(asked.out, asked.models or None, asked.datasets or PAPER_DATASETS))
+        print(write_report(Study(asked.out, in_order(asked.models) or None, asked.datasets or PAPER_DATASETS)))
     except ArtifactError as error:
         sys.exit(str(error))
 

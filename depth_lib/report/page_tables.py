@@ -5,8 +5,7 @@ import html
 import matplotlib
 import pandas as pd
 
-from ..effective_depth.five_probes import DEPTHS
-from ..effective_depth.rules import METRICS
+from ..effective_depth.rules import METRICS, PAPER_METRICS
 from .sheets import VERDICTS
 from .spreadsheet import MISSING
 
@@ -15,7 +14,7 @@ def depths_html(stability: pd.DataFrame, models: list[str], datasets: list[str])
     """A table a metric: ED, ratio, interval and agreement of the draws, coloured by ratio as the workbook is."""
     rows_of = {(row.model, row.dataset, row.metric): row for row in stability.itertuples()}
     tables = []
-    for metric in METRICS:
+    for metric in PAPER_METRICS:
         ratios = stability.ratio[stability.metric == metric].dropna()
         body = [
             [
@@ -75,11 +74,11 @@ def five_probes_html(depths: pd.DataFrame) -> str:
     body = [
         [
             f"<th>{_name(model)} <small>{html.escape(dataset)}</small></th>",
-            *(_probe_cell(rows_of.get((model, dataset, metric))) for metric in DEPTHS),
+            *(_probe_cell(rows_of.get((model, dataset, metric))) for metric in METRICS),
         ]
         for model, dataset in runs
     ]
-    header = ["Model, dataset", *(metric.replace("igrads", "gradients") for metric in DEPTHS)]
+    header = ["Model, dataset", *(metric.replace("igrads", "gradients") for metric in METRICS)]
     return _table(header, body) if body else ""
 
 
@@ -115,10 +114,10 @@ def coverage_html(measured: pd.DataFrame) -> str:
     """A row a number of prompts: mean coverage over the populations, and the lowest."""
     body = []
     for n_prompts, rows in measured.groupby("n_prompts"):
-        shares = [rows[rows.metric == metric].coverage for metric in METRICS]
+        shares = [rows[rows.metric == metric].coverage for metric in PAPER_METRICS]
         cells = [f"<td>{share.mean():.2f} ({share.min():.2f})</td>" for share in shares]
         body.append([f"<th>{n_prompts} prompts</th>", *cells])
-    return _table(["", *METRICS], body)
+    return _table(["", *PAPER_METRICS], body)
 
 
 def rows_html(frame: pd.DataFrame) -> str:

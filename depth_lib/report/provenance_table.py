@@ -1,29 +1,23 @@
 """What the results under a folder were made from, a row a run, as their files say."""
 
-from collections.abc import Iterable
-from pathlib import Path
-
 import pandas as pd
 
 from ..results.schemas import ARTIFACTS
-from ..results.study import PAPER_DATASETS, models_in, read_results
+from ..results.study import Study
 
 
-def provenance_table(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
-) -> pd.DataFrame:
+def provenance_table(study: Study) -> pd.DataFrame:
     """Columns "Run" (model, dataset) and "Made from": model id and revision, dtype, prompts, where, when, versions.
 
     One row for all probes of a run that were made alike; probes that were not are named. Files without `meta` say so.
     """
-    models, datasets = models_in(folder) if models is None else list(models), list(datasets)
     made: dict[tuple[str, str], dict[str, list[str]]] = {}
     for probe in ARTIFACTS:
-        for (dataset, model), result in read_results(folder, probe, models, datasets).items():
+        for (dataset, model), result in study.of(probe).items():
             made.setdefault((model, dataset), {}).setdefault(_made_from(result["meta"]), []).append(probe)
     rows = []
-    for model in models:
-        for dataset in datasets:
+    for model in study.models:
+        for dataset in study.datasets:
             for text, probes in made.get((model, dataset), {}).items():
                 rows.append((f"{model}, {dataset}", f"{', '.join(probes)}: {text}"))
     return pd.DataFrame(rows, columns=["Run", "Made from"])

@@ -3,40 +3,34 @@
 import io
 import itertools
 import re
-import warnings
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from ..disk import write_together
-from ..effective_depth.rules import METRICS, ratio
-from ..results.study import PAPER_DATASETS, TABLE_PROBES, models_in, read_results
+from ..effective_depth.rules import PAPER_METRICS
+from ..effective_depth.tables import depths
+from ..results.study import Study
 from .spreadsheet import MISSING, workbook
 
 
-def effective_depth_table(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] = PAPER_DATASETS
-) -> pd.DataFrame:
-    """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) of every model × dataset under a folder.
+def effective_depth_table(study: Study, found: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) of every model × dataset of a study.
 
-    Rows are models (default: those found, small ones first), columns (metric, dataset, "ED" | "RATIO"). What is not
-    there, or has no effective depth, is missing (NA); a curve that is not finite is missing with a warning.
-    MissingArtifact if the folder holds nothing. Source: Hu et al. 2025, Table 1.
+    Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order. What is not there, or has no
+    effective depth, is missing (NA). found: what `depths` returns, if it is known. Source: Hu et al. 2025, Table 1.
     """
-    datasets = list(datasets)
-    models = models_in(folder) if models is None else list(models)
-    results = {probe: read_results(folder, probe, models, datasets) for probe in TABLE_PROBES}
-    columns = {}
-    for metric, (probe, _, _) in METRICS.items():
-        for dataset in datasets:
-            cells = [_depth(metric, dataset, model, results[probe].get((dataset, model))) for model in models]
-            depths, ratios = zip(*cells, strict=True) if cells else ((), ())
-            columns[metric, dataset, "ED"] = pd.array(depths, dtype="Int64")
-            columns[metric, dataset, "RATIO"] = pd.array(ratios, dtype="Float64")
-    names = pd.MultiIndex.from_tuples(columns, names=["metric", "dataset", "value"])
-    table = pd.DataFrame(dict(enumerate(columns.values())), index=pd.Index(models, name="model"))
-    return table.set_axis(names, axis="columns")
+    found = depths(study, PAPER_METRICS) if found is None else found
+    value_of = found.set_index(["metric", "dataset", "model"])
+    columns = pd.MultiIndex.from_product(
+        [PAPER_METRICS, study.datasets, ("ED", "RATIO")], names=["metric", "dataset", "value"]
+    )
+    table = pd.DataFrame(index=pd.Index(study.models, name="model"), columns=columns)
+    for metric, dataset, value in columns:
+        rows = [(metric, dataset, model) for model in study.models]
+        column = value_of["ed" if value == "ED" else "ratio"].reindex(rows)
+        table[metric, dataset, value] = column.set_axis(study.models)
+    return table
 
 
 def write_table(table: pd.DataFrame, folder: str | Path) -> list[Path]:
@@ -70,19 +64,6 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
             line = f"{model:{widths[0]}} @ {dataset:{widths[1]}} : {' '.join(f'{cell:>8}' for cell in cells)}"
             lines.append(line.rstrip())
     return lines
-
-
-def _depth(metric: str, dataset: str, model: str, result: dict | None) -> tuple[int | None, float | None]:
-    _, keys, rule = METRICS[metric]
-    if result is None:
-        return None, None
-    curves = [result[key] for key in keys]
-    try:
-        ed = rule(*curves)
-    except ValueError as error:
-        warnings.warn(f"{dataset} × {model} has no effective depth: {error}", stacklevel=3)
-        return None, None
-    return ed, ratio(ed, len(curves[0]))
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:

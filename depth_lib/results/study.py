@@ -1,20 +1,24 @@
-"""What is in a folder of results, `outputs/<dataset>/<MODEL>/*.pt`, and what is missing from it."""
+"""A study: the results of many runs under one folder, `outputs/<dataset>/<MODEL>/*.pt`, and what is missing from it."""
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from .artifacts import ArtifactError, MissingArtifact, probe_of, read_artifact, sweep_command
-from .schemas import ARTIFACTS
+from .artifacts import read_artifact
+from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, probe_of, sweep_command
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
+TRAINING = ("R1-distill", "instruct", "base")  # the papers' order
+
+Run = tuple[str, str]  # dataset, model
 
 
 @dataclass(frozen=True)
@@ -30,68 +34,82 @@ class MissingRun:
         return f"no artifact for {self.dataset} × {self.model} ({', '.join(self.probes)}); run: {self.command}"
 
 
-def find_artifacts(folder: str | Path) -> dict[tuple[str, str, str], Path]:
-    """(dataset, model, probe) -> file, for every artifact under a folder.
+class Study(Mapping):
+    """The results under a folder: (dataset, model, probe) -> result, read when a probe is first asked for, and once.
 
-    Where a probe was run with several numbers of examples, the largest counts; a warning names the others.
+    models, datasets: which of them, in this order; by default all that have results, small models and the papers'
+    datasets first. Missing results have no key. Where a probe was run with several numbers of examples, the largest
+    counts. Warnings, each said once: what is not read beside it; a file that is unreadable, moved aside and left out;
+    results without `meta` (the papers' own), counted. Raises MissingArtifact if the folder holds no results.
     """
-    found: dict[tuple[str, str, str], dict[int, Path]] = {}
-    for path in sorted(Path(folder).glob("*/*/*.pt")):
-        try:
-            probe, n = probe_of(path)
-        except ArtifactError:
-            continue  # somebody else's file
-        found.setdefault((path.parent.parent.name, path.parent.name, probe), {})[n or 0] = path
-    for candidates in found.values():
-        if len(candidates) > 1:
-            *others, largest = (candidates[n] for n in sorted(candidates))
-            names = ", ".join(path.name for path in others)
-            warnings.warn(f"reading {largest}, not {names} beside it; remove what you do not want", stacklevel=2)
-    return {cell: candidates[max(candidates)] for cell, candidates in found.items()}
 
+    def __init__(
+        self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        self._paths = _find(self.folder)
+        if not self._paths:
+            raise MissingArtifact(_nothing_in(self.folder))
+        self.models = in_order(model for _, model, _ in self._paths) if models is None else list(models)
+        found = {dataset for dataset, _, _ in self._paths}
+        self.datasets = sorted(found, key=_by_paper) if datasets is None else list(datasets)
+        self._read: dict[str, dict[Run, dict]] = {}
 
-def models_in(folder: str | Path) -> list[str]:
-    """The models with results under a folder, small ones first."""
-    return sorted({model for _, model, _ in find_artifacts(folder)}, key=_by_size)
+    def of(self, probe: str) -> dict[Run, dict]:
+        """(dataset, model) -> result of one probe, models and datasets in the study's order."""
+        if probe not in self._read:
+            self._read[probe] = self._results(probe)
+        return self._read[probe]
 
+    @property
+    def paths(self) -> dict[tuple[str, str, str], Path]:
+        """(dataset, model, probe) -> file, of these models and datasets; nothing is read."""
+        runs = ((dataset, model) for model in self.models for dataset in self.datasets)
+        keys = ((*run, probe) for run in runs for probe in ARTIFACTS)
+        return {key: self._paths[key] for key in keys if key in self._paths}
 
-def datasets_in(folder: str | Path) -> list[str]:
-    """The datasets with results under a folder, the paper's three first."""
-    return sorted({dataset for dataset, _, _ in find_artifacts(folder)}, key=_by_paper)
+    def missing(self, probes: Iterable[str] | None = None) -> list[MissingRun]:
+        """Every model × dataset of the study that lacks a result, with the command that makes it.
 
+        By default, on each dataset the probes of the table and whatever probe any model has there.
+        """
+        probes, missing = None if probes is None else tuple(probes), []
+        for model in self.models:
+            for dataset in self.datasets:
+                seen = {probe for has, _, probe in self._paths if has == dataset}
+                expected = probes or [probe for probe in ARTIFACTS if probe in seen or probe in TABLE_PROBES]
+                lacking = tuple(probe for probe in expected if (dataset, model, probe) not in self._paths)
+                if lacking:
+                    command = sweep_command(self.folder / dataset / model)
+                    missing.append(MissingRun(dataset, model, lacking, command))
+        return missing
 
-def read_results(
-    folder: str | Path, probe: str, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
-) -> dict[tuple[str, str], dict]:
-    """(dataset, model) -> result of one probe, for what is there; small models and the paper's datasets first.
+    def __getitem__(self, key: tuple[str, str, str]) -> dict:
+        dataset, model, probe = key
+        return self.of(probe)[dataset, model]
 
-    Missing results are left out. An unreadable one is moved aside and left out with a warning; results without
-    `meta` (the papers' own) are read, and one warning counts them. MissingArtifact if the folder holds nothing.
-    """
-    found = find_artifacts(folder)
-    if not found:
-        below = next((below for below in sorted(Path(folder).glob("*/")) if find_artifacts(below)), None)
-        there = f"; there are some under {below}: make table OUT={below}" if below else ""
-        raise MissingArtifact(f"no artifacts under {folder}; run: make sweep OUT={folder}{there}")
-    models = models_in(folder) if models is None else list(models)
-    datasets = datasets_in(folder) if datasets is None else list(datasets)
-    results = {}
-    for cell in ((dataset, model) for model in models for dataset in datasets):
-        path = found.get((*cell, probe))
-        if path is None:
-            continue
-        try:
-            results[cell] = read_artifact(path)
-        except ArtifactError as error:
-            warnings.warn(str(error), stacklevel=2)
-    without_meta = sum(not result["meta"] for result in results.values())
-    if without_meta:
-        warnings.warn(
-            f"{without_meta} of {len(results)} {probe} results under {folder} have no meta (not written by "
-            "depth_lib): their models, prompts and settings are unknown",
-            stacklevel=2,
-        )
-    return results
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def _results(self, probe: str) -> dict[Run, dict]:
+        results = {}
+        for (dataset, model, _), path in ((key, path) for key, path in self.paths.items() if key[2] == probe):
+            try:
+                results[dataset, model] = read_artifact(path)
+            except ArtifactError as error:
+                warnings.warn(str(error), stacklevel=3)
+                del self._paths[dataset, model, probe]
+        without_meta = sum(not result["meta"] for result in results.values())
+        if without_meta:
+            warnings.warn(
+                f"{without_meta} of {len(results)} {probe} results under {self.folder} have no meta (not written by "
+                "depth_lib): their models, prompts and settings are unknown",
+                stacklevel=3,
+            )
+        return results
 
 
 def load_results(
@@ -103,11 +121,10 @@ def load_results(
     (affected layer of an effect, token of an erasure or attribution; NA for curves). layer counts as in PROBES: row 0
     of an erasure is the embeddings. Per-prompt sums are left out. MissingArtifact if the folder holds nothing.
     """
-    models = models_in(folder) if models is None else list(models)
-    frames = []
+    study, frames = Study(folder, models, datasets), []
     for probe, schema in ARTIFACTS.items():
         shapes = {key: shape for key, shape in (schema.required | schema.optional).items() if shape[0] == "L"}
-        for (dataset, model), result in read_results(folder, probe, models, datasets).items():
+        for (dataset, model), result in study.of(probe).items():
             for key, shape in shapes.items():
                 if key in result:
                     frames.append(_tidy(result[key], shape).assign(model=model, dataset=dataset, probe=probe, key=key))
@@ -118,46 +135,74 @@ def load_results(
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category"))
 
 
+@dataclass(frozen=True)
+class Named:
+    """What a model's name says: its training, and its size in billions of parameters (None if it does not say)."""
+
+    training: str
+    billions: float | None
+
+
+@cache
+def read_name(model: str) -> Named:
+    """ "DeepSeek-R1-Distill-Qwen-7B" is R1-distill, 7; "Qwen2.5-Math-1.5B" base, 1.5; "toy-8l" base, None."""
+    name = model.lower()
+    training = "R1-distill" if "r1-distill" in name else "instruct" if "instruct" in name else "base"
+    return Named(training, _size(name, "b"))
+
+
+def in_order(models: Iterable[str]) -> list[str]:
+    """Models as the papers' table has them: small ones first, then R1-distilled, instruct, base, then by name.
+
+    Size is billions of parameters or, for a name such as toy-8l, blocks; names without a size come last.
+    """
+
+    def place(model: str) -> tuple:
+        size = _size(model.lower(), "[bl]")
+        return float("inf") if size is None else size, TRAINING.index(read_name(model).training), model.lower()
+
+    return sorted(set(models), key=place)
+
+
+def _size(name: str, unit: str) -> float | None:
+    """The number before a unit: 1.5 in qwen2.5-1.5b."""
+    size = re.search(rf"(?<![\d.])(\d+(?:\.\d+)?){unit}(?![a-z])", name)
+    return float(size[1]) if size else None
+
+
+def _find(folder: Path) -> dict[tuple[str, str, str], Path]:
+    """(dataset, model, probe) -> file with the most examples, for every artifact under a folder."""
+    found: dict[tuple[str, str, str], dict[int, Path]] = {}
+    for path in sorted(folder.glob("*/*/*.pt")):
+        try:
+            probe, n = probe_of(path)
+        except ArtifactError:
+            continue  # somebody else's file
+        found.setdefault((path.parent.parent.name, path.parent.name, probe), {})[n or 0] = path
+    for candidates in found.values():
+        if len(candidates) > 1:
+            *others, largest = (candidates[n] for n in sorted(candidates))
+            names = ", ".join(path.name for path in others)
+            warnings.warn(f"reading {largest}, not {names} beside it; remove what you do not want", stacklevel=4)
+    return {key: candidates[max(candidates)] for key, candidates in found.items()}
+
+
+def _nothing_in(folder: Path) -> str:
+    if not folder.is_dir():
+        there = f"{folder.absolute()} is not there"
+        return f"no artifacts: {there}; give the folder of a study, such as outputs/demo that make demo fills"
+    below = next((below for below in sorted(folder.glob("*/")) if _find(below)), None)
+    there = f"; there are some under {below}: make table OUT={below}" if below else ""
+    return f"no artifacts under {folder}; run: make sweep OUT={folder}{there}"
+
+
+def _by_paper(dataset: str) -> tuple:
+    return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
+
+
 def _tidy(values: torch.Tensor, shape: str) -> pd.DataFrame:
     values = values.double().reshape(len(values), -1).numpy()
     layer, column = np.indices(values.shape)
     is_map = len(shape.split()) == 2 and not shape.endswith(" 1")
     column = pd.array(column.ravel(), dtype="Int64") if is_map else pd.array([pd.NA] * values.size, dtype="Int64")
     return pd.DataFrame({"layer": layer.ravel(), "value": values.ravel(), "column": column})
-
-
-def missing_runs(
-    folder: str | Path,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    probes: Iterable[str] | None = None,
-) -> list[MissingRun]:
-    """Every model × dataset that lacks a result, with the command that makes it.
-
-    By default: the models and datasets found, and on each dataset the probes of the table and whatever probe any model
-    has there. Pass `models` and `datasets` to learn of those that have nothing yet.
-    """
-    found = find_artifacts(folder)
-    models = models_in(folder) if models is None else list(models)
-    datasets = datasets_in(folder) if datasets is None else list(datasets)
-    probes = None if probes is None else tuple(probes)
-    missing = []
-    for model in models:
-        for dataset in datasets:
-            seen = {probe for has, _, probe in found if has == dataset}
-            expected = probes or [probe for probe in ARTIFACTS if probe in seen or probe in TABLE_PROBES]
-            lacking = tuple(probe for probe in expected if (dataset, model, probe) not in found)
-            if lacking:
-                command = sweep_command(Path(folder) / dataset / model)
-                missing.append(MissingRun(dataset, model, lacking, command))
-    return missing
-
-
-def _by_size(model: str) -> tuple:
-    """1.5B before 7B before 14B, toy-4l before toy-16l; then by name."""
-    size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
-    return (float(size[1]) if size else float("inf"), model.lower())
-
-
-def _by_paper(dataset: str) -> tuple:
-    return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)

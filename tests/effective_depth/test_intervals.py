@@ -6,7 +6,7 @@ import torch
 
 from depth_lib.effective_depth.coverage import POPULATIONS, coverage, measured_coverage
 from depth_lib.effective_depth.intervals import NoInterval, bootstrap_curves, depth_interval, depths_of
-from depth_lib.effective_depth.rules import METRICS
+from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
 from tests.synthetic import result_of
 
 
@@ -14,7 +14,7 @@ def prompts_of(metric, curves, n_tokens=None):
     """A result in which each prompt has its own mean curve, [P, L]."""
     curves = torch.as_tensor(np.asarray(curves), dtype=torch.float32)
     n_tokens = torch.full((len(curves),), 50.0) if n_tokens is None else torch.tensor(n_tokens)
-    return {f"{key}_sums": curves * n_tokens[:, None] for key in METRICS[metric][1]} | {"n_tokens": n_tokens}
+    return {f"{key}_sums": curves * n_tokens[:, None] for key in METRICS[metric].keys} | {"n_tokens": n_tokens}
 
 
 def noisy(metric, n_prompts, noise, seed=0):
@@ -22,7 +22,7 @@ def noisy(metric, n_prompts, noise, seed=0):
     return curve + noise * np.random.default_rng(seed).standard_normal((n_prompts, len(curve)))
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_identical_prompts_give_an_interval_of_zero_width(metric):
     curve = POPULATIONS[metric, "steep"]
     found = depth_interval(prompts_of(metric, [curve] * 7), metric)
@@ -35,9 +35,9 @@ def test_an_overlap_of_exactly_the_threshold_in_all_prompts_has_not_crossed():
     assert found.low == found.high == 3
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_vectorised_depths_are_those_of_the_rule(metric):
-    rule = METRICS[metric][2]
+    rule = METRICS[metric].rule
     draw = np.random.default_rng(1)
     curves = draw.normal(0.2, 0.4, (300, 6)).astype(np.float32)
     if metric == "kl":
@@ -62,7 +62,7 @@ def test_draws_are_token_pooled_means_of_prompts_drawn_with_replacement():
     np.testing.assert_allclose(counts / 400, list(expected.values()), atol=0.08)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_the_same_seed_gives_the_same_interval_and_more_noise_a_wider_one(metric):
     scale = abs(POPULATIONS[metric, "steep"]).mean()
     quiet, loud = (prompts_of(metric, noisy(metric, 10, noise * scale)) for noise in (0.02, 1.5))
@@ -96,9 +96,9 @@ def test_prompts_of_which_some_never_cross_leave_the_end_open_and_count_the_draw
     assert (nothing.low, nothing.high, nothing.without, nothing.same) == (None, None, 1, 1)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_the_papers_files_have_no_interval_and_the_reason_says_so(metric):
-    probe, keys, _ = METRICS[metric]
+    probe, keys = METRICS[metric].probe, METRICS[metric].keys
     theirs = {key: result_of(probe, 8)[key] for key in keys}
     with pytest.raises(NoInterval, match="no per-prompt sums in the file"):
         depth_interval(theirs, metric)
@@ -114,12 +114,12 @@ def test_too_few_prompts_and_sums_that_are_not_finite_have_no_interval():
 def test_the_measured_coverage_in_the_package_is_enough_in_every_population():
     measured = measured_coverage()
     assert set(measured.n_prompts) == {5, 10, 30, 100} and measured.repeats.min() >= 300
-    assert len(measured) == 4 * len(POPULATIONS) * 3 and set(measured.metric) == set(METRICS)
+    assert len(measured) == 4 * len(POPULATIONS) * 3 and set(measured.metric) == set(PAPER_METRICS)
     assert measured[measured.n_prompts == 10].coverage.min() >= 0.88
     assert measured[measured.n_prompts == 30].coverage.min() >= 0.92
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_measuring_the_coverage_again_gives_what_the_package_says(metric):
     again = coverage(metric, "lingering", "skewed", 10, repeats=40)
     assert again["coverage"] >= 0.88

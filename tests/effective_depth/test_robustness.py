@@ -5,26 +5,27 @@ import pandas as pd
 import pytest
 import torch
 
-from depth_lib.effective_depth.five_probes import DEPTHS, five_probes_table, n_answer_tokens
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
-from depth_lib.effective_depth.robustness import (
-    cosine_crossings,
-    depth_by_threshold,
-    fractional_depth_cosine,
-    fractional_depth_kl,
-    fractional_depth_overlap,
-    stability_table,
-)
 from depth_lib.effective_depth.rules import (
+    METRICS,
     depth_score,
     effective_depth_erasure,
     effective_depth_future,
     effective_depth_igrads,
     effective_depth_kl,
     effective_depth_overlap,
+    n_answer_tokens,
+)
+from depth_lib.effective_depth.tables import (
+    cosine_crossings,
+    depths,
+    depths_by_threshold,
+    depths_with_intervals,
+    fractional_depth,
 )
 from depth_lib.report.tables import effective_depth_table
 from depth_lib.results.artifacts import artifact_path, save_artifact
+from depth_lib.results.study import Study
 from tests.synthetic import curves_with_depths, write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
@@ -36,7 +37,7 @@ def folder(tmp_path_factory):
     write_run(out, "gsm8k", "toy-8l", 8)
     write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, papers_keys_only=True)
     write_run(out, "aime24", "toy-16l", 16, ["logit_lens"], n_examples=5)
-    return out
+    return Study(out)
 
 
 def thrice(c):
@@ -51,43 +52,40 @@ def test_every_crossing_of_the_cosine_is_found(c, crossings):
 
 
 def test_the_fractional_depth_is_where_straight_lines_cross_the_threshold():
-    assert fractional_depth_cosine(*thrice([-0.2, -0.3, 0.1, 0.2])) == pytest.approx(1.75)
-    assert fractional_depth_kl([10.0, 8.0, 4.0, 1.0]) == pytest.approx(1.75)
-    assert fractional_depth_kl([10.0, 8.0, 4.0, 1.0], threshold=0.9) == pytest.approx(0.5)
-    assert fractional_depth_overlap([0.1, 0.2, 0.6, 0.9]) == pytest.approx(1.25)
+    assert fractional_depth("cosine", *thrice([-0.2, -0.3, 0.1, 0.2])) == pytest.approx(1.75)
+    assert fractional_depth("kl", [10.0, 8.0, 4.0, 1.0]) == pytest.approx(1.75)
+    assert fractional_depth("kl", [10.0, 8.0, 4.0, 1.0], threshold=0.9) == pytest.approx(0.5)
+    assert fractional_depth("overlap", [0.1, 0.2, 0.6, 0.9]) == pytest.approx(1.25)
 
 
 def test_the_fractional_depth_is_missing_where_the_depth_is_and_zero_where_the_first_layer_has_crossed():
-    assert fractional_depth_cosine(*thrice([0.1, 0.2])) is None
-    assert fractional_depth_kl([3.0, 3.0]) is None and fractional_depth_overlap([0.1, 0.2, 0.9]) is None
-    assert fractional_depth_kl([1.0, 9.0, 9.0]) == 0 and fractional_depth_overlap([0.4, 0.5]) == 0
+    assert fractional_depth("cosine", *thrice([0.1, 0.2])) is None
+    assert fractional_depth("kl", [3.0, 3.0]) is None and fractional_depth("overlap", [0.1, 0.2, 0.9]) is None
+    assert fractional_depth("kl", [1.0, 9.0, 9.0]) == 0 and fractional_depth("overlap", [0.4, 0.5]) == 0
 
 
 def test_the_fractional_depth_lies_within_a_layer_of_the_depth():
     draw = np.random.default_rng(0)
     for curve in draw.uniform(0, 1, (200, 9)):
-        for rule, fractional in (
-            (effective_depth_kl, fractional_depth_kl),
-            (effective_depth_overlap, fractional_depth_overlap),
-        ):
+        for metric, rule in (("kl", effective_depth_kl), ("overlap", effective_depth_overlap)):
             if (ed := rule(curve)) is not None:
-                assert max(ed - 1, 0) <= fractional(curve) <= ed
+                assert max(ed - 1, 0) <= fractional_depth(metric, curve) <= ed
 
 
 def test_the_sweep_over_thresholds_holds_the_papers_own_and_agrees_with_the_rules(folder):
-    sweep = depth_by_threshold(folder).query("model == 'toy-8l'").set_index(["metric", "threshold"])
+    sweep = depths_by_threshold(folder, depths(folder)).query("model == 'toy-8l'").set_index(["metric", "threshold"])
     assert len(sweep) == 9 + 7 and sweep.index.is_unique
     table = effective_depth_table(folder)
     for metric, threshold in (("kl", 0.5), ("overlap", 0.3)):
         ours = table.loc["toy-8l", (metric, "gsm8k", "ED")]
         assert sweep.loc[(metric, threshold), "ed"] == ours
         assert sweep.loc[(metric, threshold), "ratio"] == (ours + 1) / 8
-    lens = torch.load(artifact_path(folder, "gsm8k", "toy-8l", "logit_lens", 10), weights_only=True)
+    lens = torch.load(artifact_path(folder.folder, "gsm8k", "toy-8l", "logit_lens", 10), weights_only=True)
     assert sweep.loc[("kl", 0.9), "ed"] == effective_depth_kl(lens["res_kl_divs"], 0.9)
 
 
 def test_the_stability_table_has_the_depths_of_the_table_inside_their_intervals(folder):
-    stability, table = stability_table(folder), effective_depth_table(folder)
+    stability, table = depths_with_intervals(folder, depths(folder)), effective_depth_table(folder)
     assert len(stability) == 3 + 3 + 2
     for row in stability.itertuples():
         ed = table.loc[row.model, (row.metric, row.dataset, "ED")]
@@ -100,7 +98,7 @@ def test_the_stability_table_has_the_depths_of_the_table_inside_their_intervals(
 
 
 def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_reason(folder):
-    theirs = stability_table(folder).query("model == 'Qwen2.5-7B-Instruct'")
+    theirs = depths_with_intervals(folder, depths(folder)).query("model == 'Qwen2.5-7B-Instruct'")
     assert len(theirs) == 3 and theirs.ed.notna().all()
     assert theirs[["low", "high", "same", "prompts"]].isna().all(axis=None)
     assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
@@ -159,10 +157,10 @@ def test_answer_tokens_are_counted_from_the_end_by_their_text(tokens, answer, n)
 
 
 def test_all_five_probes_stand_side_by_side(folder):
-    rows_of = dict(tuple(five_probes_table(folder).groupby(["model", "dataset"])))
+    rows_of = dict(tuple(depths(folder).groupby(["model", "dataset"])))
     for model, n_layers in (("toy-8l", 8), ("Qwen2.5-7B-Instruct", 28)):
         rows = rows_of[model, "gsm8k"].set_index("metric")
-        assert tuple(rows.index) == DEPTHS and (rows.layers == n_layers).all()
+        assert tuple(rows.index) == tuple(METRICS) and (rows.layers == n_layers).all()
         found = rows[rows.ed.notna()]
         assert np.allclose(found.ratio.astype(float), (found.ed + 1).astype(float) / n_layers)
         assert rows.loc[["future", "erasure", "igrads"], "score"].between(0, n_layers - 1).all()
@@ -190,7 +188,8 @@ def test_verdicts_are_same_differs_or_within_the_interval(tmp_path):
     write_depths(tmp_path, "Qwen2.5-14B", 28, 5, 5, 5)  # published with 48 layers
     write_depths(tmp_path, "Qwen2.5-32B", 64, 46, 50, None, sums=False)
     write_depths(tmp_path, "toy-4l", 4, 1, 1, 1)
-    stability = stability_table(tmp_path)
+    study = Study(tmp_path)
+    stability = depths_with_intervals(study, depths(study))
     beside = beside_the_paper(stability).set_index(["model", "metric"])
     assert beside.loc["Qwen2.5-Math-7B", "verdict"].to_dict() == {
         "cosine": "same",

@@ -22,6 +22,7 @@ from depth_lib.figures.kinds import KINDS
 from depth_lib.figures.token_labels import token_label
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import ARTIFACTS, MissingArtifact, artifact_path, save_artifact
+from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
 PLOTS = {name: getattr(plots, f"plot_{name}") for name in KINDS}
@@ -251,21 +252,21 @@ def test_a_curve_with_nan_is_drawn_without_a_depth(ax):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_has_a_panel_for_every_model_and_dataset_that_has_the_kind(toys, name):
     datasets = DATASETS if KINDS[name].probe in THREE_PROBES else ["gsm8k"]
-    titles = {ax.get_title() for ax in panels(FIGURES[name](toys))}
+    titles = {ax.get_title() for ax in panels(FIGURES[name](Study(toys)))}
     assert titles == (
         {f"{model}\n{dataset}" for model in TOYS for dataset in datasets} if len(datasets) > 1 else set(TOYS)
     )
 
 
 def test_panels_show_their_own_model_and_dataset(toys):
-    for ax in panels(FIGURES["layer_effects"](toys)):
+    for ax in panels(FIGURES["layer_effects"](Study(toys))):
         model, dataset = ax.get_title().split("\n")
         stored = torch.load(artifact_path(toys, dataset, model, "layer_effects", 3), weights_only=True)
         np.testing.assert_array_equal(ax.get_images()[0].get_array(), stored["max_future_layer"])
 
 
 def test_models_and_columns_can_be_chosen(toys):
-    figure = FIGURES["lens_kl"](toys, models=["toy-16l", "toy-4l"], datasets=["gsm8k", "aime24"], columns=2)
+    figure = FIGURES["lens_kl"](Study(toys, ["toy-16l", "toy-4l"], ["gsm8k", "aime24"]), columns=2)
     places = {
         ax.get_title(): (ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start)
         for ax in panels(figure)
@@ -281,7 +282,9 @@ def test_models_and_columns_can_be_chosen(toys):
 def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     write_run(tmp_path, "aime24", "toy-8l", 8, ["logit_lens"], n_examples=3)
-    found = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(FIGURES["lens_kl"](tmp_path))}
+    found = {
+        ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(FIGURES["lens_kl"](Study(tmp_path)))
+    }
     assert found == {
         "toy-4l\ngsm8k": [],
         "toy-4l\naime24": ["missing"],
@@ -292,11 +295,11 @@ def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
 
 def test_a_kind_without_any_result_is_left_out_and_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(MissingArtifact, match="run: make sweep"):
-        save_figures(tmp_path)
+        save_figures(Study(tmp_path))
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     with pytest.raises(MissingArtifact, match="no residual_erasure artifacts under .* PROBES=residual_erasure"):
-        FIGURES["residual_erasure"](tmp_path)
-    assert [path.name for path in save_figures(tmp_path)] == [
+        FIGURES["residual_erasure"](Study(tmp_path))
+    assert [path.name for path in save_figures(Study(tmp_path))] == [
         "lens_kl.png",
         "lens_kl.pdf",
         "lens_overlap.png",
@@ -310,7 +313,7 @@ def test_the_papers_files_are_drawn_too(tmp_path):
         pytest.warns(UserWarning, match="1 of 1 layer_effects results .* have no meta"),
         pytest.warns(UserWarning, match="1 of 1 residual_erasure results .* have no meta"),
     ):
-        assert [path.stem for path in save_figures(tmp_path)[::2]] == [
+        assert [path.stem for path in save_figures(Study(tmp_path))[::2]] == [
             "layer_effects",
             "output_change",
             "residual_erasure",
@@ -321,7 +324,7 @@ def test_saving_writes_vector_bars_and_image_heat_maps_and_leaves_nothing_open(o
     style = dict(matplotlib.rcParams)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_figures(one)
+        paths = save_figures(Study(one))
     assert {path.relative_to(one) for path in paths} == {
         (one / "figures" / f"{name}.{ending}").relative_to(one) for name in FIGURES for ending in ("pdf", "png")
     }
@@ -339,8 +342,8 @@ def test_saving_writes_vector_bars_and_image_heat_maps_and_leaves_nothing_open(o
 
 def test_saving_twice_gives_the_same_bytes(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ["residual_erasure"])
-    first = [path.read_bytes() for path in save_figures(tmp_path)]
-    assert [path.read_bytes() for path in save_figures(tmp_path)] == first
+    first = [path.read_bytes() for path in save_figures(Study(tmp_path))]
+    assert [path.read_bytes() for path in save_figures(Study(tmp_path))] == first
 
 
 def drawn_texts(figure):
@@ -385,12 +388,12 @@ def overlaps(figure):
 @pytest.mark.parametrize("folder", ["one", "toys"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_text_lies_on_another_on_a_panel_or_beyond_the_edge(request, folder, name):
-    assert overlaps(FIGURES[name](request.getfixturevalue(folder))) == []
+    assert overlaps(FIGURES[name](Study(request.getfixturevalue(folder)))) == []
 
 
 @pytest.mark.parametrize("name", CRAMPED)
 def test_no_text_overlaps_with_twelve_models(paper, name):
-    assert overlaps(FIGURES[name](paper)) == []
+    assert overlaps(FIGURES[name](Study(paper))) == []
 
 
 @pytest.mark.parametrize("name", ["residual_erasure", "integrated_gradients"])
@@ -400,4 +403,4 @@ def test_no_text_overlaps_with_long_tokens(tmp_path, name, repeats):
     for model in ("toy-4l", "Llama-3.1-70B-Instruct"):
         path = artifact_path(tmp_path, "gsm8k", model, probe, 10)
         save_artifact(path, result_of(probe, 4, tokens=tokens), {})
-    assert overlaps(FIGURES[name](tmp_path)) == []
+    assert overlaps(FIGURES[name](Study(tmp_path))) == []

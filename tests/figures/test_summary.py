@@ -9,8 +9,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from depth_lib.effective_depth.robustness import depth_by_threshold, stability_table
-from depth_lib.figures.paper import PAPER_FIGURES, paper_figure, read_name, save_paper_figures
+from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from depth_lib.figures.paper import PAPER_FIGURES, paper_figure, save_paper_figures
 from depth_lib.figures.summary import (
     intervals_figure,
     ratio_by_size_figure,
@@ -21,6 +21,7 @@ from depth_lib.figures.summary import (
 )
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact
+from depth_lib.results.study import Study, read_name
 from tests.synthetic import DATASETS, PAPER_MODELS, write_run
 
 MODELS = {"one": {"toy-8l": 8}, "three": {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}, "paper": PAPER_MODELS}
@@ -42,8 +43,13 @@ def folder(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stability(folder):
-    return stability_table(folder)
+def study(folder):
+    return Study(folder, datasets=DATASETS)
+
+
+@pytest.fixture(scope="module")
+def stability(study):
+    return depths_with_intervals(study, depths(study))
 
 
 def overlaps(figure):
@@ -73,14 +79,14 @@ def test_no_text_of_an_answer_lies_on_another_or_beyond_the_edge(stability, draw
     assert overlaps(draw(stability)) == []
 
 
-def test_no_text_of_the_thresholds_lies_on_another(folder):
-    assert overlaps(thresholds_figure(depth_by_threshold(folder), "gsm8k")) == []
+def test_no_text_of_the_thresholds_lies_on_another(study):
+    assert overlaps(thresholds_figure(depths_by_threshold(study, depths(study)), "gsm8k")) == []
 
 
-def test_no_text_of_a_paper_figure_lies_on_another_and_it_is_as_wide_as_a_page(folder):
+def test_no_text_of_a_paper_figure_lies_on_another_and_it_is_as_wide_as_a_page(folder, study):
     fullest = ["gsm8k_cosine_similarity", "gsm8k_integrated_gradients", "gsm8k_hellaswag_logit_lens_overlap"]
     for name in fullest if folder.name.startswith("paper") else PAPER_FIGURES:
-        figure = paper_figure(name, folder)
+        figure = paper_figure(name, study)
         assert overlaps(figure) == [], name
         assert figure.get_figwidth() <= 7.8
 
@@ -89,10 +95,10 @@ def panels(figure):
     return [ax for ax in figure.axes if ax.get_title()]
 
 
-def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder):
+def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder, study):
     if folder.name.startswith("paper"):
         alone, both = (
-            panels(paper_figure(name, folder)) for name in ("gsm8k_logit_lens_kl", "gsm8k_hellaswag_logit_lens_kl")
+            panels(paper_figure(name, study)) for name in ("gsm8k_logit_lens_kl", "gsm8k_hellaswag_logit_lens_kl")
         )
         tops = [sorted({round(ax.get_position().y0, 3) for ax in shown}, reverse=True) for shown in (alone, both)]
         assert [len(rows) for rows in tops] == [3, 3] and (len(alone), len(both)) == (12, 24)
@@ -107,7 +113,7 @@ def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder):
             "Qwen2.5-32B",
         ]
     else:
-        assert [ax.get_title() for ax in panels(paper_figure("gsm8k_logit_lens_kl", folder))] == list(
+        assert [ax.get_title() for ax in panels(paper_figure("gsm8k_logit_lens_kl", study))] == list(
             MODELS[folder.name[:-1]]
         )
 
@@ -115,8 +121,9 @@ def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(folder):
 def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
-        paper_figure("gsm8k_hellaswag_logit_lens_kl", tmp_path)
-    assert {path.stem for path in save_paper_figures(tmp_path)} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
+        paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
+    written = save_paper_figures(Study(tmp_path))
+    assert {path.stem for path in written} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp
     ],
 )
 def test_a_models_name_says_its_training_and_size(model, kind, billions):
-    assert (read_name(model).type, read_name(model).billions) == (kind, billions)
+    assert (read_name(model).training, read_name(model).billions) == (kind, billions)
 
 
 def frame(**columns):
@@ -182,7 +189,10 @@ def test_saving_writes_a_vector_and_an_image_of_each_and_no_warning(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ["relative_contribution", "logit_lens"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_summary_figures(tmp_path, stability_table(tmp_path), depth_by_threshold(tmp_path))
+        study = Study(tmp_path)
+        found = depths(study)
+        tables = depths_with_intervals(study, found), depths_by_threshold(study, found)
+        paths = save_summary_figures(tmp_path, *tables)
     names = {"ratio_intervals", "ratio_by_size", "ratio_by_training", "ratio_by_task", "thresholds_gsm8k"}
     assert {path.name for path in paths} == {f"{name}.{end}" for name in names for end in ("pdf", "png")}
     assert all(path.read_bytes()[:4] in (b"%PDF", b"\x89PNG") for path in paths)

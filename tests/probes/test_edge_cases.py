@@ -9,7 +9,7 @@ from tokenizers import processors
 import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
 from depth_lib.architectures import ArchitectureError
-from depth_lib.effective_depth import robustness
+from depth_lib.effective_depth.rules import METRICS
 from depth_lib.results.meta import differing
 from depth_lib.sweep.cell import Asked
 from tests.families import FAMILIES, SHAPE, build, randomise, save_family
@@ -102,7 +102,7 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
 def test_a_threshold_means_the_same_as_a_python_and_as_a_numpy_number():
     curve = torch.tensor([0.1, 0.3, 0.31, 0.9])
     assert dl.effective_depth_overlap(curve) == dl.effective_depth_overlap(curve, np.float64(0.3)) == 2
-    assert all(type(threshold) is float for row in robustness.THRESHOLDS.values() for threshold in row)
+    assert all(type(threshold) is float for metric in METRICS.values() for threshold in metric.thresholds)
 
 
 def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on(tmp_path):

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 import warnings
 from html.parser import HTMLParser
 
@@ -21,7 +20,8 @@ from depth_lib.report.provenance_table import provenance_table
 from depth_lib.report.sheets import VERDICTS
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
-from tests.synthetic import curves_with_depths, result_of, write_run
+from depth_lib.results.study import Study
+from tests.synthetic import DATASETS, curves_with_depths, result_of, write_run
 
 MODELS = {"toy-8l": 8, "Qwen2.5-7B-Instruct": 28}
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(folder):
-    return read_answers(folder)
+    return read_answers(Study(folder, datasets=DATASETS))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def book(folder, answers):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return report.write_report(folder).read_text()
+    return report.write_report(Study(folder, datasets=DATASETS)).read_text()
 
 
 def rows_of(sheet):
@@ -187,22 +187,8 @@ def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page
 def test_a_report_draws_figures_that_are_older_than_a_result_and_no_others(folder, page):
     figure = folder / "figures" / "summary" / "ratio_intervals.png"
     before = figure.stat().st_mtime_ns
-    report.write_report(folder)
+    report.write_report(Study(folder, datasets=DATASETS))
     assert figure.stat().st_mtime_ns == before
-
-
-def test_of_many_models_all_figures_are_drawn_too_and_a_failure_is_said(folder, answers, monkeypatch):
-    monkeypatch.setattr(report, "save_figures", lambda *arguments: [])
-    monkeypatch.setattr(report, "save_summary_figures", lambda *arguments: [])
-    models = [*MODELS, "Qwen2.5-14B", "Qwen2.5-32B", "toy-4l"]
-    paths = report.draw_figures(folder, answers, models, ["gsm8k"])
-    assert len(paths) == 2 * 9 and all(path.is_file() for path in paths)  # no cosine on hellaswag here
-    failing = subprocess.Popen(
-        [sys.executable, "-c", "raise OSError('full')"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    monkeypatch.setattr(report, "_paper_figures_beside", lambda *arguments: failing)
-    with pytest.raises(RuntimeError, match="the paper's figures were not drawn: OSError: full"):
-        report.draw_figures(folder, answers, models, ["gsm8k"])
 
 
 def test_names_that_are_markup_stay_text(tmp_path, monkeypatch):
@@ -210,7 +196,7 @@ def test_names_that_are_markup_stay_text(tmp_path, monkeypatch):
     name = "<b>&model"
     for probe, result in curves_with_depths(4, 1, 1, 1).items():
         save_artifact(artifact_path(tmp_path, "gsm8k", name, probe, 10), result, {"model_id": "<i>x</i>"})
-    page = report.write_report(tmp_path).read_text()
+    page = report.write_report(Study(tmp_path)).read_text()
     assert "&lt;b&gt;&amp;model" in page and name not in page and "<i>x" not in page
 
 
@@ -221,7 +207,7 @@ def test_results_with_only_the_papers_keys_give_a_report_that_says_so(tmp_path, 
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        page, runs = report.write_report(tmp_path).read_text(), provenance_table(tmp_path)
+        page, runs = report.write_report(Study(tmp_path)).read_text(), provenance_table(Study(tmp_path))
     assert page.count("no interval</small>") == 3 and "<b>" in page
     assert "not written by depth_lib" in runs["Made from"].item()
 
@@ -230,11 +216,11 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
     made = {"model_id": "Qwen/X", "revision": "abc", "dtype": "bfloat16", "n_prompts": 10, "source": "hub"}
     for probe, dtype in (("logit_lens", "bfloat16"), ("relative_contribution", "float32")):
         save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), made | {"dtype": dtype})
-    runs = provenance_table(tmp_path)
+    runs = provenance_table(Study(tmp_path))
     assert len(runs) == 2 and set(runs.Run) == {"X, gsm8k"}
     assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs["Made from"]))
 
 
 def test_the_command_ends_with_one_line_where_there_is_nothing(tmp_path):
-    with pytest.raises(SystemExit, match="^no artifacts under .*nowhere; run: make sweep"):
+    with pytest.raises(SystemExit, match="^no artifacts: .*nowhere is not there; give the folder of a study"):
         report.main([str(tmp_path / "nowhere")])

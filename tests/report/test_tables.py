@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from depth_lib.report.tables import METRICS, effective_depth_table, summary_lines, write_table
+from depth_lib.effective_depth.rules import PAPER_METRICS
+from depth_lib.report.tables import effective_depth_table, summary_lines, write_table
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
-from depth_lib.results.study import datasets_in, find_artifacts, missing_runs, models_in, read_results
+from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 # Hu et al. 2025, Table 1: layers, and for each dataset ED(ratio) by cosine, kl and overlap.
@@ -65,6 +66,10 @@ def no_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(storage.os, "fsync", lambda descriptor: None)
 
 
+def table_of(folder, models=None, datasets=DATASETS):
+    return effective_depth_table(Study(folder, models, datasets))
+
+
 def write_depths(out, dataset, model, n_layers, cosine, kl, overlap):
     for probe, result in curves_with_depths(n_layers, cosine, kl, overlap).items():
         save_artifact(artifact_path(out, dataset, model, probe, 10), result, {})
@@ -88,7 +93,7 @@ def gaps(tmp_path):
 
 
 def test_the_published_table_comes_back_number_for_number(paper):
-    lines = summary_lines(effective_depth_table(paper, models=PUBLISHED))
+    lines = summary_lines(table_of(paper, models=PUBLISHED))
     expected = [
         f"{model} @ {dataset} : {cell}"
         for model, (_, cells) in PUBLISHED.items()
@@ -99,7 +104,7 @@ def test_the_published_table_comes_back_number_for_number(paper):
 
 
 def test_rows_are_models_and_columns_metric_dataset_value(paper):
-    table = effective_depth_table(paper)
+    table = table_of(paper)
     assert table.shape == (12, 18)
     assert list(table.columns) == [
         (metric, dataset, value)
@@ -115,7 +120,7 @@ def test_rows_are_models_and_columns_metric_dataset_value(paper):
 
 
 def test_missing_results_and_missing_depths_are_missing_values(gaps):
-    table = effective_depth_table(gaps)
+    table = table_of(gaps)
     assert list(table.index) == ["toy-4l", "toy-16l"]
     assert list(table.loc["toy-16l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, False]
     assert list(table.loc["toy-16l", (slice(None), "gsm8k", "RATIO")].isna()) == [False, True, False]
@@ -125,21 +130,20 @@ def test_missing_results_and_missing_depths_are_missing_values(gaps):
 
 
 def test_models_and_datasets_asked_for_are_the_rows_and_columns_even_where_nothing_is(gaps):
-    table = effective_depth_table(gaps, models=["Qwen2.5-7B", "toy-4l"], datasets=["gsm8k"])
+    table = table_of(gaps, models=["Qwen2.5-7B", "toy-4l"], datasets=["gsm8k"])
     assert list(table.index) == ["Qwen2.5-7B", "toy-4l"] and table.shape[1] == 6
     assert table.loc["Qwen2.5-7B"].isna().all() and table.loc["toy-4l"].notna().all()
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    for read in (effective_depth_table, lambda folder: read_results(folder, "logit_lens")):
-        with pytest.raises(MissingArtifact, match=f"no artifacts under {tmp_path}; run: make sweep OUT={tmp_path}"):
-            read(tmp_path)
+    with pytest.raises(MissingArtifact, match=f"no artifacts under {tmp_path}; run: make sweep OUT={tmp_path}"):
+        Study(tmp_path)
 
 
 def test_a_folder_whose_results_lie_one_deeper_says_where(tmp_path):
     write_run(tmp_path / "demo", "gsm8k", "toy-4l", 4)
     with pytest.raises(MissingArtifact, match=f"there are some under {tmp_path}/demo: make table OUT={tmp_path}/demo"):
-        read_results(tmp_path, "logit_lens")
+        Study(tmp_path)
 
 
 def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(tmp_path):
@@ -148,12 +152,12 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
             write_run(tmp_path / folder, dataset, "Qwen2.5-7B", 28, n_examples=n, papers_keys_only=theirs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = effective_depth_table(tmp_path / "ours")
+        ours = table_of(tmp_path / "ours")
     with (
         pytest.warns(UserWarning, match="2 of 2 logit_lens results under .*theirs have no meta"),
         pytest.warns(UserWarning, match="2 of 2 relative_contribution results"),
     ):
-        theirs = effective_depth_table(tmp_path / "theirs")
+        theirs = table_of(tmp_path / "theirs")
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
 
 
@@ -161,9 +165,9 @@ def test_an_unreadable_result_is_moved_aside_and_its_cells_are_missing(gaps):
     path = artifact_path(gaps, "gsm8k", "toy-4l", "logit_lens", 10)
     path.write_bytes(path.read_bytes()[:300])
     with pytest.warns(UserWarning, match="moved to logitlens_10exps.pt.unreadable-1; run: make sweep MODELS=toy-4l"):
-        table = effective_depth_table(gaps)
+        table = table_of(gaps)
     assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, True]
-    assert str(missing_runs(gaps)[0]).startswith("no artifact for gsm8k × toy-4l (logit_lens); run: make sweep")
+    assert str(Study(gaps).missing()[0]).startswith("no artifact for gsm8k × toy-4l (logit_lens); run: make sweep")
 
 
 def test_a_curve_with_nan_is_a_missing_value_and_a_warning_that_names_it(gaps):
@@ -171,14 +175,14 @@ def test_a_curve_with_nan_is_a_missing_value_and_a_warning_that_names_it(gaps):
     kl, overlap = torch.tensor([3.0, float("nan"), 1.0, 0.0]), torch.full((4,), 0.5)
     torch.save({"res_kl_divs": kl, "res_overlaps": overlap, "meta": {"seed": 1}}, path)
     with pytest.warns(UserWarning, match="gsm8k × toy-4l has no effective depth: kl is nan at layer 1"):
-        table = effective_depth_table(gaps)
+        table = table_of(gaps)
     assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, False]
 
 
 @pytest.fixture
 def sheet(paper):
     write_depths(paper, "gsm8k", "toy-8l", 8, None, 4, 6)
-    write_table(effective_depth_table(paper), paper)
+    write_table(table_of(paper), paper)
     return openpyxl.load_workbook(paper / "effective_depth.xlsx")["Effective Depth Results"]
 
 
@@ -227,7 +231,7 @@ def test_the_workbook_describes_metrics_rules_and_sources(sheet):
     assert book.sheetnames == ["Effective Depth Results", "Description"]
     text = "\n".join(str(cell.value) for row in book["Description"].iter_rows() for cell in row if cell.value)
     for words in (
-        *METRICS,
+        *PAPER_METRICS,
         "the last l in 0..L-2 with c[l] < 0",
         "0.5 · max(res_kl_divs)",
         "res_overlaps[l] > 0.3",
@@ -239,7 +243,7 @@ def test_the_workbook_describes_metrics_rules_and_sources(sheet):
 
 
 def test_the_csv_reads_back_as_the_table_rounded(gaps):
-    table = effective_depth_table(gaps)
+    table = table_of(gaps)
     write_table(table, gaps)
     path = gaps / "effective_depth.csv"
     back = pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")
@@ -249,7 +253,7 @@ def test_the_csv_reads_back_as_the_table_rounded(gaps):
 
 def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
     write_depths(gaps, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
-    write_table(effective_depth_table(gaps), gaps)
+    write_table(table_of(gaps), gaps)
     tex = (gaps / "effective_depth.tex").read_text()
     body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
     assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [19, 19, 19]
@@ -261,7 +265,7 @@ def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no LaTeX here")
 def test_latex_compiles_the_tex(paper):
-    write_table(effective_depth_table(paper), paper)
+    write_table(table_of(paper), paper)
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "effective_depth.tex"],
         cwd=paper,
@@ -272,10 +276,10 @@ def test_latex_compiles_the_tex(paper):
 
 
 def test_a_table_that_cannot_be_written_leaves_all_old_files(gaps, monkeypatch):
-    paths = write_table(effective_depth_table(gaps), gaps)
+    paths = write_table(table_of(gaps), gaps)
     before = [path.read_bytes() for path in paths]
     write_depths(gaps, "gsm8k", "toy-8l", 8, 1, 2, 3)
-    table = effective_depth_table(gaps)
+    table = table_of(gaps)
 
     def full_disk(descriptor):
         raise OSError(28, "No space left on device")
@@ -292,7 +296,8 @@ def test_small_models_and_the_papers_datasets_come_first(tmp_path):
         write_depths(tmp_path, "addition_6", model, 4, 0, 1, 2)
     for dataset in ("aime24", "hellaswag", "gsm8k"):
         write_depths(tmp_path, dataset, "toy-4l", 4, 0, 1, 2)
-    assert models_in(tmp_path) == [
+    study = Study(tmp_path)
+    assert study.models == [
         "Qwen2.5-1.5B-Instruct",
         "toy-4l",
         "toy-8l",
@@ -301,14 +306,14 @@ def test_small_models_and_the_papers_datasets_come_first(tmp_path):
         "Llama-3.1-405B",
         "gpt2",
     ]
-    assert datasets_in(tmp_path) == ["hellaswag", "gsm8k", "aime24", "addition_6"]
+    assert study.datasets == ["hellaswag", "gsm8k", "aime24", "addition_6"]
 
 
 def test_other_files_in_the_folder_are_left_alone(gaps):
     (gaps / "gsm8k" / "toy-4l" / "notes.pt").write_bytes(b"mine")
     (gaps / "gsm8k" / "toy-4l" / "logitlens_10exps.pt.unreadable-1").write_bytes(b"old")
     (gaps / "figures").mkdir()
-    assert len(find_artifacts(gaps)) == 4
+    assert len(Study(gaps)) == 4
     assert (gaps / "gsm8k" / "toy-4l" / "notes.pt").read_bytes() == b"mine"
 
 
@@ -316,16 +321,16 @@ def test_of_several_numbers_of_examples_the_largest_counts_and_the_others_are_na
     path = artifact_path(gaps, "gsm8k", "toy-4l", "logit_lens", 9)
     save_artifact(path, curves_with_depths(4, 0, None, None)["logit_lens"], {})
     with pytest.warns(UserWarning, match="reading .*logitlens_10exps.pt, not logitlens_9exps.pt beside it"):
-        table = effective_depth_table(gaps)
+        table = table_of(gaps)
     assert table.loc["toy-4l", ("kl", "gsm8k", "ED")] == 1
 
 
 def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     write_run(gaps, "gsm8k", "toy-8l", 8)
-    missing = {(run.dataset, run.model): run for run in missing_runs(gaps, datasets=["gsm8k", "aime24"])}
+    missing = {(run.dataset, run.model): run for run in Study(gaps, datasets=["gsm8k", "aime24"]).missing()}
     assert missing["gsm8k", "toy-4l"].probes == ("layer_effects", "residual_erasure", "integrated_gradients")
     assert missing["aime24", "toy-8l"].probes == ("relative_contribution", "logit_lens")
     assert ("gsm8k", "toy-8l") not in missing
     assert missing["aime24", "toy-8l"].command == f"make sweep MODELS=toy-8l DATASETS=aime24 OUT={gaps}"
-    assert missing_runs(gaps, ["toy-4l"], ["gsm8k"], ["logit_lens"]) == []
-    assert [run.model for run in missing_runs(gaps, ["Qwen2.5-7B"], ["gsm8k"])] == ["Qwen2.5-7B"]
+    assert Study(gaps, ["toy-4l"], ["gsm8k"]).missing(["logit_lens"]) == []
+    assert [run.model for run in Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()] == ["Qwen2.5-7B"]
