@@ -62,7 +62,7 @@ def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
     if mode not in ("future", "all"):
         raise ValueError(f'mode {mode!r} is not known; use "future" or "all".')
     ids = tokenize(llm, prompts)
-    positions = future_positions([len(x) for x in ids]) if mode == "future" else [None] * len(ids)
+    positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
     work = list(zip(ids, positions, strict=True))
     if mode == "future":
         short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
@@ -72,7 +72,7 @@ def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
             warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=2)
         work = [(x, t) for x, t in work if t]
     parts = run_in_parts(
-        probes.layer_effects, llm, describe(llm), work, budget, remote=remote, label=f"layer effects, {mode}"
+        probes.layer_effects, llm, describe(llm), work, mode, budget, remote=remote, label=f"layer effects, {mode}"
     )
     effects = torch.cat([part["effects"] for part in parts])
     outputs = torch.cat([part["outputs"] for part in parts])

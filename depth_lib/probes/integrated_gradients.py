@@ -2,7 +2,7 @@
 
 import torch
 
-from .replacement import replaced
+from .growing_batch import growing_batch
 from .residual_stream import (
     clean_run,
     compares_in_batch,
@@ -53,12 +53,12 @@ def _ends(llm, arch, ids, answer, clean, budget):
     places = list(range(_end(arch, ids, answer)))
     predicting = [place - 1 for place in answer]
 
-    def flatten(l, row):
+    def flatten(l, row, before):
         row[:] = clean["h"][l].float().mean(1, keepdim=True)
 
-    rows, of_batch = range(1, arch["n_layers"] + 1), compares_in_batch(llm)
-    layout = {"order": places, "visible": None}
-    parts = replaced(llm, arch, ids, layout, rows, flatten, predicting, budget, None if of_batch else clean)
+    prompt = {"ids": ids, "budget": budget, "clean": None if compares_in_batch(llm) else clean}
+    layout = {"order": places, "visible": None, "read": predicting}
+    parts = growing_batch(llm, arch, prompt, layout, range(1, arch["n_layers"] + 1), flatten)
     ends = []
     with torch.no_grad():
         with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:

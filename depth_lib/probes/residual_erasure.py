@@ -2,9 +2,9 @@
 
 import torch
 
+from .growing_batch import growing_batch, prepared
 from .packing import packs
-from .replacement import replaced
-from .residual_stream import clean_run, compares_in_batch, first, inputs, output_change, token_budget
+from .residual_stream import first, inputs, output_change
 
 
 def mean_residual(llm, arch, prompts):
@@ -31,36 +31,23 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     [len(layers), T], or [L + 1, T] of all; 0 for tokens behind the last predicting position, which nothing measured
     sees.
     """
-    budget = token_budget(llm, budget)
     u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids[:end])
+    prompt = prepared(llm, arch, ids[:end], budget)
     stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
-    rows, parts, effect = range(layers[0], stop), [], torch.zeros(arch["n_layers"] + 1, len(ids))
+    parts, effect = [], torch.zeros(arch["n_layers"] + 1, len(ids))
     for layout in packs(range(answer[-1]), end, arch):
-        parts += _erase(llm, arch, ids, layout, answer, rows, u, budget, clean)
+        parts += _erase(llm, arch, prompt, layout, answer, range(layers[0], stop), u)
         if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
-            _measure(llm, arch, ids, parts, effect)
+            _measure(llm, arch, parts, effect)
             parts = []
-    _measure(llm, arch, ids, parts, effect)
+    _measure(llm, arch, parts, effect)
     return {"erasure_effect": effect[layers[0] : stop]}
 
 
-def _measure(llm, arch, ids, parts, effect):
-    """Raise `effect` to the changes of the answer that the residuals of `parts` lead to."""
-    if not parts:
-        return
-    with torch.no_grad():
-        with llm.trace(inputs(ids[:1]), use_cache=False) as tracer:
-            changes = output_change(llm, arch, parts)
-            tracer.stop()
-    for part, change in zip(parts, changes, strict=True):
-        for m, t in enumerate(part["t"]):
-            effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])
-
-
-def _erase(llm, arch, ids, layout, answer, rows, u, budget, clean):
-    """`replaced` for one layout, every suffix erased at its first place; with `t`, the erased token of each place."""
+def _erase(llm, arch, prompt, layout, answer, layers, u):
+    """`growing_batch` for one layout, every suffix erased at its first place; with `t`, the erased token of each place
+    that predicts the answer."""
     order, read, t = layout["order"], [], []
     for places in layout["suffixes"]:
         predicting = [place for place in range(places.start, places.stop) if order[place] + 1 in answer]
@@ -68,7 +55,15 @@ def _erase(llm, arch, ids, layout, answer, rows, u, budget, clean):
         t += [order[places.start]] * len(predicting)
     erased = [places.start for places in layout["suffixes"]]
 
-    def erase(l, row):
+    def erase(l, row, before):
         row[:, erased] = u[l].to(row)
 
-    return [{**part, "t": t} for part in replaced(llm, arch, ids, layout, rows, erase, read, budget, clean)]
+    parts = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase)
+    return [{**part, "t": t} for part in parts]
+
+
+def _measure(llm, arch, parts, effect):
+    """Raise `effect` to the changes of the answer that the residuals of `parts` lead to."""
+    for part, change in zip(parts, output_change(llm, arch, parts), strict=True):
+        for m, t in enumerate(part["t"]):
+            effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])

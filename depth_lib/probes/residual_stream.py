@@ -113,42 +113,36 @@ def clean_run(llm, arch, ids):
     return {"h": h, "c": c}
 
 
-def add_row(rows, row, k, n_rows, grows):
-    """The batch with `row` [1, T, d] as its row k: appended (rows None: the first), or written over a clean one where
-    batches cannot grow and have n_rows from the start."""
-    if rows is None:
-        return row if grows else row.repeat(n_rows, 1, 1)
-    row = row.to(rows.device)
-    if grows:
-        return torch.cat([rows, row])
-    rows = rows.clone()
-    rows[k] = row[0]
-    return rows
-
-
 def output_change(llm, arch, parts):
     """‖y − ȳ‖₂ [R, M] of every part, a dict of final residuals `varied` [R, M, d] and `clean` [K, d], and `same`, which
-    clean one belongs to each of the M.
+    clean one belongs to each of the M. Not inside a trace: it opens one.
 
     Unembedded together and sorted by the clean residual, so that a piece needs the output of few clean ones.
     """
+    if not parts:
+        return []
     varied = torch.cat([part["varied"].flatten(0, 1) for part in parts])
-    clean, same, n_clean = torch.cat([part["clean"].to(varied.device) for part in parts]), [], 0
+    cleans, same = [], []
     for part in parts:
-        same += [n_clean + k for k in part["same"]] * len(part["varied"])
-        n_clean += len(part["clean"])
-    chunk = rows_of_logits(llm, varied.device)
+        if not cleans or part["clean"] is not cleans[-1]:
+            cleans.append(part["clean"])
+        offset = sum(map(len, cleans[:-1]))
+        same += [offset + k for k in part["same"]] * len(part["varied"])
+    clean, chunk = torch.cat(cleans).to(varied.device), rows_of_logits(llm, varied.device)
     by_clean, changes = sorted(range(len(same)), key=same.__getitem__), torch.zeros(len(same))
-    for start in range(0, len(by_clean), chunk):
-        piece = by_clean[start : start + chunk]
-        bases, counts = torch.unique_consecutive(torch.tensor([same[n] for n in piece]), return_counts=True)
-        logits = lens(llm, arch, torch.cat([clean[bases.to(clean.device)], varied[piece]]))
-        y_clean, *groups = logits.split([len(bases), *counts.tolist()])
-        distances = [
-            z.softmax(-1).sub_(y).norm(dim=-1)
-            for y, group in zip(y_clean.softmax(-1), groups, strict=True)
-            for z in in_cache(group)[0]
-        ]
-        changes[piece] = torch.cat(distances).cpu()
+    with torch.no_grad():
+        with llm.trace(inputs([0]), use_cache=False) as tracer:
+            for start in range(0, len(by_clean), chunk):
+                piece = by_clean[start : start + chunk]
+                bases, counts = torch.unique_consecutive(torch.tensor([same[n] for n in piece]), return_counts=True)
+                logits = lens(llm, arch, torch.cat([clean[bases.to(clean.device)], varied[piece]]))
+                y_clean, *groups = logits.split([len(bases), *counts.tolist()])
+                distances = [
+                    z.softmax(-1).sub_(y).norm(dim=-1)
+                    for y, group in zip(y_clean.softmax(-1), groups, strict=True)
+                    for z in in_cache(group)[0]
+                ]
+                changes[piece] = torch.cat(distances).cpu()
+            tracer.stop()
     shapes = [part["varied"].shape[:2] for part in parts]
     return [change.view(shape) for change, shape in zip(changes.split([r * m for r, m in shapes]), shapes, strict=True)]

@@ -97,6 +97,13 @@ def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens
     close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
 
+def compare_in_batch(patch, whether=True):
+    """Every probe compares an intervention with a clean row of its own batch, or none does."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("depth_lib.probes.") and hasattr(module, "compares_in_batch"):
+            patch.setattr(module, "compares_in_batch", lambda llm: whether)
+
+
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_the_plain_path_equals_the_fast_one(pair, in_batch, monkeypatch):
     """Nothing packed, no batch that grows, an unmodified row in each: what a family runs on where it must."""
@@ -107,15 +114,15 @@ def test_the_plain_path_equals_the_fast_one(pair, in_batch, monkeypatch):
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     text = tokenize(llm, [SIXTY])
     calls = [
-        (probes.layer_effects, [(text[0], [8, 24, 40])], None),
-        (probes.layer_effects, [(text[0], None)], None),
+        (probes.layer_effects, [(text[0], [8, 24, 40])], "future", None),
+        (probes.layer_effects, [(text[0], [len(text[0])])], "all", None),
         (probes.residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
         (probes.integrated_gradients, x, list(range(*span)), [0, 2], 1e-3, 16, None),
     ]
     for probe, *args in calls:
         one = run(probe, llm, fast, *args)
         with monkeypatch.context() as patch:
-            patch.setattr(sys.modules[probe.__module__], "compares_in_batch", lambda llm: in_batch)
+            compare_in_batch(patch, in_batch)
             other = run(probe, llm, plain, *args)
         for key in one:
             close(one[key], other[key], scale=0.1 if key in ("outputs", "completeness") else 1e-9)
@@ -155,8 +162,7 @@ def test_a_small_budget_gives_the_same_numbers(name, in_batch, tmp_path, monkeyp
     llm, _ = load(name, tmp_path)
     whole = measure(llm)
     if in_batch:
-        for probe in (probes.layer_effects, probes.residual_erasure, probes.integrated_gradients):
-            monkeypatch.setattr(sys.modules[probe.__module__], "compares_in_batch", lambda llm: True)
+        compare_in_batch(monkeypatch)
     for key, value in measure(llm, budget=100).items():
         close(value, whole[key])
 
