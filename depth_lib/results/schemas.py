@@ -4,6 +4,7 @@ Without torch, so that results are listed in no time.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +111,12 @@ def probe_of(path: str | Path) -> tuple[str, int | None]:
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
 
-def sweep_command(run: str | Path) -> str:
-    """The make command that computes the results of one folder `out/dataset/model`."""
+def sweep_command(run: str | Path, **variables: str) -> str:
+    """The make command that computes the results of one folder `out/dataset/model`, with further variables of make."""
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
-    command = f"make sweep MODELS={model} DATASETS={dataset}"
-    return command if out.name in ("", "outputs") else f"{command} OUT={out}"
+    given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)} | variables
+    words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items() if value)
+    return " ".join(["make sweep", *words])
 
 
 def mismatch(probe: str, result: Mapping) -> str | None:

@@ -1,129 +1,98 @@
-"""A sweep for make: the results of each run, which runs are unfinished, one run, how all stand, how it ended.
+"""The commands that make calls: sweep, demo, table, report, status; python -m depth_lib.sweep --help
 
-It loads no torch, so that a thousand results are looked at in seconds: python -m depth_lib.sweep --help
+Until a notebook or a report is asked for it loads no torch, so that a thousand results are looked at in seconds.
 """
 
 import argparse
+import os
+import re
 import sys
-from collections import Counter
-from functools import partial
-from itertools import product
+from dataclasses import replace
 
-from ..params import PARAMS, PROBES, ParamsError, load_params
-from ..results.schemas import artifact_path
-from .launch import Launch
-from .status import RunStatus, as_json, matrix, status_of
+from ..params import ParamsError
+from .plan import DEMO_OUT, Plan
+from .schedule import Sweep
+from .status import as_json, matrix, status_of
+from .table import make_table
 
-
-def load_runs(datasets: list[str] | None = None, models: list[str] | None = None) -> dict[tuple[str, str], dict]:
-    """(dataset, model) -> the parameters of that run, for every dataset with every model, or for those named.
-
-    Raises ParamsError with all problems of all files, or if two sets name a model alike.
-    """
-    files = {path: path.stem for path in sorted(PARAMS.glob("models/*/*.yaml"))}
-    twice = [name for name, count in Counter(files.values()).items() if count > 1]
-    if twice:
-        same = ", ".join(str(path) for path in files if path.stem in twice)
-        raise ParamsError(f"{same}: the name is also the results' folder; give each model its own")
-    wanted = [path for path in sorted(PARAMS.glob("datasets/*.yaml")) if datasets is None or path.stem in datasets]
-    chosen = [path for path in files if models is None or path.stem in models]
-    load_params(*wanted, *chosen)  # all of them first, so that all problems come in one list
-    parsed = {path: load_params(path) for path in (*wanted, *chosen)}
-    runs = {}
-    for dataset, model in product(wanted, chosen):
-        run = runs[dataset.stem, model.stem] = parsed[dataset] | parsed[model]
-        if absent := [key for key in ("MODEL", "MODEL_ID", "DATASET", "N_EXAMPLES", "PROBES") if key not in run]:
-            raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
-    return runs
-
-
-def graph() -> str:
-    """The runs as make variables: `<dataset>/<MODEL> := <probe>:<file> …`."""
-    lines = ["# Written by depth_lib.sweep from params/, and again when they change."]
-    lines.append(f"PROBE_NAMES := {' '.join(PROBES)}")
-    for (dataset, model), run in load_runs().items():
-        files = {probe: artifact_path("", dataset, model, probe, run["N_EXAMPLES"]).name for probe in run["PROBES"]}
-        lines.append(f"{dataset}/{model} := {' '.join(f'{probe}:{file}' for probe, file in files.items())}")
-    return "\n".join(lines)
-
-
-def cells(asked: argparse.Namespace) -> list[dict]:
-    """The parameters cells of the runs that are asked for, with what the command line says over the params files."""
-    pairs = [tuple(run.split("/")) for run in asked.runs]
-    known = load_runs([dataset for dataset, _ in pairs], [model for _, model in pairs])
-    over = {"OUT": asked.out} | ({"SOURCE": asked.source} if asked.source else {})
-    if asked.remote:
-        over["REMOTE"] = {"1": True, "True": True, "0": False, "False": False}.get(asked.remote, asked.remote)
-    found = []
-    for pair in pairs:
-        cell = {"SOURCE": "embedded"} | known[pair] | over  # the notebook's own default, for datasets that are drawn
-        if asked.probes:
-            cell["PROBES"] = [probe for probe in cell["PROBES"] if probe in asked.probes]
-        found.append(cell)
-    return found
-
-
-def summary(out: str, runs: list[RunStatus]) -> str:
-    """How a sweep ended: what is not finished, why, and how to go on."""
-    left = [run for run in runs if not run.finished]
-    if not left:
-        return f"{out}: all {len(runs)} runs finished"
-    lines = []
-    for run in left:
-        name = f"  {run.dataset} × {run.model}"
-        if run.running:
-            lines.append(f"{name}: another sweep is at it")
-        elif run.failed:
-            lines.append(f"{name}: {run.failed}\n    log: {run.log}   again: {run.command}")
-        else:
-            done = sum(cell.state == "done" for cell in run.cells.values())
-            state = "interrupted" if run.interrupted else "not started" if not done else "unfinished"
-            lines.append(f"{name}: {state}, {done} of {len(run.cells)} results\n    again: {run.command}")
-    failed = sum(bool(run.failed) for run in left)
-    head = f"{out}: {len(runs) - len(left)} of {len(runs)} runs finished, {failed} failed"
-    return "\n".join([head, *lines])
+_COMMANDS = {
+    "demo": "three toy models on three embedded datasets: results, table and figures in outputs/demo",
+    "sweep": "run what is missing or stale",
+    "table": "the table and figures of what is in the folder",
+    "report": "table, intervals, figures and where from as one page, report.html in the folder",
+    "status": "what is done, stale, partial, failed or missing",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m depth_lib.sweep", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["graph", "unfinished", "left", "run", "status", "summary"])
-    parser.add_argument("--out", default="outputs", help="folder of the results")
-    parser.add_argument("--source", default="", help="instead of what the params say")
-    parser.add_argument("--remote", default="", help="instead of what the params say")
-    parser.add_argument("--probes", nargs="*", default=[], help="instead of those that the params name")
-    parser.add_argument("--runs", nargs="*", default=[], help="<dataset>/<MODEL> …")
-    parser.add_argument("--format", default="", help="of status: json")
-    parser.add_argument("--gpus", nargs="*", default=[], help="of run: take a free one of these")
-    parser.add_argument("--since", type=float, default=0.0, help="of run: when it was seen to be unfinished")
-    parser.add_argument("--wait", action="store_true", help="of run: for another sweep that is at it")
+    """Do what these words say, or those of the command line; the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    asked, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
-    if asked.what == "graph":
-        print(graph())
-        return 0
-    wanted = cells(asked)
-    if asked.what == "run":
-        return Launch(wanted[0], command, asked.since, asked.wait, asked.gpus, partial(print, flush=True)).run()
-    runs = [status_of(cell) for cell in wanted]
+    asked = _parser().parse_args(arguments[:split])
+    words = ("models", "datasets", "probes", "gpus")
+    given = {name: tuple(" ".join(getattr(asked, name)).split()) for name in words}
+    given |= {name: getattr(asked, name) for name in ("set", "out", "source", "remote", "quantization")}
+    plan = Plan(**given, launcher=tuple(arguments[split + 1 :]))
+    try:
+        return _do(asked, plan)
+    except ParamsError as problems:
+        sys.exit(str(problems))
+
+
+def _do(asked: argparse.Namespace, plan: Plan) -> int:
+    if asked.what == "demo":
+        plan = replace(plan, set="demo", source="embedded", out=DEMO_OUT)
+        # two at a time unless told otherwise: a toy's run is mostly imports
+        return _sweep(asked, plan, jobs=2) or make_table(plan)
+    if asked.what == "sweep":
+        return _sweep(asked, plan, jobs=1)
     if asked.what == "status":
-        print((as_json if asked.format == "json" else matrix)(asked.out, runs))
-    elif asked.what == "summary":
-        print(summary(asked.out, runs))
-        return any(not run.finished for run in runs)
-    else:  # for make: unfinished ones, or those of them that have not failed
-        print(
-            *(
-                f"{run.dataset}/{run.model}"
-                for run in runs
-                if not run.finished and not (asked.what == "left" and run.failed)
-            )
-        )
-    return 0
+        shown = as_json if asked.format == "json" else matrix
+        print(shown(plan.folder, [status_of(run) for run in plan.runs()]))
+        return 0
+    status = make_table(plan)
+    if asked.what == "report" and not status:
+        from ..report.page import main as write_page  # loads torch and matplotlib
+
+        write_page([plan.folder, "--models", *plan.all_models, "--datasets", *plan.all_datasets])
+    return status
+
+
+def _sweep(asked: argparse.Namespace, plan: Plan, jobs: int) -> int:
+    """With make's own -j and -k where it is make that calls: they come in MAKEFLAGS, and variables behind a --."""
+    flags, _, variables = os.environ.get("MAKEFLAGS", "").partition(" -- ")
+    side_by_side = re.search(r"(?:^| )-j *(\d*)", flags)
+    if asked.jobs is not None:
+        jobs = asked.jobs
+    elif side_by_side:
+        jobs = int(side_by_side[1] or os.cpu_count() or 1)
+    keep_going = asked.keep_going or "k" in flags.partition(" ")[0]
+    return Sweep(plan, jobs, keep_going, share_cores="OMP_NUM_THREADS=" not in variables).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    commands = "\n".join(f"  {name:8}{what}" for name, what in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m depth_lib.sweep",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=f"Probes of models × datasets, as make does it:\n{commands}",
+        epilog="Behind -- stands a launcher for each run, such as -- srun --gres=gpu:1",
+    )
+    parser.add_argument("what", choices=_COMMANDS, metavar="|".join(_COMMANDS))
+    parser.add_argument("--set", default="", help="a folder of params/models: paper (default), ndif, demo")
+    parser.add_argument("--models", nargs="*", default=[], help="of any set, instead of the whole one")
+    parser.add_argument("--datasets", nargs="*", default=[], help="of params/datasets; the papers' three unless given")
+    parser.add_argument("--probes", nargs="*", default=[], help="instead of those that the params name")
+    parser.add_argument("--out", default="", help="folder of the results; outputs, and outputs/demo for the toys")
+    parser.add_argument("--source", default="", help="hub, embedded or a .jsonl or .parquet file")
+    parser.add_argument("--remote", default="", help="1: on NDIF; 0: here; or local, or a host")
+    parser.add_argument("--quantization", default="", help="8bit, 4bit or null, instead of what the params say")
+    parser.add_argument("--gpus", nargs="*", default=[], help="each run has one of these to itself")
+    parser.add_argument("--jobs", type=int, help="runs side by side; 0: all")
+    parser.add_argument("--keep-going", action="store_true", help="past failures")
+    parser.add_argument("--format", default="", help="of status: json")
+    return parser
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ParamsError as problems:
-        sys.exit(str(problems))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""One run of a sweep as make starts it: alone in its folder, through a launcher, with a log and a last word."""
+"""One run of a sweep: alone in its folder, its notebook through a launcher, with a log and a last word."""
 
 import contextlib
 import json
@@ -9,90 +9,90 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..lock import COMPUTING, Busy, Held, elapsed, hold, holder, remove_leftovers
-from ..results.schemas import sweep_command
 from .cell import Asked
-from .status import FAILED, RUNNING, RunStatus, costs_in, progress, status_of
+from .plan import PlannedRun
+from .status import FAILED, RUNNING, costs_in, progress, share_done, status_of
 
 _NEWS = 30  # seconds between two lines about the progress of one run
 _GRACE = 20  # seconds for the notebook to end after a signal, less than a scheduler's own (Slurm's KillWait is 30)
 _DIED = "the notebook's kernel died without a word, as it does when memory runs out"
+_KEPT = "what was finished is kept"
+
+
+class Stopped(Exception):
+    """A signal came while the run was waiting for its turn."""
 
 
 @dataclass
 class Launch:
-    """A parameters cell, the command that executes its notebook into `probe.partial.ipynb`, and where it is to run.
+    """A run, the command that executes its notebook into `probe.partial.ipynb`, and where that is to run.
 
-    since: when the run was seen to be unfinished; another sweep may have finished it in the meantime.
+    since: when the run was seen to be unfinished; another sweep may have finished it in the meantime. `stop` may be
+    called from another thread, or by a signal's handler, at any moment.
     """
 
-    cell: dict
+    planned: PlannedRun
     command: list[str]
     since: float = 0.0
     wait: bool = False
-    gpus: list[str] = field(default_factory=list)
-    say: Callable[[str], None] = print
+    gpus: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.status = status_of(self.cell)
-        self.folder = Path(self.status.log).parent
+        self.folder = Path(self._status().log).parent
         self.log, self.target = self.folder / "probe.log", self.folder / "probe.ipynb"
         self.partial = self.folder / "probe.partial.ipynb"
-        self.tail, self.signal = deque(maxlen=200), None
+        self.tail, self.signal, self.child = deque(maxlen=200), None, None
 
     def run(self) -> int:
-        """Execute the notebook unless another sweep is at it; the exit status for make.
+        """Execute the notebook unless another sweep is at it; the exit status.
 
         Without `wait` a busy run is left to whoever has it, and 0; with it, the run is looked at again afterwards.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.ExitStack() as stack:
-                held = stack.enter_context(hold(self.folder / RUNNING, self.wait, self._waiting))
+            with self._own_turn() as running, _gpu(self.gpus, self._waited) as (gpu, locked):
                 if self._done_meanwhile():
                     self._say("done by the other sweep")
                     return 0
-                gpu = stack.enter_context(_gpu(self.gpus, self._say)) if self.gpus else None  # a name and its lock
-                return self._execute(held, gpu)
+                return self._execute(running, gpu, locked)
         except Busy as other:
             self._say(f"another sweep is at it ({other}), left to it for now")
             return 0
+        except Stopped:
+            return 128 + self.signal
         except OSError as error:
-            return self._failed(
-                f"{error.filename or self.folder} cannot be written ({error.strerror}); free the disk "
-                "or choose another OUT"
-            )
+            path = error.filename or self.folder
+            return self._failed(f"{path} cannot be written ({error.strerror}); free the disk or choose another OUT")
 
-    def _execute(self, held: Held, gpu: tuple[str, Held] | None) -> int:
+    def stop(self, number: int) -> None:
+        """End the run as this signal asks for, whether it has begun or not."""
+        self.signal = number
+        if self.child:
+            self.child.send_signal(signal.SIGTERM)
+
+    def _execute(self, running: Held, gpu: str | None, locked: list[Held]) -> int:
         start = time.time()
         self._say(f"running, log in {self.log}")
-        self.status = status_of(self.cell)
-        costs = costs_in(self.cell["OUT"], self.cell["MODEL"])
-        held.note(begun=_share_done(self.status, costs))
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu[0]} if gpu else {})
-        # The notebook's process has the locks too: if only this one is killed, the run is still not free.
-        locks = [held.descriptor, *([gpu[1].descriptor] if gpu else [])]
-        with _signals(self._stop):
-            try:
-                self.child = subprocess.Popen(
-                    self.command,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    env=environment,
-                    pass_fds=locks,
-                )
-            except OSError as error:
-                return self._failed(f"{self.command[0]} cannot be started ({error.strerror}); correct LAUNCH")
-            reader = threading.Thread(target=self._read, daemon=True)
-            reader.start()
-            self._watch(costs)
-            reader.join(2)  # a kernel that outlives its notebook may keep the pipe open
+        costs = costs_in(self.planned.parameters["OUT"], self.planned.parameters["MODEL"])
+        running.note(begun=share_done(self._status(), costs))
+        try:
+            self._start(gpu, [running, *locked])
+        except OSError as error:
+            return self._failed(f"{self.command[0]} cannot be started ({error.strerror}); correct LAUNCH")
+        reader = threading.Thread(target=self._read, daemon=True)
+        reader.start()
+        self._watch(costs)
+        reader.join(2)  # a kernel that outlives its notebook may keep the pipe open
         self._sweep_up()
+        if self.signal == signal.SIGINT:
+            self._say(f"stopped by Ctrl-C; {_KEPT}; go on with: {self.planned.command}")
+            return 128 + self.signal
         if self.child.returncode or self.signal:
             return self._failed(self._why(start), self.child.returncode)
         absent = [path for path in self._results() if not (path.is_file() and path.stat().st_size)]
@@ -103,27 +103,35 @@ class Launch:
         self._say(f"done in {elapsed(time.time() - start)}")
         return 0
 
+    def _start(self, gpu: str | None, locks: list[Held]) -> None:
+        """Start the command. It has the locks too: if only this process is killed, the run is still not free."""
+        self.child = subprocess.Popen(
+            self.command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**self.environment, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})},
+            pass_fds=[lock.descriptor for lock in locks],
+        )
+        if self.signal:  # it came before there was a child to send it to
+            self.child.send_signal(signal.SIGTERM)
+
     def _watch(self, costs: dict[str, float]) -> None:
-        told, at, deadline = "", time.time(), None
+        """Wait for the child, say now and then how far it is, and kill it if it does not end after a signal."""
+        said, at, deadline = "", time.time(), None
         while True:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(timeout=1)
                 return
-            except subprocess.TimeoutExpired:
-                pass
             if self.signal and deadline is None:
                 deadline = time.time() + _GRACE
             if deadline and time.time() > deadline:
                 self.child.kill()
             if time.time() - at >= _NEWS and holder(self.folder / COMPUTING):
-                at, now = time.time(), progress(status_of(self.cell), costs)
-                if now.rpartition(", ")[0] != told.rpartition(", ")[0]:
+                at, now = time.time(), progress(self._status(), costs)
+                if now.rpartition(", ")[0] != said.rpartition(", ")[0]:
                     self._say(now)
-                told = now
-
-    def _stop(self, number: int, _) -> None:
-        self.signal = number
-        self.child.send_signal(signal.SIGTERM)
+                said = now
 
     def _read(self) -> None:
         with open(self.log, "wb", buffering=0) as log, self.child.stdout:
@@ -135,10 +143,7 @@ class Launch:
     def _why(self, start: float) -> str:
         """One line: the signal, the scheduler's word, the notebook's own error, or the last thing that was said."""
         if self.signal:
-            return (
-                f"stopped by {signal.Signals(self.signal).name} (a scheduler's limit, or somebody); "
-                "what was finished is kept"
-            )
+            return f"stopped by {signal.Signals(self.signal).name} (a scheduler's limit, or somebody); {_KEPT}"
         lines = [line for line in self.tail if line.strip()]
         if cancelled := next((line for line in lines if "CANCELLED" in line), None):
             return cancelled.strip().strip("* ")
@@ -152,7 +157,7 @@ class Launch:
         with contextlib.suppress(OSError), open(self.log, "a", encoding="utf-8") as log:
             log.write(f"\n{FAILED}{why}\n")
         self._say(f"{FAILED}{why}")
-        self._say(f"see {self.log}, then: {sweep_command(self.folder)}")
+        self._say(f"see {self.log}, then: {self.planned.command}")
         return 128 + self.signal if self.signal else status if status > 0 else 128 - status
 
     def _sweep_up(self) -> None:
@@ -163,49 +168,64 @@ class Launch:
                 return
             time.sleep(0.2)
 
+    @contextlib.contextmanager
+    def _own_turn(self) -> Iterator[Held]:
+        """The lock of the run, as soon as no other sweep has it; Busy without `wait`."""
+        with contextlib.ExitStack() as stack:
+            said = False
+            while True:
+                try:
+                    running = stack.enter_context(hold(self.folder / RUNNING, wait=False))
+                    break
+                except Busy as other:
+                    if not self.wait:
+                        raise
+                    said = said or not self._say(f"another sweep is at it ({other}), waiting for that")
+                self._waited()
+            yield running
+
+    def _waited(self, news: str = "") -> None:
+        """A moment of waiting, with a word about what for; Stopped if a signal came."""
+        if news:
+            self._say(news)
+        if self.signal:
+            raise Stopped
+        time.sleep(0.5)
+
     def _done_meanwhile(self) -> bool:
         with contextlib.suppress(OSError):
-            return self.target.stat().st_mtime >= self.since and status_of(self.cell).finished
+            return self.target.stat().st_mtime >= self.since and self._status().finished
         return False
 
     def _results(self) -> list[Path]:
-        paths = Asked(self.cell).paths
-        return [paths[probe] for probe in self.cell["PROBES"]]
+        paths = Asked(self.planned.parameters).paths
+        return [paths[probe] for probe in self.planned.parameters["PROBES"]]
 
-    def _waiting(self, who: str) -> None:
-        self._say(f"another sweep is at it ({who}), waiting for that")
+    def _status(self):
+        return status_of(self.planned)
 
     def _say(self, text: str) -> None:
-        self.say(f"{self.status.dataset} × {self.status.model}: {text}")
+        parameters = self.planned.parameters
+        print(f"{parameters['DATASET']} × {parameters['MODEL']}: {text}\n", end="", flush=True)  # one write a line
 
 
 @contextlib.contextmanager
-def _gpu(gpus: list[str], say: Callable[[str], None]):
-    """One of these GPUs for a block, alone among all sweeps of this user on this machine; waits for a free one."""
+def _gpu(gpus: tuple[str, ...], waited: Callable[..., None]) -> Iterator[tuple[str | None, list[Held]]]:
+    """One of these GPUs and its lock, alone among all sweeps of this user on this machine; waits for a free one."""
+    if not gpus:
+        yield None, []
+        return
     folder = Path(tempfile.gettempdir(), f"depth_lib-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    told = False
+    news = f"waiting for one of GPUs {', '.join(gpus)}"
     while True:
         for gpu in gpus:
             with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
-                held = stack.enter_context(hold(folder / f"gpu-{gpu}", wait=False))
-                yield gpu, held
+                locked = stack.enter_context(hold(folder / f"gpu-{gpu}", wait=False))
+                yield gpu, [locked]
                 return
-        if not told:
-            say(f"waiting for one of GPUs {', '.join(gpus)}")
-        told = True
-        time.sleep(1)
-
-
-@contextlib.contextmanager
-def _signals(handler: Callable):
-    """SIGTERM, SIGINT and SIGHUP go to the handler, so that a run ends with a sentence and without leftovers."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        waited(news)
+        news = ""
 
 
 def _error_in(notebook: Path, start: float) -> str | None:
@@ -222,8 +242,3 @@ def _error_in(notebook: Path, start: float) -> str | None:
         return None
     first = next((line for line in errors[-1]["evalue"].splitlines() if line.strip()), "")
     return f"{errors[-1]['ename']}: {first.strip()}".rstrip(": ")
-
-
-def _share_done(run: RunStatus, costs: dict[str, float]) -> float:
-    weights = {probe: costs.get(probe) or 1 for probe in run.cells}
-    return sum(weights[probe] for probe, cell in run.cells.items() if cell.state == "done") / sum(weights.values())

@@ -5,18 +5,21 @@ import os
 import time
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..lock import COMPUTING, describe, elapsed, holder
 from ..params import PROBES
 from ..results.meta import differing, read_meta
-from ..results.schemas import sweep_command
 from .cell import AskedOffline
+from .plan import PlannedRun
 
 RUNNING = ".running"  # in a run's folder, held by the process that executes its notebook
 FAILED = "FAILED: "  # begins the last line of a failed run's log
 STATES = ("done", "stale", "partial", "failed", "missing")
+# Seconds of the probes beside each other, as measured on models of 4 to 16 blocks.
+TYPICAL = dict(zip(PROBES, (1, 14, 2, 2, 7), strict=True))
 
 
 @dataclass
@@ -49,20 +52,19 @@ class RunStatus:
         return not self.interrupted and not self.failed and all(cell.state == "done" for cell in self.cells.values())
 
 
-def status_of(cell: dict) -> RunStatus:
-    """The status of the run that a parameters cell asks for. Raises ParamsError for a cell that does not fit."""
-    asked = AskedOffline(cell)
+def status_of(run: PlannedRun) -> RunStatus:
+    """How a run stands. Raises ParamsError for parameters that do not fit."""
+    asked = AskedOffline(run.parameters)
     folder = asked.paths[PROBES[0]].parent
     busy, computing = holder(folder / RUNNING), holder(folder / COMPUTING)
     running = None if busy is None and computing is None else (computing or {}) | (busy or {})
     log = folder / "probe.log"
     left = (folder / "probe.partial.ipynb").exists()
     failed = _failure(log) if running is None else None
-    cells = {probe: _cell(asked, probe) for probe in PROBES if probe in cell["PROBES"]}
+    cells = {probe: _cell(asked, probe) for probe in PROBES if probe in run.parameters["PROBES"]}
     _explain(cells, running, failed)
-    return RunStatus(
-        asked.dataset, cell["MODEL"], cells, running, failed, left and running is None, str(log), sweep_command(folder)
-    )
+    interrupted = left and running is None
+    return RunStatus(asked.dataset, run.parameters["MODEL"], cells, running, failed, interrupted, str(log), run.command)
 
 
 def _cell(asked: AskedOffline, probe: str) -> Cell:
@@ -122,27 +124,37 @@ def _remote_jobs(artifact: Path) -> list[str]:
     return said
 
 
-def progress(run: RunStatus, costs: dict[str, float] | None = None) -> str:
+def share_done(run: RunStatus, costs: Mapping[str, float]) -> float:
+    """The share of a run's computing that its finished results are, by what each probe costs."""
+    return sum(costs[probe] for probe, cell in run.cells.items() if cell.state == "done") / _total(run, costs)
+
+
+def progress(run: RunStatus, costs: Mapping[str, float] = TYPICAL) -> str:
     """How far a running notebook is, on one line: "layer effects 3/10 prompts, 1 of 5 probes, 0:35 of about 2:10".
 
-    costs: seconds that each probe took elsewhere, so that a short probe does not promise a short run.
+    costs: what the probes cost beside each other, so that a short one does not promise a short run. The time until the
+    first probe computes (imports, weights) is spent once: what is to come is judged by the computing alone.
     """
     now = run.running
     if not now:
         return ""
-    spent = time.time() - now["since"] if now.get("since") else 0
-    weights = {probe: (costs or {}).get(probe) or 1 for probe in run.cells}
-    done = [probe for probe, cell in run.cells.items() if cell.state == "done"]
-    within = now.get("share", 0) if now.get("probe") in set(weights) - set(done) else 0
-    share = (sum(weights[p] for p in done) + within * weights.get(now.get("probe"), 0)) / sum(weights.values())
-    words = [f"{now['label']} {now['done']}/{now['total']} prompts"] if "total" in now else []
+    begun, spent = now.get("begun"), time.time() - now["since"] if now.get("since") else 0
+    done, probe = [name for name, cell in run.cells.items() if cell.state == "done"], now.get("probe")
+    within = now.get("share", 0) * costs[probe] / _total(run, costs) if probe in set(run.cells) - set(done) else 0
+    share = share_done(run, costs) + within
+    words = [f"{now['label']} {now['done']}/{now['total']} {now.get('unit', 'prompt')}s"] if "total" in now else []
     words.append(f"{len(done)} of {len(run.cells)} probes")
-    begun = now.get("begun")  # share of the run that was there before this notebook started
+    computing = spent - max(0, now.get("computing_since", now.get("since", 0)) - now.get("since", 0))
     if begun is not None and share > begun:
-        words.append(f"{elapsed(spent)} of about {elapsed(spent * (1 - begun) / (share - begun))}")
+        to_come = computing * (1 - share) / (share - begun)
+        words.append(f"{elapsed(spent)} of about {elapsed(spent + to_come)}")
     else:
         words.append(elapsed(spent))
     return ", ".join(words)
+
+
+def _total(run: RunStatus, costs: Mapping[str, float]) -> float:
+    return sum(costs[probe] for probe in run.cells)
 
 
 def matrix(out: str, runs: list[RunStatus]) -> str:
@@ -156,7 +168,9 @@ def matrix(out: str, runs: list[RunStatus]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     others = "".join(f", {counts[state]} {state}" for state in STATES[1:] if counts[state])
-    return "\n".join([*table, *lines, f"{out}: {counts['done']} of {counts.total()} done{others}; {_bytes(size)}"])
+    hint = "" if has_results(out) else elsewhere(out, "status")
+    total = f"{out}: {counts['done']} of {counts.total()} done{others}; {_bytes(size)}{hint}"
+    return "\n".join([*table, *lines, total])
 
 
 def as_json(out: str, runs: list[RunStatus]) -> str:
@@ -197,7 +211,10 @@ def _age(seconds: float) -> str:
 
 
 def costs_in(out: str | os.PathLike, model: str) -> dict[str, float]:
-    """Mean seconds of each probe in a folder of results: of this model, or of all if it has none yet."""
+    """What the probes cost in a folder of results: mean seconds with this model, or with all if it has none yet.
+
+    A probe that has no result there costs what is typical beside those that have.
+    """
     for pattern in (f"*/{model}/*.pt", "*/*/*.pt"):
         found: dict[str, list[float]] = {}
         for path in sorted(Path(out).glob(pattern))[:200]:
@@ -205,5 +222,18 @@ def costs_in(out: str | os.PathLike, model: str) -> dict[str, float]:
             if meta.get("seconds"):
                 found.setdefault(meta["probe"], []).append(meta["seconds"])
         if found:
-            return {probe: sum(seconds) / len(seconds) for probe, seconds in found.items()}
-    return {}
+            means = {probe: sum(seconds) / len(seconds) for probe, seconds in found.items()}
+            unit = sum(means.values()) / sum(TYPICAL[probe] for probe in means)
+            return {probe: means.get(probe, unit * cost) for probe, cost in TYPICAL.items()}
+    return dict(TYPICAL)
+
+
+def has_results(out: str | os.PathLike) -> bool:
+    """Whether there is any result under a folder, of whatever model and dataset."""
+    return any(Path(out).glob("*/*/*.pt"))
+
+
+def elsewhere(out: str | os.PathLike, target: str) -> str:
+    """Of a folder without results: where below it there are some, and the make command that looks there."""
+    below = next((below for below in sorted(Path(out).glob("*/")) if has_results(below)), None)
+    return f"; there are some under {below}: make {target} OUT={below}" if below else ""

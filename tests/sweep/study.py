@@ -79,12 +79,13 @@ def new_study(folder):
     (folder / "notebooks").mkdir()
     for name in ("probe", "effective_depth"):
         (folder / "notebooks" / f"{name}.ipynb").write_text("template")
-    (folder / "stand_in.py").write_text(STAND_IN)
+    (folder / "stand_in").mkdir()
+    (folder / "stand_in" / "papermill.py").write_text(STAND_IN)
     (folder / ".venv" / "bin").mkdir(parents=True)
     script(
         folder / ".venv" / "bin" / "python",
         f"#!/bin/sh\npython={sys.executable}\n"
-        'case "$2$REAL" in papermill) shift 2; exec "$python" stand_in.py "$@";; *) exec "$python" "$@";; esac\n',
+        f'[ -n "$REAL" ] || export PYTHONPATH={folder}/stand_in\nexec "$python" "$@"\n',
     )
     (folder / ".venv" / ".depth-lib-installed").touch()
     return folder

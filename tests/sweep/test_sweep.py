@@ -1,10 +1,12 @@
 """Sweeps that are interrupted, repeated, run side by side and looked into; runs are stand-ins (see study.py)."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +20,8 @@ import pytest
 import yaml
 
 from depth_lib.lock import hold
+from depth_lib.sweep.launch import Launch
+from depth_lib.sweep.plan import Plan
 from tests.sweep import slurm as real_slurm
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, clean, new_study, run_make, start_make
 
@@ -151,6 +155,62 @@ def test_a_term_signal_ends_a_run_with_a_sentence_and_its_notebook_too(make, stu
     assert run["running"] is None and run["failed"].startswith("stopped by SIGTERM")
 
 
+def test_a_run_that_ctrl_c_stops_is_stopped_and_has_not_failed(make, study):
+    sweep = start_make(study, *SWEEP, *TOY_4L, "DATASETS=gsm8k", TAKES="60")
+    while not calls_in(study):
+        time.sleep(0.05)
+    os.killpg(sweep.pid, signal.SIGINT)
+    said, _ = sweep.communicate(timeout=30)
+    again = "make sweep MODELS=toy-4l DATASETS=gsm8k OUT=outputs/demo"
+    assert sweep.returncode != 0 and "FAILED" not in said
+    assert f"gsm8k × toy-4l: stopped by Ctrl-C; what was finished is kept; go on with: {again}\n" in said
+    run = status(make, *TOY_4L, "DATASETS=gsm8k")["gsm8k", "toy-4l"]
+    assert run["running"] is None and run["failed"] is None and run["interrupted"]
+    assert run["cells"]["relative_contribution"]["state"] == "missing"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, tmp_path, monkeypatch, number):
+    monkeypatch.chdir(study)
+    run = Plan(models=("toy-4l",), datasets=("aime24",), out=str(tmp_path)).runs()[0]
+    launch = Launch(run, [sys.executable, "-c", "import time; time.sleep(60)"], environment=os.environ)
+    launch.stop(number)
+    start = time.monotonic()
+    assert launch.run() == 128 + number
+    assert time.monotonic() - start < 10
+
+
+def test_the_command_to_go_on_repeats_every_override(make, study):
+    (study / "fail-toy-4l").touch()
+    (study / "my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
+    given = ("PROBES=logit_lens relative_contribution", "SOURCE=my.jsonl", "REMOTE=local", "OUT=outputs/o v")
+    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given, "QUANTIZATION=null", "LAUNCH=env A='b $$c'")
+    again = re.search(r"again: make (.*)", said.stdout)[1]
+    (study / "fail-toy-4l").unlink()
+    repeated = make(*shlex.split(again))
+    assert repeated.returncode == 0, repeated.stdout + repeated.stderr
+    assert [(call, said.calls[0].keys()) for call in repeated.calls] == [(said.calls[0], repeated.calls[0].keys())]
+    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given).calls == [], "the same study"
+
+
+def test_a_probe_that_no_chosen_dataset_has_is_an_error_that_says_where_to_name_it(make):
+    said = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=residual_erasure")
+    why = "nothing to run: params/datasets/aime24.yaml: no residual_erasure in PROBES; add it there, or choose "
+    assert said.returncode != 0 and said.calls == [] and why + "DATASETS=gsm8k\n" in said.stderr
+    assert "runs finished" not in said.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_weights_that_cannot_be_held_here_stop_a_sweep_before_its_first_run(make):
+    chosen = ("sweep", "MODELS=toy-4l Qwen2.5-14B", "DATASETS=aime24", "SOURCE=embedded")
+    said = make(*chosen)
+    assert said.returncode != 0 and said.calls == []
+    assert re.search(r"8bit weights need bitsandbytes, .*; run: \S+ -m pip install bitsandbytes ", said.stderr)
+    full = make(*chosen, "QUANTIZATION=null")
+    assert full.returncode == 0 and [call["QUANTIZATION"] for call in full.calls] == [None, None]
+    assert make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "QUANTIZATION=9bit").calls == []
+
+
 @pytest.mark.skipif(not os.environ.get("DEPTH_LIB_TORTURE"), reason="an hour: DEPTH_LIB_TORTURE=20")
 def test_a_demo_killed_again_and_again_ends_as_one_left_alone(tmp_path):
     from tests.sweep.torture import torture
@@ -273,6 +333,17 @@ def test_status_says_what_differs_and_a_sweep_makes_it_again(make, study):
     assert make("sweep", *other).calls == []
 
 
+def test_status_and_table_of_an_empty_folder_say_where_results_are(make, study):
+    make("sweep", *TOY_4L, "DATASETS=gsm8k")
+    hint = "there are some under outputs/demo: make {} OUT=outputs/demo"
+    assert hint.format("status") in make("status", "MODELS=toy-4l", "DATASETS=gsm8k").stdout
+    start = time.monotonic()
+    said = make("table")
+    assert time.monotonic() - start < 5 and said.returncode != 0 and said.calls == []
+    assert "no results under outputs; " + hint.format("table") in said.stderr
+    assert not list((study / "outputs").glob("effective_depth*"))
+
+
 def test_unreadable_and_foreign_results_are_stale_and_left_to_the_run(make, study):
     def packed(path, content):
         with zipfile.ZipFile(path, "w") as stored:
@@ -340,8 +411,8 @@ def test_status_and_make_load_no_torch(study):
     code = "import contextlib, runpy, sys\nwith contextlib.suppress(SystemExit):\n"
     code += "    runpy.run_module('depth_lib.sweep', run_name='__main__')\n"
     code += "assert not {'torch', 'numpy', 'nnsight'} & set(sys.modules)"
-    for what in ("graph", "unfinished", "status", "summary"):
-        command = [sys.executable, "-c", code, what, "--runs", "gsm8k/toy-4l"]
+    for what in (["--help"], ["status", "--models", "toy-4l"], ["sweep", "--models", "toy-4l", "--", "true"]):
+        command = [sys.executable, "-c", code, *what]
         subprocess.run(command, cwd=study, check=True, stdout=subprocess.DEVNULL)
 
 

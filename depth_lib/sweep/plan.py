@@ -1,0 +1,134 @@
+"""What a sweep covers: models × datasets, their probes, and what is said over the params files. It loads no torch."""
+
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from ..params import PARAMS, PROBES, ParamsError, load_params
+from ..results.schemas import sweep_command
+from .notebooks import nearby
+
+DEMO_OUT = "outputs/demo"
+_DATASETS = ("hellaswag", "gsm8k", "aime24")  # the papers' three
+_VALUES = {"1": True, "True": True, "0": False, "False": False, "null": None, "none": None, "None": None}
+_NEEDED = ("MODEL", "MODEL_ID", "DATASET", "N_EXAMPLES", "PROBES")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One model × dataset: its parameters, the params files that they are from, and the command that does it alone."""
+
+    parameters: dict
+    files: tuple[Path, ...]
+    command: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for, in words; where nothing is, the params files say it.
+
+    models: of any set, or all of `set`; datasets: the papers' three unless given; launcher: what stands before the
+    command of each run; gpus: each run has one of them to itself.
+    """
+
+    set: str = ""
+    models: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+    out: str = ""
+    source: str = ""
+    remote: str = ""
+    quantization: str = ""
+    launcher: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Where the results are: `outputs`, or `outputs/demo` for the toys, unless given."""
+        return self.out or (DEMO_OUT if self.set == "demo" else "outputs")
+
+    @property
+    def all_models(self) -> list[str]:
+        """The models named, or those of the set, toy-4l before toy-16l; ParamsError for a set that is not there."""
+        if self.models:
+            return list(self.models)
+        chosen = self.set or ("demo" if self.out == DEMO_OUT else "paper")
+        names = [path.stem for path in PARAMS.glob(f"models/{chosen}/*.yaml")]
+        if not names:
+            sets = sorted(path.parent.name for path in PARAMS.glob("models/*/*.yaml"))
+            raise ParamsError(f"no set {chosen}; params/models has {' '.join(dict.fromkeys(sets))}.")
+        return sorted(names, key=_by_number)
+
+    @property
+    def all_datasets(self) -> list[str]:
+        """The datasets named, or the papers' three."""
+        return list(self.datasets or _DATASETS)
+
+    def runs(self) -> list[PlannedRun]:
+        """Every dataset with every model, and those of the chosen probes that their params name; never none.
+
+        Raises ParamsError: all problems of all params files, an unknown name, or that no params name these probes.
+        """
+        models, datasets = _params_files()
+        unknown = [
+            f"no {PARAMS.name}/{where}/{name}.yaml; there are {' '.join(known)}."
+            for where, asked, known in (
+                ("models/*", self.all_models, models),
+                ("datasets", self.all_datasets, datasets),
+            )
+            for name in asked
+            if name not in known
+        ]
+        unknown += [f"no probe {name}; there are {' '.join(PROBES)}." for name in self.probes if name not in PROBES]
+        if unknown:
+            raise ParamsError("\n".join(unknown))
+        pairs = product(self.all_datasets, self.all_models)
+        runs = [run for dataset, model in pairs if (run := self._run(datasets[dataset], models[model]))]
+        if not runs:
+            files, absent = ", ".join(str(datasets[name]) for name in self.all_datasets), " and no ".join(self.probes)
+            having = [name for name, path in datasets.items() if set(self.probes) <= set(load_params(path)["PROBES"])]
+            choice = f", or choose DATASETS={' or '.join(having)}" if having else ""
+            raise ParamsError(f"nothing to run: {files}: no {absent} in PROBES; add it there{choice}")
+        return runs
+
+    def _run(self, dataset: Path, model: Path) -> PlannedRun | None:
+        """None where the params name none of the probes."""
+        known = load_params(dataset) | load_params(model)
+        if absent := [key for key in _NEEDED if key not in known]:
+            raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
+        probes = [probe for probe in self.probes or known["PROBES"] if probe in known["PROBES"]]
+        over = {"SOURCE": self.source, "REMOTE": self.remote, "QUANTIZATION": self.quantization}
+        over = {name: word if name == "SOURCE" else _VALUES.get(word, word) for name, word in over.items() if word}
+        # the notebook's own default first, for datasets that are drawn
+        parameters = {"SOURCE": "embedded"} | known | over | {"OUT": self.folder, "PROBES": probes}
+        return PlannedRun(parameters, (dataset, model), self._command(dataset.stem, model.stem)) if probes else None
+
+    def _command(self, dataset: str, model: str) -> str:
+        words = {
+            "PROBES": " ".join(self.probes),
+            "SOURCE": self.source,
+            "REMOTE": self.remote,
+            "QUANTIZATION": self.quantization,
+            "GPUS": " ".join(self.gpus),
+            "LAUNCH": shlex.join(self.launcher),
+        }
+        return sweep_command(Path(self.folder) / dataset / model, **words)
+
+
+def _params_files() -> tuple[dict[str, Path], dict[str, Path]]:
+    """Every model's and every dataset's file by its name; ParamsError with all problems of all of them."""
+    models = sorted(map(nearby, PARAMS.glob("models/*/*.yaml")), key=lambda path: path.stem)
+    datasets = sorted(map(nearby, PARAMS.glob("datasets/*.yaml")))
+    twice = [name for name, count in Counter(path.stem for path in models).items() if count > 1]
+    if twice:
+        same = ", ".join(str(path) for path in models if path.stem in twice)
+        raise ParamsError(f"{same}: the name is also the results' folder; give each model its own")
+    load_params(*datasets, *models)
+    return {path.stem: path for path in models}, {path.stem: path for path in datasets}
+
+
+def _by_number(name: str) -> list:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
