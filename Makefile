@@ -24,10 +24,13 @@ SWEEP := $(PY) -m depth_lib.sweep
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo sweep table report status test test-ndif bench lint clean help
+.PHONY: demo real sweep table report status test test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
+
+real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: all that in outputs/real
+	@exec $(SWEEP) real $(ASKED)
 
 sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures
 	@exec $(SWEEP) sweep $(ASKED) -- $(LAUNCH)

@@ -11,7 +11,7 @@ from depth_lib.probes.residual_stream import token_budget  # noqa: E402
 from tests.benchmarks import table  # noqa: E402
 from tests.benchmarks.memory import peak_in_own_process  # noqa: E402
 from tests.benchmarks.run import compare, doubled, with_less_memory  # noqa: E402
-from tests.benchmarks.shapes import SHAPES, random_model  # noqa: E402
+from tests.benchmarks.shapes import REAL, SHAPES, model_of  # noqa: E402
 from tests.benchmarks.workloads import workloads  # noqa: E402
 
 
@@ -22,7 +22,12 @@ def settings(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     add = parser.add_argument
     add("--device", choices=["cpu", "cuda"], default=device, help="BENCH_DEVICE")
-    add("--shape", choices=SHAPES, default=environment("BENCH", "7B" if device == "cuda" else "small"), help="BENCH")
+    add(
+        "--shape",
+        choices=[*SHAPES, REAL],
+        default=environment("BENCH", "7B" if device == "cuda" else "small"),
+        help="BENCH",
+    )
     add("--probes", default=environment("PROBES", ""), help="PROBES: words in the names of workloads, parted by ;")
     add("--repeats", type=int, default=int(environment("REPEATS", 3)), help="REPEATS: rounds in turns")
     add("--patience", type=float, default=float(environment("PATIENCE", 90)), help="PATIENCE: s, then no further round")
@@ -38,8 +43,10 @@ def settings(arguments=None):
     add("--no-checks", action="store_true", default=environment("CHECKS") == "0", help="CHECKS=0: nothing is doubled")
     add("--out", default=environment("OUT", "outputs/bench"), help="OUT: folder of bench.md, .csv and .json")
     asked = parser.parse_args(arguments)
-    if asked.shape not in SHAPES:  # argparse does not look at what the environment says
-        parser.error(f"no shape is called {asked.shape!r}; there are: {', '.join(SHAPES)}")
+    if asked.shape not in (*SHAPES, REAL):  # argparse does not look at what the environment says
+        parser.error(f"no shape is called {asked.shape!r}; there are: {', '.join(SHAPES)}, {REAL}")
+    if asked.shape == REAL:
+        asked.size, asked.no_checks = REAL, True
     asked.size = asked.size or ("ten" if asked.device == "cuda" else "few")
     asked.dtype = "bfloat16" if asked.device == "cuda" else "float32"
     asked.literal_parts = asked.literal_parts or (4 if asked.shape in ("big", "1.5B", "7B") else None)
@@ -55,7 +62,7 @@ def chosen(names, words):
 def measure(asked):
     """(rows, checks) of one run."""
     torch.set_num_threads(asked.threads)
-    llm = random_model(asked.shape, asked.device, getattr(torch, asked.dtype))
+    llm = model_of(asked.shape, asked.device, getattr(torch, asked.dtype))
     makers = workloads(llm, asked.size)
     names = chosen(makers, asked.probes)
     if not names:
@@ -92,7 +99,7 @@ def doublings(llm, names, asked):
             run = [workload.ours for workload in pair]
             bound = round(1.1 * more / least, 2)
             checks.append(doubled(f"twice the prompts: {name}", *run, asked.device, asked.repeats, bound))
-    shallow = random_model(asked.shape, asked.device, llm.dtype, blocks=llm.config.num_hidden_layers // 2)
+    shallow = model_of(asked.shape, asked.device, llm.dtype, blocks=llm.config.num_hidden_layers // 2)
     halved = workloads(shallow, asked.size)
     for name in names:
         if name.startswith(("layer effects", "residual erasure")):

@@ -8,7 +8,7 @@ import sys
 import depth_lib as dl
 from tests.benchmarks import literal
 from tests.benchmarks.measure import peak_memory
-from tests.benchmarks.shapes import random_model
+from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import prompt, workloads
 
 
@@ -25,7 +25,7 @@ def main(asked):
 
     shape, device, dtype, threads, size, name, way = json.loads(asked)
     torch.set_num_threads(threads)
-    llm = random_model(shape, device, getattr(torch, dtype))
+    llm = model_of(shape, device, getattr(torch, dtype))
     for warm_up in (dl.relative_contribution, literal.relative_contribution):  # what is loaded once is nobody's
         warm_up(llm, [prompt(16, seed=0)])
     workload = workloads(llm, size)[name]()

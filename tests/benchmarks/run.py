@@ -43,8 +43,9 @@ def compare(llm, name, workload, device, repeats, patience, literal_parts=None):
         "rounds": len(times["ours"]),
         "literal_parts": "all" if parts is None else f"{len(parts)} of {n}",
     }
-    if llm.config.hidden_size == SHAPES["small"]["hidden_size"]:
-        row |= zip(("goal_ratio", "goal_floor", "goal_memory"), workload.goal, strict=True)
+    if llm.config.hidden_size in (SHAPES["small"]["hidden_size"], 576):  # 576: the real model's
+        goals = zip(("goal_ratio", "goal_floor", "goal_memory"), workload.goal, strict=True)
+        row |= {key: goal for key, goal in goals if goal is not None}
     if "completeness" in result:
         row["completeness"] = (result["completeness"] / result["f_difference"]).abs().max().item()
         row["n_nodes"] = " ".join(str(int(n)) for n in result["n_nodes"])

@@ -1,9 +1,10 @@
-"""Random models of the benchmark's sizes, built in memory and wrapped as `load_model` wraps a checkpoint."""
+"""The benchmark's models: random ones of given sizes, wrapped as `load_model` wraps a checkpoint, and a real one."""
 
 import torch
 from nnsight import TransformersModel
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+import depth_lib as dl
 from depth_lib.architectures import aliases, family
 from tests.families import randomise
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
@@ -20,6 +21,7 @@ def _shape(blocks, d, heads, kv_heads, mlp, vocabulary):
     }
 
 
+REAL = "real"
 SHAPES = {
     "tiny": _shape(4, 48, 4, 2, 64, VOCABULARY_SIZE),
     "small": _shape(12, 384, 6, 2, 1536, 32_000),
@@ -29,8 +31,11 @@ SHAPES = {
 }
 
 
-def random_model(shape, device="cpu", dtype=torch.float32, blocks=None):
-    """An nnsight model of SHAPES[shape] (Qwen2) with seeded random weights; `blocks` other than the shape's."""
+def model_of(shape, device="cpu", dtype=torch.float32, blocks=None):
+    """An nnsight model of SHAPES[shape] (Qwen2) with seeded random weights, `blocks` other than the shape's; "real":
+    SmolLM2-135M-Instruct with its own."""
+    if shape == REAL:
+        return dl.load_model("SmolLM2-135M-Instruct", dtype=dtype, device_map=device)
     config = Qwen2Config(
         **(SHAPES[shape] | ({"num_hidden_layers": blocks} if blocks else {})),
         max_position_embeddings=4096,

