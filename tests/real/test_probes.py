@@ -8,7 +8,7 @@ from depth_lib.api import tokenize
 from depth_lib.prompts import ANSWER, QUESTION
 from tests import oracles
 
-SHORT = "The quick brown fox jumps over 13 lazy dogs."
+SHORT = "The quick brown fox jumps over 13 lazy dogs, and then over 28 more."
 LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]  # 148 tokens
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
