@@ -9,14 +9,16 @@ import re
 import sys
 from dataclasses import replace
 
+from ..checkpoints import WHEELS, ModelError, fetched
 from ..params import ParamsError
-from .plan import DEMO_OUT, Plan
+from .plan import DEMO_OUT, REAL_OUT, Plan
 from .schedule import Sweep
 from .status import as_json, matrix, status_of
 from .table import make_table
 
 _COMMANDS = {
     "demo": "three toy models on three embedded datasets: results, table and figures in outputs/demo",
+    "real": "a language model of 135M parameters on the same three: all that, and the report, in outputs/real",
     "sweep": "run what is missing or stale",
     "table": "the table and figures of what is in the folder",
     "report": "table, intervals, figures and where from as one page, report.html in the folder",
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     plan = Plan(**given, launcher=tuple(arguments[split + 1 :]))
     try:
         return _do(asked, plan)
-    except ParamsError as problems:
+    except (ParamsError, ModelError) as problems:
         sys.exit(str(problems))
 
 
@@ -44,14 +46,23 @@ def _do(asked: argparse.Namespace, plan: Plan) -> int:
         plan = replace(plan, set="demo", source="embedded", out=DEMO_OUT)
         # two at a time unless told otherwise: a toy's run is mostly imports
         return _sweep(asked, plan, jobs=2) or make_table(plan)
+    if asked.what == "real":
+        plan = replace(plan, set="real", models=plan.models or tuple(WHEELS), out=plan.out or REAL_OUT)
+        for name in {*WHEELS} & {*plan.models}:
+            fetched(name)  # here, where one line says what is needed, and not in a notebook
+        return _sweep(asked, plan, jobs=1) or _report(plan)
     if asked.what == "sweep":
         return _sweep(asked, plan, jobs=1)
     if asked.what == "status":
         shown = as_json if asked.format == "json" else matrix
         print(shown(plan.folder, [status_of(run) for run in plan.runs()]))
         return 0
+    return _report(plan) if asked.what == "report" else make_table(plan)
+
+
+def _report(plan: Plan) -> int:
     status = make_table(plan)
-    if asked.what == "report" and not status:
+    if not status:
         from ..report.page import main as write_page  # loads torch and matplotlib
 
         write_page([plan.folder, "--models", *plan.all_models, "--datasets", *plan.all_datasets])

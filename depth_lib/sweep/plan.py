@@ -11,7 +11,7 @@ from ..params import PARAMS, PROBES, ParamsError, load_params
 from ..results.schemas import sweep_command
 from .notebooks import nearby
 
-DEMO_OUT = "outputs/demo"
+DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
 _DATASETS = ("hellaswag", "gsm8k", "aime24")  # the papers' three
 _VALUES = {"1": True, "True": True, "0": False, "False": False, "null": None, "none": None, "None": None}
 _NEEDED = ("MODEL", "MODEL_ID", "DATASET", "N_EXAMPLES", "PROBES")
