@@ -21,9 +21,16 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
         have = stored.get(key, "nothing")
         if isinstance(asked, dict) and isinstance(have, dict):
             found += differing(have, asked, f"{prefix}{key}.")
-        elif key not in stored or have != asked:
+        elif key not in stored or not _meets(key, have, asked):
             found.append(f"{prefix}{key}: stored {have}, asked {asked}")
     return found
+
+
+def _meets(key: str, have: object, asked: object) -> bool:
+    """Whether a stored value is the one asked for, or a tolerance that is tighter."""
+    if key == "tolerance" and isinstance(have, float | int) and isinstance(asked, float | int):
+        return have <= asked
+    return have == asked
 
 
 class _Plain(pickle.Unpickler):

@@ -84,9 +84,9 @@ ARTIFACTS = {
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt",
         required={"igrads": "L T"},
-        optional={"completeness": "L", "f_difference": "L", "n_nodes": "L"},
+        optional={"completeness": "L", "f_difference": "L", "n_nodes": "L", "error": "L"},
         tokens_file="igrads_tokens_{n}exps.txt",
-        settings=_PAIR | {"quadrature": "gauss", "tolerance": 1e-3},
+        settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
     ),
 }
 

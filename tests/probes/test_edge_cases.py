@@ -66,14 +66,26 @@ def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
     char_tokenizer().save_pretrained(tmp_path)
     result = dl.integrated_gradients(dl.load_model(str(tmp_path)), QUESTION, ANSWER)
     assert (result["f_difference"].abs() < 1e-6).any()
-    allowed = 1e-3 * result["f_difference"].abs() + 1e-5 * result["igrads"].abs().sum(1)
+    allowed = 0.01 * result["igrads"].abs().amax(1) + 1e-5 * result["igrads"].abs().sum(1)
     assert (result["completeness"].abs() <= allowed).all()
 
 
 @pytest.mark.parametrize("name", ["mixtral", "opt"])
-def test_at_most_512_nodes_are_spent_where_the_path_jumps(name, tmp_path):
+def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do(name, tmp_path):
     llm = dl.load_model(str(save_family(name, tmp_path)))
-    assert dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=0)["n_nodes"].max() <= 512
+    with pytest.warns(UserWarning, match="integrated gradients of block 0, 1, 2, .*are rough: the estimated error"):
+        found = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=0)
+    assert found["n_nodes"].max() <= 256
+
+
+def test_gradients_that_are_not_finite_are_refused_with_their_layers(tmp_path):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    llm.blocks[2]._module.mlp.down_proj.bias.data[0] = float("inf")
+    for quadrature in ("gauss", "riemann"):
+        with pytest.raises(ValueError, match="of block 0, 1, 2, 3 are not finite"):
+            dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=quadrature)
+    llm.blocks[2]._module.mlp.down_proj.bias.data[0] = 0
+    assert dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"].isfinite().all()
 
 
 @pytest.mark.parametrize("tolerance", [float("nan"), -1, None, "small"])

@@ -363,6 +363,15 @@ def test_differences_say_what_was_stored_and_what_is_asked(saved):
     ]
 
 
+def test_a_result_of_a_tighter_tolerance_is_the_one_asked_for_and_one_of_a_looser_is_not(saved):
+    path = saved.with_name("igrads_igrads_3exps.pt")
+    meta = {"settings": {"quadrature": "gauss", "tolerance": 1e-3}}
+    save_artifact(path, result_of("integrated_gradients", 8), meta)
+    assert differences(path, {"settings": {"tolerance": 0.01}}) == []
+    assert differences(path, {"settings": {"tolerance": 1e-4}}) == ["settings.tolerance: stored 0.001, asked 0.0001"]
+    assert differences(path, {"settings": {"quadrature": "riemann"}})
+
+
 def test_nothing_stored_is_not_the_same_as_none_asked(saved):
     assert differences(saved, {"quantization": None}) == ["quantization: stored nothing, asked None"]
 
