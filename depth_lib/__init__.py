@@ -19,6 +19,7 @@ _HOMES = {
     "effective_depth_overlap": "effective_depth.rules",
     "integrated_gradients": "api",
     "layer_effects": "api",
+    "linear_maps": "model_maps.maps",
     "load_artifact": "results.artifacts",
     "load_model": "models",
     "load_prompts": "prompts",

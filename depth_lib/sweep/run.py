@@ -85,11 +85,11 @@ class Run(Asked):
         llm = self.llm  # loading is not the probe's time
         passes = []  # over the prompts: layer effects have one for each mode
 
-        def note(label, done, total, unit, share):
+        def note(label, done, total):
             if label not in passes:
                 passes.append(label)
-            share = (len(passes) - 1 + share) / len(self._settings(probe).get("modes", "1"))
-            held.note(label=label, done=done, total=total, unit=unit, share=share)
+            share = (len(passes) - 1 + done / total) / len(self._settings(probe).get("modes", "1"))
+            held.note(label=label, done=done, total=total, share=share)
 
         with beside(path), told_to(note):  # a remote job that outlives this process is found again beside the result
             start = time.perf_counter()

@@ -1,0 +1,61 @@
+"""Is the deep model a stretched shallow one? Four numbers from the errors of all maps, with intervals over text."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+CLOSE = 0.3  # relative error within which a target layer counts as predicted
+ELSEWHERE = 0.1  # of the depth: from here on a source layer stands at another relative depth
+N_DRAWS, LEVEL, _SEED = 1000, 0.95, 0
+
+MEASURES = {
+    "rank_correlation": "Spearman's correlation of the best source layer with the target layer (stretched: 1)",
+    "distance": "mean |m*/M − l/N| of the best source layer from the diagonal, in relative depth (stretched: 0)",
+    "predicted": f"share of target layers that some source layer predicts within a relative error of {CLOSE}",
+    "penalty": "how much larger the error is when the map must come from another relative depth (mean over layers)",
+}
+
+
+def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
+    """Each of MEASURES as (value, low, high), the ends of a 95 % interval over the tested sequences of text.
+
+    result: what linear_maps returns. The interval is a bootstrap: sequences are drawn with replacement 1000 times, and
+    every draw has its own best source layers; nan where every draw has the same best layer for all (no ranks).
+    """
+    sums, n_tokens = (np.asarray(result[key], dtype=float) for key in ("relative_sums", "n_tokens"))
+    n = len(n_tokens)
+    draws = np.random.default_rng(_SEED).multinomial(n, np.full(n, 1 / n), size=N_DRAWS).astype(float)
+    weights = np.vstack([np.ones(n), draws])
+    relative = np.tensordot(weights, sums, 1) / (weights @ n_tokens)[:, None, None]
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    found = {}
+    for name, values in measure(relative).items():
+        low, high = np.nanquantile(values[1:], ends) if not np.isnan(values[1:]).all() else (np.nan, np.nan)
+        found[name] = (float(values[0]), float(low), float(high))
+    return found
+
+
+def measure(relative: np.ndarray) -> dict[str, np.ndarray]:
+    """MEASURES of every draw: relative [B, M, N] -> name -> [B]."""
+    _, n_source, n_target = relative.shape
+    best = relative.argmin(1)
+    depth_source, depth_target = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (n_source, n_target))
+    away = np.abs(depth_source[:, None] - depth_target)
+    # at the least the nearest source layer stands at the same depth, however few there are
+    elsewhere = away > np.maximum(ELSEWHERE, away.min(0)) + 1e-9
+    near, far = (np.where(mask, relative, np.inf).min(1) for mask in (~elsewhere, elsewhere))
+    return {
+        "rank_correlation": _rank_correlation(best),
+        "distance": np.abs(depth_source[best] - depth_target).mean(1),
+        "predicted": (relative.min(1) <= CLOSE).mean(1),
+        "penalty": (far - near).mean(1),
+    }
+
+
+def _rank_correlation(best: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each row [B, N] with 0..N−1, ties at their mean rank; nan for a constant row."""
+    ranks = (best[:, :, None] > best[:, None, :]).sum(2) + (best[:, :, None] == best[:, None, :]).sum(2) / 2
+    ranks = ranks - ranks.mean(1, keepdims=True)
+    depth = np.arange(best.shape[1]) - (best.shape[1] - 1) / 2
+    norm = np.sqrt((ranks**2).sum(1) * (depth**2).sum())
+    return np.divide(ranks @ depth, norm, out=np.full(len(best), np.nan), where=norm > 0)

@@ -1,0 +1,77 @@
+"""Pairs of tiny models whose maps are known, with a tokenizer, and a text to read."""
+
+import random
+
+import nnsight
+import torch
+import transformers as tf
+
+from depth_lib.architectures import FAMILIES, aliases
+from tests import families
+from tests.tiny_tokenizers import char_tokenizer
+
+
+def wrapped(module, tokenizer=None):
+    """A transformers model as load_model returns one."""
+    names = aliases(FAMILIES[module.config.model_type])
+    return nnsight.TransformersModel(
+        module.eval().requires_grad_(False),
+        rename=names,
+        tokenizer=tokenizer or char_tokenizer(),
+        task="text-generation",
+    )
+
+
+def words(n_documents, length=40, seed=0):
+    """Documents of random letters."""
+    draw = random.Random(seed)
+    return ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz .,", k=length)) for _ in range(n_documents)]
+
+
+def llama(seed=0, n_blocks=3, width=16, dtype=torch.float32):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        shape = families.SHAPE | {"hidden_size": width, "num_hidden_layers": n_blocks, "intermediate_size": 2 * width}
+        module = tf.LlamaForCausalLM(tf.LlamaConfig(**shape))
+        families.randomise(module)
+    return module.to(dtype)
+
+
+@torch.no_grad()
+def padded(module):
+    """Every block followed by one that is the identity."""
+    n = module.config.num_hidden_layers
+    deep = llama(n_blocks=2 * n, width=module.config.hidden_size)
+    own = module.state_dict()
+    for name, weight in deep.state_dict().items():
+        parts = name.split(".")
+        if parts[1] == "layers":
+            parts[2] = str(int(parts[2]) // 2)
+        weight.copy_(own[".".join(parts)])
+    return families.make_identity(deep, set(range(1, 2 * n, 2)))
+
+
+@torch.no_grad()
+def rotated(module):
+    """The same function, its residual stream multiplied by an orthogonal matrix."""
+    turned, width = (
+        llama(n_blocks=module.config.num_hidden_layers, width=module.config.hidden_size),
+        module.config.hidden_size,
+    )
+    turned.load_state_dict(module.state_dict())
+    r = torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(5)))[0]
+    turned.model.embed_tokens.weight.copy_(module.model.embed_tokens.weight @ r)
+    for block in turned.model.layers:
+        attention, mlp = block.self_attn, block.mlp
+        for norm, readers in (
+            (block.input_layernorm, (attention.q_proj, attention.k_proj, attention.v_proj)),
+            (block.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj)),
+        ):
+            for linear in readers:  # norms scale coordinates, which turning would mix: the next weights do it instead
+                linear.weight.copy_(linear.weight * norm.weight @ r)
+            norm.weight.fill_(1)
+        for linear in (attention.o_proj, mlp.down_proj):
+            linear.weight.copy_(r.T @ linear.weight)
+    turned.lm_head.weight.copy_(turned.lm_head.weight * turned.model.norm.weight @ r)
+    turned.model.norm.weight.fill_(1)
+    return turned

@@ -1,0 +1,110 @@
+"""Pairs of models whose maps are known beforehand."""
+
+import numpy as np
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.model_maps.stretch import stretch
+from depth_lib.model_maps.texts import TextError
+from tests import families
+from tests.model_maps.models import llama, padded, rotated, words, wrapped
+
+TEXTS = words(40)
+
+
+@pytest.fixture(scope="module")
+def shallow():
+    return wrapped(llama())
+
+
+@pytest.mark.parametrize("what", ["residual", "contribution"])
+def test_a_model_predicts_its_own_layers_without_error_and_every_other_with_one(shallow, what):
+    result = dl.linear_maps(shallow, shallow, TEXTS, what=what)
+    relative = result["relative"]
+    assert relative.shape == (3 + (what == "residual"),) * 2
+    assert relative.diagonal().max() < 1e-5
+    assert (relative + torch.eye(len(relative)) > 0.05).all()  # the last row and column among them
+    assert result["best"].tolist() == list(range(len(relative)))
+
+
+def test_identity_blocks_between_a_models_own_give_the_stretched_diagonal_exactly(shallow):
+    result = dl.linear_maps(shallow, wrapped(padded(llama())), TEXTS)
+    assert result["best"].tolist() == [0, 1, 1, 2, 2, 3, 3]
+    assert all(result["relative"][(l + 1) // 2, l] < 1e-5 for l in range(7))
+    value, low, high = stretch(result)["predicted"]
+    assert (value, low, high) == (1, 1, 1)
+
+
+def test_a_rotated_residual_stream_is_predicted_without_error_at_equal_depth(shallow):
+    turned = wrapped(rotated(llama()))
+    ids = torch.tensor([[5, 9, 20, 33]])
+    assert torch.allclose(turned._module(ids).logits, shallow._module(ids).logits, atol=1e-4)
+    relative = dl.linear_maps(shallow, turned, TEXTS)["relative"]
+    assert relative.diagonal().max() < 1e-5
+    assert (relative + torch.eye(4) > 0.05).all()
+
+
+def test_an_unrelated_random_model_is_predicted_hardly_better_than_by_its_mean():
+    source, target = wrapped(llama(seed=1, width=8)), wrapped(llama(seed=2, width=8))
+    result = dl.linear_maps(source, target, words(200, seed=3))
+    ratio = result["relative"].min(0).values / result["relative_mean"]
+    assert ((ratio > 0.75) & (ratio < 1.01)).all()  # 8 coordinates say something of 29 letters
+
+
+def test_a_target_that_is_noise_is_predicted_no_better_than_by_its_mean_although_the_fit_is_close(shallow, monkeypatch):
+    from depth_lib.model_maps import reading
+
+    target, read = wrapped(llama(seed=4)), reading.Model.read
+
+    def noise(model, number, ids, layers):
+        if model.llm is not target:
+            return read(model, number, ids, layers)
+        draw = torch.Generator().manual_seed(number)
+        return torch.randn(len(layers), sum(map(len, ids)), 16, generator=draw)
+
+    monkeypatch.setattr(reading.Model, "read", noise)
+    with pytest.warns(UserWarning, match="tokens are few"):
+        result = dl.linear_maps(shallow, target, words(3), holdout=0.2)
+    assert result["n_fit_tokens"] < 6 * 16  # tokens it was fitted on would show an error of 0.9 of the mean's
+    assert (result["relative"] > 0.97 * result["relative_mean"]).all()
+
+
+def test_a_token_whose_beginning_was_fitted_on_is_not_tested(shallow):
+    same = "the same beginning of every text "
+    texts = [same + text for text in words(40, length=10)]
+    result = dl.linear_maps(shallow, shallow, texts)
+    assert result["n_tokens"].max() <= 10
+    with pytest.raises(TextError, match="every text to test on is one that the maps were fitted on"):
+        dl.linear_maps(shallow, shallow, texts[:1] * 40)
+
+
+def test_the_errors_are_those_of_numpy_fitted_and_tested_on_the_same_tokens(shallow):
+    """From hooks on the models to the reported number, without the package."""
+    from depth_lib.model_maps.texts import cut
+    from tests.model_maps.test_regression import relative_errors, ridge_by_numpy
+    from tests.oracles.streams import block_states
+
+    target = wrapped(llama(seed=6, n_blocks=2, width=24))
+    result = dl.linear_maps(shallow, target, TEXTS)
+    sequences = cut([shallow.tokenizer(text)["input_ids"] for text in TEXTS], 256, 0.1, 16)
+
+    def states(llm, split):
+        mine = [k for k, its in enumerate(sequences.split) if its == split]
+        found = [block_states(llm._module, sequences.ids[k])[0][:, sequences.seen[k] :] for k in mine]
+        return np.concatenate([h.numpy() for h in found], 1)
+
+    fit, test = ([states(llm, split) for llm in (shallow, target)] for split in ("fit", "test"))
+    for m in range(4):
+        for l in range(3):
+            both = ridge_by_numpy(fit[0][m], fit[1][l], float(result["strength"][m, l]))
+            truth = relative_errors(both, test[0][m], test[1][l]).mean()
+            assert abs(result["relative"][m, l] - truth) <= 1e-5 * max(truth, 0.1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "falcon", "gemma2", "bloom"])
+def test_families_that_add_in_place_or_elsewhere_are_read_as_they_are(family):
+    llm = wrapped(families.build(family))
+    for what in ("residual", "contribution"):
+        relative = dl.linear_maps(llm, llm, words(60), what=what)["relative"]
+        assert relative.diagonal().max() < 1e-4 and (relative + torch.eye(len(relative)) > 0.01).all()
