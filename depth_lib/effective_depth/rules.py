@@ -2,7 +2,7 @@
 
 Three rules on three curves over the layers l = 0..L-1 (Hu et al. 2025, Table 1). Every rule looks at
 l in 0..L-2 only, and where no layer satisfies it the effective depth is missing (`None`): neither -1 nor an error.
-The other three probes get a depth of our own, so that all five can be read side by side.
+The other three probes get depths of our own, so that all five can be read side by side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ from ..prompts import ANSWER
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
 KL_THRESHOLD, OVERLAP_THRESHOLD = 0.5, 0.3  # Hu et al. 2025, Table 1
+EFFECT_THRESHOLD = 0.5  # ours
 
 
 def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> int | None:
@@ -49,15 +50,20 @@ def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD
     return _first(checked_curve("overlap", overlap)[:-1] > float(threshold))
 
 
-def effective_depth_future(effects: Curve) -> int | None:
-    """The last layer that later layers still depend on: skipping it changes one of them by over half the most seen.
+def effective_depth_future(effects: Curve, threshold: float = EFFECT_THRESHOLD) -> int | None:
+    """The last layer that later layers depend on: skipping it changes what one of them adds by over half its norm.
 
-    e[s] = max over l > s of effects[s, l]; the last s in 0..L-2 with e[s] > max(e) / 2. effects [L, L] is
-    `max_future_layer`, relative change, row = skipped layer. None where nothing has an effect. ValueError if it is not
-    square or not finite. The probe is Csordás et al. 2025, section 3.3; the rule is ours.
+    e[s] = max over l > s of min(effects[s, l], 1); the last s in 0..L-2 with e[s] > threshold. effects [L, L] is
+    `max_future_layer` or `max_all_layer`, row = skipped layer, column = affected one. None where nothing has such an
+    effect. ValueError if it is not square or not finite.
+
+    The threshold is a number, not a share of the largest effect: an effect is already relative to the norm of what the
+    affected layer adds, 0 for unchanged and 1 for changed by all of it, and the first layers, which write most of the
+    residual stream, reach 10 to 60. Half of that would leave every other layer below it, so that one layer decided for
+    all. The heat map's colours end at 1 for the same reason: the depth is its last row with a colour from the upper
+    half of the scale. The probe is Csordás et al. 2025, section 3.3; the rule is ours.
     """
-    e = future_profile(effects)
-    return _last(e > e.max() / 2) if len(e) else None
+    return _last(future_profile(effects) > threshold)
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int) -> int | None:
@@ -97,11 +103,11 @@ def depth_score(profile: Curve) -> float | None:
 
 
 def future_profile(effects: Curve) -> np.ndarray:
-    """The largest effect of skipping each layer s in 0..L-2 on any later layer, shape [L - 1]."""
+    """The largest effect of skipping each layer s in 0..L-2 on any later layer, at most 1, shape [L - 1]."""
     effects = _map("future effects", effects)
     if effects.shape[0] != effects.shape[1]:
         raise ValueError(f"future effects must be square, skipped × affected layer; found shape {list(effects.shape)}")
-    return np.array([row[s + 1 :].max() for s, row in enumerate(effects[:-1])])
+    return np.array([min(row[s + 1 :].max(), 1) for s, row in enumerate(effects[:-1])])
 
 
 def erasure_profile(erasure_effect: Curve, n_answer_tokens: int) -> np.ndarray:
@@ -230,6 +236,7 @@ METRICS = {
     "kl": Metric("logit_lens", ("res_kl_divs",), effective_depth_kl, KL_THRESHOLD, _tenths(9)),
     "overlap": Metric("logit_lens", ("res_overlaps",), effective_depth_overlap, OVERLAP_THRESHOLD, _tenths(7)),
     "future": Metric("layer_effects", ("max_future_layer",), effective_depth_future, profile=future_profile),
+    "all": Metric("layer_effects", ("max_all_layer",), effective_depth_future, profile=future_profile),
     "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
     "igrads": Metric("integrated_gradients", ("igrads",), effective_depth_igrads, profile=igrads_profile),
 }

@@ -82,9 +82,11 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
 def load_artifact(path: str | Path) -> dict:
     """Read a probe's result: its tensors, `tokens` (a list, or None) where it has a token axis, and `meta`.
 
-    MissingArtifact if there is none. A file that cannot be read as plain tensors, or has not the keys and shapes of
-    its probe, is moved aside to `<name>.unreadable-1` (-2, ...) and ArtifactError says so. A file without `meta`
-    (the papers' own) is read with a warning and `meta` = {}.
+    Tensors are on the CPU, without a gradient and, if they are of floating point, float32, whatever they were stored
+    as: the papers' scripts leave bfloat16, parameters and GPU tensors. MissingArtifact if there is no file. One that
+    cannot be read as plain tensors, or has not the keys and shapes of its probe, is moved aside to
+    `<name>.unreadable-1` (-2, ...) and ArtifactError says so. A file without `meta` (the papers' own) is read with a
+    warning and `meta` = {}.
     """
     result = read_artifact(path)
     if not result["meta"]:
@@ -115,7 +117,7 @@ def read_artifact(path: str | Path) -> dict:
         except OSError as error:
             where = f"it could not be moved aside: {error.strerror}"
         raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path.parent)}")
-    result.setdefault("meta", {})
+    result = {key: _as_float32(value) for key, value in result.items()} | {"meta": result.get("meta", {})}
     tokens_file = ARTIFACTS[probe].tokens_file
     if tokens_file and "tokens" not in result:
         n_tokens = next(iter(result[key] for key in ARTIFACTS[probe].required)).shape[-1]
@@ -127,13 +129,20 @@ def differences(path: str | Path, wanted_meta: Mapping) -> list[str]:
     """Why the file at this path does not hold what is asked for, one line a reason; [] if it does.
 
     Only the keys of `wanted_meta` are compared, nested dicts by their own keys. A file that is missing, or was
-    unreadable and is now moved aside, is one reason.
+    unreadable and is now moved aside, is one reason; so are values that are not finite, which no probe of ours writes.
     """
     try:
-        stored = read_artifact(path)["meta"]
+        stored = read_artifact(path)
     except ArtifactError as error:
         return [str(error)]
-    return differing(stored, plain(wanted_meta))
+    problem = not_finite(stored)
+    return ([problem] if problem else []) + differing(stored["meta"], plain(wanted_meta))
+
+
+def _as_float32(value: object) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().float() if value.is_floating_point() else value.detach()
 
 
 def _keep_what_is_not_ours(paths: Iterable[Path]) -> None:

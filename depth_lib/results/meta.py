@@ -6,6 +6,9 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
+
+import numpy as np
 
 
 def prompts_hash(prompts: Iterable[str]) -> str:
@@ -33,26 +36,54 @@ def _meets(key: str, have: object, asked: object) -> bool:
     return have == asked
 
 
+# Of each kind of floating-point storage: its numbers as integers, and the bits that are all set in nan and infinity.
+_FLOATS = {
+    "DoubleStorage": (np.uint64, 0x7FF0000000000000),
+    "FloatStorage": (np.uint32, 0x7F800000),
+    "HalfStorage": (np.uint16, 0x7C00),
+    "BFloat16Storage": (np.uint16, 0x7F80),
+}
+
+
 class _Plain(pickle.Unpickler):
-    """Reads what is beside the tensors of a torch file; a tensor is None, and no code is ever run."""
+    """Reads what is beside the tensors of a torch file; a tensor is None, and no code is ever run.
+
+    storages: the number of each floating-point storage in the file, and its kind.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.storages: dict[str, str] = {}
 
     def find_class(self, module: str, name: str):
         if (module, name) == ("collections", "OrderedDict"):
             return dict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2") or (module == "torch" and name.endswith("Storage")):
+        if module == "torch" and name.endswith("Storage"):
+            return name
+        if (module, name) in (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")):
             return lambda *_: None
         raise pickle.UnpicklingError(f"it asks to load {module}.{name}, which is not a plain tensor")
 
-    def persistent_load(self, _):
-        return None
+    def persistent_load(self, storage: tuple) -> None:
+        _, kind, number, *_ = storage
+        if kind in _FLOATS:
+            self.storages[number] = kind
 
 
 def read_meta(path: str | Path) -> tuple[dict, str | None]:
-    """The `meta` of a stored result and None; {} and what is wrong with the file, which stays where it is."""
+    """The `meta` of a stored result and None; {} and what is wrong with the file, which stays where it is.
+
+    Values that are not finite are wrong: such a result is not one.
+    """
     try:
         with zipfile.ZipFile(path) as stored:
             content = next((name for name in stored.namelist() if name.endswith("/data.pkl")), None)
-            result = _Plain(stored.open(content)).load() if content else None
+            reader = _Plain(stored.open(content)) if content else None
+            result = reader.load() if reader else None
+            finite = all(
+                _finite(stored.read(content.replace("data.pkl", f"data/{number}")), kind)
+                for number, kind in (reader.storages.items() if reader else ())
+            )
     except FileNotFoundError:
         return {}, "there is none"
     except pickle.UnpicklingError as error:
@@ -61,4 +92,11 @@ def read_meta(path: str | Path) -> tuple[dict, str | None]:
         return {}, "it is empty" if Path(path).stat().st_size == 0 else "it is truncated or damaged"
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return {}, "it holds no dict of named tensors"
+    if not finite:
+        return {}, "it holds values that are not finite"
     return (result["meta"], None) if result.get("meta") else ({}, "it has no meta: not written by depth_lib")
+
+
+def _finite(storage: bytes, kind: str) -> bool:
+    integers, exponent = _FLOATS[kind]
+    return not ((np.frombuffer(storage, integers) & integers(exponent)) == integers(exponent)).any()

@@ -14,6 +14,7 @@ from depth_lib.effective_depth.rules import (
     effective_depth_igrads,
     effective_depth_kl,
     effective_depth_overlap,
+    future_profile,
     n_answer_tokens,
 )
 from depth_lib.effective_depth.tables import (
@@ -38,6 +39,9 @@ def folder(tmp_path_factory):
     write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, papers_keys_only=True)
     write_run(out, "aime24", "toy-16l", 16, ["logit_lens"], n_examples=5)
     return Study(out)
+
+
+PAPERS_KEYS = tuple(metric for metric in METRICS if metric != "all")  # their files have future mode only
 
 
 def thrice(c):
@@ -104,15 +108,33 @@ def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_rea
     assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
 
 
-def test_the_future_depth_is_the_last_skipped_layer_that_later_layers_miss():
-    effects = torch.zeros(5, 5)
-    effects[0, 3], effects[1, 2], effects[2, 4], effects[3, 4] = 0.8, 0.3, 0.5, 0.4
+def map_of(rows):
+    """Effects of which each row, but the last, has the given maximum over later layers."""
+    effects = torch.zeros(len(rows) + 1, len(rows) + 1)
+    for s, largest in enumerate(rows):
+        effects[s, s + 1 :] = 0.1
+        effects[s, s + 1 + s % (len(rows) - s)] = largest
+    return effects
+
+
+def test_the_future_depth_is_the_last_layer_whose_skipping_changes_a_later_one_by_over_half():
+    effects = map_of([0.8, 0.3, 0.6, 0.5])
     assert effective_depth_future(effects) == 2  # exactly half is not over half
     effects[4, 4] = 9.0  # a layer's effect on itself, as in all mode, is no effect on later layers
     assert effective_depth_future(effects) == 2
     assert effective_depth_future(torch.zeros(4, 4)) is None
     with pytest.raises(ValueError, match="must be square"):
         effective_depth_future(torch.zeros(4, 3))
+
+
+def test_no_single_layer_sets_the_scale_of_the_future_depth():
+    usual = [0.7] * 22 + [0.3] * 7  # as SmolLM2-135M beyond its first layers
+    assert effective_depth_future(map_of(usual)) == 21
+    for first in (0.0, 1.0, 56.0, 1e6):
+        rows = [first, 7.5, *usual[2:]]
+        assert effective_depth_future(map_of(rows)) == 21
+        score = depth_score(future_profile(map_of(rows)))
+        assert 10 < score < 14  # nor of the centre of mass: 56 counts as 1, as the map's colours show it
 
 
 def test_the_erasure_depth_looks_at_question_tokens_that_do_not_predict_the_answer():
@@ -160,7 +182,10 @@ def test_all_five_probes_stand_side_by_side(folder):
     rows_of = dict(tuple(depths(folder).groupby(["model", "dataset"])))
     for model, n_layers in (("toy-8l", 8), ("Qwen2.5-7B-Instruct", 28)):
         rows = rows_of[model, "gsm8k"].set_index("metric")
-        assert tuple(rows.index) == tuple(METRICS) and (rows.layers == n_layers).all()
+        assert (
+            tuple(rows.index) == (tuple(METRICS) if model == "toy-8l" else PAPERS_KEYS)
+            and (rows.layers == n_layers).all()
+        )
         found = rows[rows.ed.notna()]
         assert np.allclose(found.ratio.astype(float), (found.ed + 1).astype(float) / n_layers)
         assert rows.loc[["future", "erasure", "igrads"], "score"].between(0, n_layers - 1).all()

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from depth_lib.results.artifacts import (
     sweep_command,
 )
 from depth_lib.results.files import escape_token, unescape_token
+from depth_lib.results.meta import read_meta
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
 META = {"model_id": "nobody/toy", "revision": "abc", "n_examples": 10, "settings": {"mode": "future", "seed": 1}}
@@ -389,3 +391,53 @@ def test_a_prompts_hash_depends_on_every_character_order_and_boundary():
     assert len(set(hashes)) == len(hashes)
     assert prompts_hash(iter(prompts)) == prompts_hash(tuple(prompts)) == prompts_hash(prompts)
     assert prompts_hash(["é中\udc80"]) and re.fullmatch("[0-9a-f]{16}", prompts_hash(prompts))
+
+
+def as_cuda(path):
+    """The file as a machine with a GPU would have written it."""
+    with zipfile.ZipFile(path) as stored:
+        contents = {name: stored.read(name) for name in stored.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as stored:
+        for name, content in contents.items():
+            if name.endswith("/data.pkl"):
+                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            stored.writestr(name, content)
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "with a gradient", "parameter", "cuda"])
+@pytest.mark.parametrize("probe", ARTIFACTS)
+def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(tmp_path, probe, form):
+    change = {
+        "bfloat16": lambda tensor: tensor.bfloat16(),
+        "with a gradient": lambda tensor: tensor.clone().requires_grad_(),
+        "parameter": torch.nn.Parameter,
+        "cuda": lambda tensor: tensor,
+    }[form]
+    result = result_of(probe, 8)
+    path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
+    stored = {key: change(result[key]) for key in ARTIFACTS[probe].required}
+    write_as_the_papers(path, probe, result | stored)
+    if form == "cuda":
+        as_cuda(path)
+        with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+            torch.load(path, weights_only=True)
+    with pytest.warns(UserWarning, match="has no meta"):
+        loaded = load_artifact(path)
+    for key, tensor in stored.items():
+        assert type(loaded[key]) is torch.Tensor and not loaded[key].requires_grad
+        assert (loaded[key].dtype, loaded[key].device) == (torch.float32, torch.device("cpu"))
+        assert torch.equal(loaded[key], tensor.detach().float())
+    assert read_meta(path) == ({}, "it has no meta: not written by depth_lib")
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_result_that_is_not_finite_is_none_and_is_said_without_torch_too(saved, kind, value):
+    stored = torch.load(saved, weights_only=True)
+    stored["res_overlaps"] = stored["res_overlaps"].to(kind)
+    torch.save(stored, saved)
+    assert read_meta(saved)[0]["revision"] == "abc" and differences(saved, META) == []
+    stored["res_overlaps"][3] = value
+    torch.save(stored, saved)
+    assert read_meta(saved) == ({}, "it holds values that are not finite")
+    assert differences(saved, META) == [f"res_overlaps is {value} at index [3]"]
