@@ -62,7 +62,7 @@ $(READY): requirements.txt pyproject.toml
 # ---- the code
 
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
-	@$(PY) -m pytest -n 2 --dist loadfile $(TESTS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py

@@ -28,7 +28,7 @@ class Busy(Exception):
     """Another process holds the lock; the message says which and since when."""
 
 
-class Held:
+class Lock:
     """A lock that this process holds; what `note` writes into its file is what others read about the holder."""
 
     def __init__(self, path: Path, descriptor: int):
@@ -45,7 +45,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(path: str | Path, wait: bool = True, say: Callable[[str], None] = lambda _: None) -> Iterator[Held]:
+def hold(path: str | Path, wait: bool = True, say: Callable[[str], None] = lambda _: None) -> Iterator[Lock]:
     """Hold the lock at this path for a block; `say` is told once who holds it, if anybody has to be waited for.
 
     Raises Busy without `wait`, and OSError if the file cannot be made. On a file system without locks: a warning.
@@ -62,7 +62,7 @@ def hold(path: str | Path, wait: bool = True, say: Callable[[str], None] = lambd
         say = _nothing
         time.sleep(0.5)
     try:
-        yield Held(Path(path), descriptor)
+        yield Lock(Path(path), descriptor)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)  # while it is held: who has opened this one finds another at its path, and tries again

@@ -1,13 +1,13 @@
 """What is told of a probe's progress, and to whom."""
 
-from depth_lib.progress import steps, told_to
+from depth_lib.progress import heard_by, steps
 
 
 def test_who_listens_is_told_before_each_prompt_and_at_the_end():
     heard = []
-    with told_to(lambda *words: heard.append(words)):
-        assert list(steps(["a", "b"], "logit lens")) == ["a", "b"]
-    assert heard == [("logit lens", 0, 2), ("logit lens", 1, 2), ("logit lens", 2, 2)]
+    with heard_by(lambda *words: heard.append(words)):
+        assert list(steps(["a", "b"], "logit lens", "layer")) == ["a", "b"]
+    assert heard == [("logit lens", done, 2, "layer") for done in (0, 1, 2)]
     assert list(steps(["a"], "logit lens")) == ["a"] and len(heard) == 3, "only inside the block"
 
 

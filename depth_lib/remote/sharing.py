@@ -24,7 +24,7 @@ def used(path, when_last):
     try:
         yield
     finally:
-        # Asked once: who is refused has lost its share, so that of two who end at a time one is the last.
+        # RunSpec once: who is refused has lost its share, so that of two who end at a time one is the last.
         if _locked(descriptor, shared=False) and _is_at(descriptor, path):
             with contextlib.suppress(OSError):
                 when_last()

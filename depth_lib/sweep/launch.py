@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..lock import COMPUTING, Busy, Held, elapsed, hold, holder, remove_leftovers
-from .cell import Asked
+from ..lock import COMPUTING, Busy, Lock, elapsed, hold, holder, remove_leftovers
 from .plan import PlannedRun
+from .spec import RunSpec
 from .status import FAILED, RUNNING, costs_in, progress, share_done, status_of
 
 _NEWS = 30  # seconds between two lines about the progress of one run
@@ -76,7 +76,7 @@ class Launch:
         if self.child:
             self.child.send_signal(signal.SIGTERM)
 
-    def _execute(self, running: Held, gpu: str | None, locked: list[Held]) -> int:
+    def _execute(self, running: Lock, gpu: str | None, locked: list[Lock]) -> int:
         start = time.time()
         self._say(f"running, log in {self.log}")
         costs = costs_in(self.planned.parameters["OUT"], self.planned.parameters["MODEL"])
@@ -103,7 +103,7 @@ class Launch:
         self._say(f"done in {elapsed(time.time() - start)}")
         return 0
 
-    def _start(self, gpu: str | None, locks: list[Held]) -> None:
+    def _start(self, gpu: str | None, locks: list[Lock]) -> None:
         """Start the command. It has the locks too: if only this process is killed, the run is still not free."""
         self.child = subprocess.Popen(
             self.command,
@@ -169,7 +169,7 @@ class Launch:
             time.sleep(0.2)
 
     @contextlib.contextmanager
-    def _own_turn(self) -> Iterator[Held]:
+    def _own_turn(self) -> Iterator[Lock]:
         """The lock of the run, as soon as no other sweep has it; Busy without `wait`."""
         with contextlib.ExitStack() as stack:
             said = False
@@ -198,7 +198,7 @@ class Launch:
         return False
 
     def _results(self) -> list[Path]:
-        paths = Asked(self.planned.parameters).paths
+        paths = RunSpec(self.planned.parameters).paths
         return [paths[probe] for probe in self.planned.parameters["PROBES"]]
 
     def _status(self):
@@ -210,7 +210,7 @@ class Launch:
 
 
 @contextlib.contextmanager
-def _gpu(gpus: tuple[str, ...], waited: Callable[..., None]) -> Iterator[tuple[str | None, list[Held]]]:
+def _gpu(gpus: tuple[str, ...], waited: Callable[..., None]) -> Iterator[tuple[str | None, list[Lock]]]:
     """One of these GPUs and its lock, alone among all sweeps of this user on this machine; waits for a free one."""
     if not gpus:
         yield None, []

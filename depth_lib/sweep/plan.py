@@ -72,7 +72,9 @@ class Plan:
 
         Raises ParamsError: all problems of all params files, an unknown name, or that no params name these probes.
         """
-        models, datasets = _params_files()
+        parsed = _params_files()
+        datasets = {path.stem: path for path in parsed if path.parent.name == "datasets"}
+        models = {path.stem: path for path in parsed if path not in datasets.values()}
         unknown = [
             f"no {PARAMS.name}/{where}/{name}.yaml; there are {' '.join(known)}."
             for where, asked, known in (
@@ -86,17 +88,21 @@ class Plan:
         if unknown:
             raise ParamsError("\n".join(unknown))
         pairs = product(self.all_datasets, self.all_models)
-        runs = [run for dataset, model in pairs if (run := self._run(datasets[dataset], models[model]))]
+        files = (
+            {datasets[dataset]: parsed[datasets[dataset]], models[model]: parsed[models[model]]}
+            for dataset, model in pairs
+        )
+        runs = [run for two in files if (run := self._run(two))]
         if not runs:
             files, absent = ", ".join(str(datasets[name]) for name in self.all_datasets), " and no ".join(self.probes)
-            having = [name for name, path in datasets.items() if set(self.probes) <= set(load_params(path)["PROBES"])]
+            having = [name for name, path in datasets.items() if set(self.probes) <= set(parsed[path]["PROBES"])]
             choice = f", or choose DATASETS={' or '.join(having)}" if having else ""
             raise ParamsError(f"nothing to run: {files}: no {absent} in PROBES; add it there{choice}")
         return runs
 
-    def _run(self, dataset: Path, model: Path) -> PlannedRun | None:
-        """None where the params name none of the probes."""
-        known = load_params(dataset) | load_params(model)
+    def _run(self, files: dict[Path, dict]) -> PlannedRun | None:
+        """The run of a dataset's params file and a model's; None where they name none of the probes."""
+        (dataset, model), known = files, {key: value for values in files.values() for key, value in values.items()}
         if absent := [key for key in _NEEDED if key not in known]:
             raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
         probes = [probe for probe in self.probes or known["PROBES"] if probe in known["PROBES"]]
@@ -118,16 +124,19 @@ class Plan:
         return sweep_command(Path(self.folder) / dataset / model, **words)
 
 
-def _params_files() -> tuple[dict[str, Path], dict[str, Path]]:
-    """Every model's and every dataset's file by its name; ParamsError with all problems of all of them."""
+def _params_files() -> dict[Path, dict]:
+    """The parameters in every params file; ParamsError with all problems of all of them."""
     models = sorted(map(nearby, PARAMS.glob("models/*/*.yaml")), key=lambda path: path.stem)
     datasets = sorted(map(nearby, PARAMS.glob("datasets/*.yaml")))
     twice = [name for name, count in Counter(path.stem for path in models).items() if count > 1]
     if twice:
         same = ", ".join(str(path) for path in models if path.stem in twice)
         raise ParamsError(f"{same}: the name is also the results' folder; give each model its own")
-    load_params(*datasets, *models)
-    return {path.stem: path for path in models}, {path.stem: path for path in datasets}
+    try:
+        return {path: load_params(path) for path in (*models, *datasets)}
+    except ParamsError:
+        load_params(*models, *datasets)  # all problems in one list
+        raise
 
 
 def _by_number(name: str) -> list:

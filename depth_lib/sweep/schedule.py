@@ -41,15 +41,15 @@ class Sweep:
         _check_quantization(unfinished)
         with self._signals():
             self._all(unfinished, since, wait=False)
-            since, now = time.time(), [status_of(run) for run in runs]
-            left = [run for run, status in zip(runs, now, strict=True) if not (status.finished or status.failed)]
+            since, now = time.time(), [status_of(run) for run in unfinished]
+            left = [run for run, status in zip(unfinished, now, strict=True) if not (status.finished or status.failed)]
             if left and not self._is_over():
                 self._all(left, since, wait=True)
         if self.signal:
             return 128 + self.signal
-        ended = [status_of(run) for run in runs]
-        print(summary(self.plan.folder, ended))
-        return self.status or int(any(not run.finished for run in ended))
+        left = [status for run in unfinished if not (status := status_of(run)).finished]
+        print(summary(self.plan.folder, len(runs), left))
+        return self.status or int(bool(left))
 
     def _all(self, runs: list[PlannedRun], since: float, wait: bool) -> None:
         jobs = self.jobs or max(1, len(runs))
@@ -104,11 +104,10 @@ class Sweep:
             launch.stop(self.signal)
 
 
-def summary(out: str, runs: list[RunStatus]) -> str:
-    """How a sweep ended: what is not finished, why, and how to go on."""
-    left = [run for run in runs if not run.finished]
+def summary(out: str, n_runs: int, left: list[RunStatus]) -> str:
+    """How a sweep of n_runs ended: what is left, why, and how to go on."""
     if not left:
-        return f"{out}: all {len(runs)} runs finished"
+        return f"{out}: all {n_runs} runs finished"
     lines = []
     for run in left:
         name = f"  {run.dataset} × {run.model}"
@@ -121,7 +120,7 @@ def summary(out: str, runs: list[RunStatus]) -> str:
             state = "interrupted" if run.interrupted else "not started" if not done else "unfinished"
             lines.append(f"{name}: {state}, {done} of {len(run.cells)} results\n    again: {run.command}")
     failed = sum(bool(run.failed) for run in left)
-    head = f"{out}: {len(runs) - len(left)} of {len(runs)} runs finished, {failed} failed"
+    head = f"{out}: {n_runs - len(left)} of {n_runs} runs finished, {failed} failed"
     return "\n".join([head, *lines])
 
 

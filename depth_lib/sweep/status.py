@@ -12,8 +12,8 @@ from pathlib import Path
 from ..lock import COMPUTING, describe, elapsed, holder
 from ..params import PROBES
 from ..results.meta import differing, read_meta
-from .cell import AskedOffline
 from .plan import PlannedRun
+from .spec import OfflineSpec
 
 RUNNING = ".running"  # in a run's folder, held by the process that executes its notebook
 FAILED = "FAILED: "  # begins the last line of a failed run's log
@@ -23,7 +23,7 @@ TYPICAL = dict(zip(PROBES, (1, 14, 2, 2, 7), strict=True))
 
 
 @dataclass
-class Cell:
+class ProbeStatus:
     """One probe of one run: its state and why, and of a result its bytes, age in seconds and computing time."""
 
     state: str
@@ -39,7 +39,7 @@ class RunStatus:
 
     dataset: str
     model: str
-    cells: dict[str, Cell]
+    cells: dict[str, ProbeStatus]
     running: dict | None
     failed: str | None
     interrupted: bool
@@ -54,29 +54,29 @@ class RunStatus:
 
 def status_of(run: PlannedRun) -> RunStatus:
     """How a run stands. Raises ParamsError for parameters that do not fit."""
-    asked = AskedOffline(run.parameters)
+    asked = OfflineSpec(run.parameters)
     folder = asked.paths[PROBES[0]].parent
     busy, computing = holder(folder / RUNNING), holder(folder / COMPUTING)
     running = None if busy is None and computing is None else (computing or {}) | (busy or {})
     log = folder / "probe.log"
     left = (folder / "probe.partial.ipynb").exists()
     failed = _failure(log) if running is None else None
-    cells = {probe: _cell(asked, probe) for probe in PROBES if probe in run.parameters["PROBES"]}
+    cells = {probe: _probe_status(asked, probe) for probe in PROBES if probe in run.parameters["PROBES"]}
     _explain(cells, running, failed)
     interrupted = left and running is None
     return RunStatus(asked.dataset, run.parameters["MODEL"], cells, running, failed, interrupted, str(log), run.command)
 
 
-def _cell(asked: AskedOffline, probe: str) -> Cell:
+def _probe_status(asked: OfflineSpec, probe: str) -> ProbeStatus:
     path = asked.paths[probe]
     jobs = _remote_jobs(path)
     try:
         there = path.stat()
     except OSError:
-        return Cell("partial", jobs) if jobs else Cell("missing")
+        return ProbeStatus("partial", jobs) if jobs else ProbeStatus("missing")
     meta, problem = read_meta(path)
     seconds = meta.get("seconds")
-    found = Cell("done", [], there.st_size, time.time() - there.st_mtime, seconds)
+    found = ProbeStatus("done", [], there.st_size, time.time() - there.st_mtime, seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fewer prompts than asked for: said when the run was made
@@ -88,7 +88,7 @@ def _cell(asked: AskedOffline, probe: str) -> Cell:
     return found
 
 
-def _explain(cells: dict[str, Cell], running: dict | None, failed: str | None) -> None:
+def _explain(cells: dict[str, ProbeStatus], running: dict | None, failed: str | None) -> None:
     """The probe that is being computed is partial; of a failed run, the first without a result is the one."""
     if running and running.get("probe") in cells and cells[running["probe"]].state != "done":
         cells[running["probe"]].state = "partial"
@@ -144,8 +144,9 @@ def progress(run: RunStatus, costs: Mapping[str, float] = TYPICAL) -> str:
     share = share_done(run, costs) + within
     words = [f"{now['label']} {now['done']}/{now['total']} {now.get('unit', 'prompt')}s"] if "total" in now else []
     words.append(f"{len(done)} of {len(run.cells)} probes")
-    computing = spent - max(0, now.get("computing_since", now.get("since", 0)) - now.get("since", 0))
     if begun is not None and share > begun:
+        computed = [cell.seconds or 0 for cell in run.cells.values() if cell.state == "done" and cell.age < spent]
+        computing = sum(computed) + time.time() - now["computing_since"] if "computing_since" in now else spent
         to_come = computing * (1 - share) / (share - begun)
         words.append(f"{elapsed(spent)} of about {elapsed(spent + to_come)}")
     else:
@@ -193,7 +194,7 @@ def _remarks(run: RunStatus) -> list[str]:
     return lines
 
 
-def _shown(cell: Cell | None) -> str:
+def _shown(cell: ProbeStatus | None) -> str:
     if cell is None:
         return "–"
     return f"{cell.state} {_bytes(cell.bytes)} {_age(cell.age)}" if cell.age is not None else cell.state

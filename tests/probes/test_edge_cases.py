@@ -11,7 +11,7 @@ from depth_lib.api import answer_span, tokenize
 from depth_lib.architectures import ArchitectureError
 from depth_lib.effective_depth.rules import METRICS
 from depth_lib.results.meta import differing
-from depth_lib.sweep.cell import Asked
+from depth_lib.sweep.spec import RunSpec
 from tests.families import FAMILIES, SHAPE, build, randomise, save_family
 from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64
@@ -150,7 +150,7 @@ def test_an_edited_checkpoint_is_another_one(change, tmp_path):
         "SEED": 1,
         "OUT": str(tmp_path),
     }
-    before = Asked(cell).provenance("logit_lens")
+    before = RunSpec(cell).provenance("logit_lens")
     if change == "the config":
         config = folder / "config.json"
         config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1.0'))
@@ -158,7 +158,7 @@ def test_an_edited_checkpoint_is_another_one(change, tmp_path):
         model = build("llama")
         model.model.layers[0].mlp.down_proj.weight.zero_()
         model.save_pretrained(folder)
-    assert [line.split(":")[0] for line in differing(before, Asked(cell).provenance("logit_lens"))] == ["weights"]
+    assert [line.split(":")[0] for line in differing(before, RunSpec(cell).provenance("logit_lens"))] == ["weights"]
 
 
 def test_the_families_all_load_in_evaluation_mode(tmp_path):

@@ -23,7 +23,7 @@ from pathlib import Path
 package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
 package.__path__ = ["depth_lib"]
 from depth_lib.results.meta import differing, read_meta
-from depth_lib.sweep.cell import AskedOffline
+from depth_lib.sweep.spec import OfflineSpec
 
 words, given = iter(sys.argv[1:]), {}
 plain = []
@@ -55,7 +55,7 @@ if notebook.endswith("effective_depth.ipynb"):
     for kind in ("xlsx", "csv", "tex"):
         (out / f"effective_depth.{kind}").write_text("table")
 else:
-    asked = AskedOffline({"SOURCE": "embedded"} | given)
+    asked = OfflineSpec({"SOURCE": "embedded"} | given)
     for probe in given["PROBES"]:
         path, meta = asked.paths[probe], asked.provenance(probe) | {"probe": probe, "seconds": 1.5}
         if differing(read_meta(path)[0], meta) and not Path("idle").exists():

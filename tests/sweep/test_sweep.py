@@ -20,8 +20,10 @@ import pytest
 import yaml
 
 from depth_lib.lock import hold
+from depth_lib.params import PROBES
 from depth_lib.sweep.launch import Launch
 from depth_lib.sweep.plan import Plan
+from depth_lib.sweep.status import ProbeStatus, RunStatus, progress
 from tests.sweep import slurm as real_slurm
 from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, clean, new_study, run_make, start_make
 
@@ -405,6 +407,22 @@ def test_status_knows_failed_running_and_remote_runs(make, study):
     )
     said = make("status", *TOY_4L, "DATASETS=gsm8k").stdout
     assert "logit_lens is partial: job 2 of 5 j1 at https://ndif: submitted, submitted 2026-01-01T00:00:00" in said
+
+
+def test_an_estimate_leaves_the_start_out_and_knows_that_probes_take_unequal_time():
+    def run(done, probe, share, computing, spent):
+        cells = {name: ProbeStatus("missing") for name in PROBES}
+        for name, seconds in done.items():
+            cells[name] = ProbeStatus("done", age=1, seconds=seconds)
+        now = {"since": time.time() - spent, "computing_since": time.time() - computing, "begun": 0.0}
+        now |= {"probe": probe, "share": share, "label": probe, "done": 1, "total": 10, "unit": "layer"}
+        return RunStatus("gsm8k", "toy", cells, now, None, False, "", "")
+
+    first = progress(run({}, "relative_contribution", 0.1, computing=0.1, spent=30))
+    assert first == "relative_contribution 1/10 layers, 0 of 5 probes, 0:30 of about 0:55", "26 s, and the start once"
+    costs = dict(zip(PROBES, (1, 50, 5, 5, 20), strict=True))
+    later = progress(run({"relative_contribution": 2}, "layer_effects", 0.5, computing=50, spent=60), costs)
+    assert later == "layer_effects 1/10 layers, 1 of 5 probes, 1:00 of about 2:50"
 
 
 def test_status_and_make_load_no_torch(study):

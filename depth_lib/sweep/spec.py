@@ -29,7 +29,7 @@ def in_project(path: str | Path) -> Path:
     return root / path if in_clone and here != root else Path(path)
 
 
-class Asked:
+class RunSpec:
     """What a parameters cell asks for: where its results are, and what they must have been made from.
 
     cell: the names of the cell with their values; names that are not all capitals are left out. Raises ParamsError
@@ -121,7 +121,7 @@ class Asked:
         return digest.hexdigest()[:16]
 
 
-class AskedOffline(Asked):
+class OfflineSpec(RunSpec):
     """The same, as far as it is known without the network: the Hub's prompts are not fetched, nor compared."""
 
     def provenance(self, probe: str) -> dict:
