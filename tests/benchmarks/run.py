@@ -48,6 +48,7 @@ def compare(llm, name, workload, device, repeats, patience, literal_parts=None):
         row |= {key: goal for key, goal in goals if goal is not None}
     if "completeness" in result:
         row["completeness"] = (result["completeness"] / result["f_difference"]).abs().max().item()
+        row["error"] = result["error"].max().item()
         row["n_nodes"] = " ".join(str(int(n)) for n in result["n_nodes"])
     return row
 
@@ -64,6 +65,6 @@ def with_less_memory(name, workload, device, budget):
     """One row of the checks: the probe once more with at most `budget` tokens a pass; its numbers must stay."""
     before, whole = seconds(workload.ours, device)
     after, part = seconds(lambda: workload.ours(budget=budget), device)
-    keys = [key for key, value in whole.items() if key not in ("tokens", "completeness", "n_nodes")]
+    keys = [key for key, value in whole.items() if key not in ("tokens", "completeness", "n_nodes", "error")]
     difference = largest_difference({key: part[key] for key in keys}, {key: whole[key] for key in keys})
     return {"check": f"budget of {budget} tokens: {name}", "before": before, "after": after, "difference": difference}

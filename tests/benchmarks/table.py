@@ -97,7 +97,8 @@ def report(rows, checks, where):
     facts = ", ".join(f"{key} {value}" for key, value in where.items())
     parts = [f"## {where['shape']}, {where['device']}", facts, _markdown([_shown(row) for row in rows]), NOTES]
     parts += [
-        f"{row['workload']}: completeness {row['completeness']:.1e}, nodes of each block {row['n_nodes']}"
+        f"{row['workload']}: completeness {row['completeness']:.1e}, estimated error {row['error']:.1e}, "
+        f"nodes of each block {row['n_nodes']}"
         for row in rows
         if "completeness" in row
     ]
