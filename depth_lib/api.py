@@ -13,6 +13,7 @@ import torch
 
 from . import probes
 from .architectures import describe
+from .progress import steps
 from .session import run, run_in_parts
 
 
@@ -122,9 +123,9 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
     if not (isinstance(tolerance, float | int) and tolerance >= 0):
         raise ValueError(f"tolerance {tolerance!r} is no share of the largest attribution; use a number such as 0.01.")
     ids, places, tokens = answer_span(llm, question, answer)
-    arch, steps_taken = describe(llm), 256 if quadrature == "riemann" else None
-    work = (arch, ids, places, list(range(arch["n_layers"])), tolerance, steps_taken, budget)
-    result = run(probes.integrated_gradients, llm, *work, remote=remote, layers=3)  # work[3] may be split into jobs
+    arch, n_steps = describe(llm), 256 if quadrature == "riemann" else None
+    work = (arch, ids, places, list(range(arch["n_layers"])), tolerance, n_steps, budget)
+    result = _by_layers(probes.integrated_gradients, llm, work, remote, "integrated gradients")
     _check_finite(result)
     if "error" in result and (result["error"] > tolerance).any():
         rough = result["error"] > tolerance
@@ -134,6 +135,18 @@ def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False
             stacklevel=2,
         )
     return {**result, "tokens": tokens}
+
+
+def _by_layers(probe, llm, work, remote, label):
+    """run(probe, llm, *work) for work[3], the layers: those of a tenth of the model at a time on this machine, so that
+    a bar can move, and on a server in one job or several. A layer's cost is taken for that of the blocks behind it."""
+    if remote:
+        return run(probe, llm, *work, remote=remote, layers=3)
+    n_layers, size = work[0]["n_layers"], max(1, len(work[3]) // 10)
+    groups = [work[3][start : start + size] for start in range(0, len(work[3]), size)]
+    costs = [sum(n_layers - l for l in group) for group in groups]
+    results = [run(probe, llm, *work[:3], group, *work[4:]) for group in steps(groups, label, "part", costs)]
+    return {key: torch.cat([result[key] for result in results]) for key in results[0]}
 
 
 def _check_finite(result):

@@ -10,8 +10,8 @@ _LISTENER = contextvars.ContextVar("listener", default=None)
 
 
 @contextlib.contextmanager
-def heard_by(listener: Callable[[str, int, int, str], None]) -> Iterator[None]:
-    """In this block, `steps` calls listener(label, done, total, unit) before each item and after the last."""
+def told_to(listener: Callable[[str, int, int, str, float], None]) -> Iterator[None]:
+    """In this block, `steps` calls listener(label, done, total, unit, share) before each item and after the last."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -19,11 +19,18 @@ def heard_by(listener: Callable[[str, int, int, str], None]) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
-def steps(items: Sequence, label: str, unit: str = "prompt") -> Iterator:
-    """The items one after the other; a single one has no bar, and what is piped has none either."""
+def steps(items: Sequence, label: str, unit: str = "prompt", costs: Sequence[float] | None = None) -> Iterator:
+    """The items one after the other; a single one has no bar, and what is piped has none either.
+
+    costs: what each takes beside the others, by which bar and listener judge the share that is done; default: equal.
+    """
     listener = _LISTENER.get() or (lambda *_: None)
-    bar = tqdm(items, desc=label, unit=unit, disable=None if len(items) > 1 else True, leave=False)
-    for done, item in enumerate(bar):
-        listener(label, done, len(items), unit)
-        yield item
-    listener(label, len(items), len(items), unit)
+    costs = [1] * len(items) if costs is None else costs
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    hidden = None if len(items) > 1 else True
+    with tqdm(total=sum(costs), desc=label, disable=hidden, leave=False, bar_format=form) as bar:
+        for done, (item, cost) in enumerate(zip(items, costs, strict=True)):
+            listener(label, done, len(items), unit, sum(costs[:done]) / sum(costs))
+            yield item
+            bar.update(cost)
+    listener(label, len(items), len(items), unit, 1.0)

@@ -3,7 +3,7 @@
 import torch
 
 from .quadrature import integrate
-from .residual_stream import clean_run, first, inputs, probabilities, rows_of_logits, start_at, token_budget
+from .residual_stream import first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budget):
@@ -18,13 +18,13 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
     `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b), `n_nodes` and, without steps, `error`:
     the estimated largest error of a token relative to max |igrads[l]|.
     """
-    clean = clean_run(llm, arch, ids)
+    residuals = _outputs(llm, ids, layers)
     budget = token_budget(llm, budget, blocks_held=arch["n_layers"])
     rounding = 2.5 * torch.finfo(llm.dtype).eps  # F is known no better
     results = []
-    for l in layers:
+    for l, h in zip(layers, residuals, strict=True):
 
-        def sample(points, h=clean["h"][l + 1][0], l=l):
+        def sample(points, h=h, l=l):
             return _slopes(llm, arch, ids, answer, h, l, points, budget)
 
         if steps:
@@ -38,6 +38,15 @@ def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budge
         result |= {key: torch.tensor(found[key]) for key in ("n_nodes", "error") if key in found}
         results.append(result)
     return {key: torch.stack([result[key].float() for result in results]) for key in results[0]}
+
+
+def _outputs(llm, ids, layers):
+    """h_{l+1} [T, d] for each l of layers, neighbours; the blocks behind them do not run."""
+    with torch.no_grad():
+        with llm.trace(inputs(ids), use_cache=False) as tracer:
+            h = [first(llm.blocks[l].output)[0].clone() for l in layers]
+            tracer.stop()
+    return h
 
 
 def _slopes(llm, arch, ids, answer, h, l, points, budget):

@@ -1,0 +1,47 @@
+"""Integrated gradients of a real model, on blocks where F jumps as on smooth ones, against `tests.real.reference`."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from depth_lib import probes
+from depth_lib.architectures import describe
+from depth_lib.prompts import ANSWER, QUESTION
+from depth_lib.session import run
+from tests.oracles import answer_span
+from tests.real import reference
+
+TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KEPT.read_text()).items()}
+BLOCKS = sorted(TRUTH) if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 12, 25, 28]  # all take minutes
+
+
+@pytest.fixture(scope="module")
+def found(llm):
+    """What the probe finds for each of BLOCKS with the default tolerance."""
+    ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
+    result = run(probes.integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, 0.01, None, None)
+    return {l: {key: value[k] for key, value in result.items()} for k, l in enumerate(BLOCKS)}
+
+
+@pytest.mark.parametrize("l", BLOCKS)
+def test_the_estimated_error_is_true_and_what_has_converged_is_right(found, l):
+    igrads, truth = found[l]["igrads"], TRUTH[l]
+    off = ((igrads[: len(truth)] - truth).abs().max() / truth.abs().max()).item()
+    assert off <= found[l]["error"] + 1e-3  # as well as the reference is known
+    assert found[l]["n_nodes"] <= 256 and not igrads[len(truth) :].any()
+    if found[l]["error"] <= 0.01:
+        assert off <= 0.01 and found[l]["completeness"].abs() <= 0.01 * found[l]["f_difference"].abs()
+    else:
+        assert found[l]["n_nodes"] > 200 and l < 8  # where F jumps
+
+
+def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
+    ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
+    torch.testing.assert_close(
+        torch.tensor(reference.integrated_gradients(llm._module, ids, list(range(*span)), 28)).float(),
+        TRUTH[28],
+        rtol=0,
+        atol=2e-5,
+    )
