@@ -70,11 +70,11 @@ def test_the_tokenizer_is_the_files_own(gguf, llm):
 
 @pytest.mark.parametrize("how", ["file", "folder", "named"])
 def test_a_second_load_takes_seconds_and_gives_the_same_model(gguf, llm, how, tmp_path):
-    (tmp_path / "x.gguf").symlink_to(gguf)
-    dequantised(tmp_path / "x.gguf", torch.float32)  # the first load
+    file = tmp_path / gguf.name
+    file.symlink_to(gguf)
+    dequantised(file, torch.float32)  # the first load
     start = time.perf_counter()
-    name = tmp_path / "x.gguf" if how == "file" else tmp_path
-    again = dl.load_model(name, gguf_file="x.gguf" if how == "named" else None)
+    again = dl.load_model(file if how == "file" else tmp_path, gguf_file=gguf.name if how == "named" else None)
     assert time.perf_counter() - start < 10
     for path, weight in llm._module.named_parameters():
         assert torch.equal(again._module.get_parameter(path), weight), path

@@ -1,5 +1,7 @@
 """On real weights, whose first token's residual is 60 times as long as the others', every probe equals its oracle."""
 
+import os
+
 import pytest
 import torch
 
@@ -9,7 +11,11 @@ from depth_lib.prompts import ANSWER, QUESTION
 from tests import oracles
 
 SHORT = "The quick brown fox jumps over 13 lazy dogs, and then over 28 more."
-LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]  # 148 tokens
+LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]
+if not os.environ.get(
+    "DEPTH_LIB_LONG_TESTS"
+):  # one full forward an intervention: all its tokens take the oracle minutes
+    LONG = LONG[:240]
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
