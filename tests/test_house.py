@@ -31,7 +31,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
 # What is still to be put right; nothing is added here.
 UPWARDS = {"depth_lib.results.files"}
-TOO_LONG = {"depth_lib.figures.kinds", "depth_lib.figures.summary"}
+TOO_LONG = {"depth_lib.figures.summary"}
 TOO_MANY = {"depth_lib.probes.integrated_gradients"}
 UNTYPED = {
     "api",

@@ -1,262 +1,246 @@
-"""How each kind of result is drawn in one panel: bars over layers, and maps of layers by layers or tokens."""
+"""What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
+import torch
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
-from ..effective_depth.rules import (
-    KL_THRESHOLD,
-    OVERLAP_THRESHOLD,
-    effective_depth_cosine,
-    effective_depth_kl,
-    effective_depth_overlap,
-)
-from .token_labels import label_tokens
+from . import panels
+from .token_labels import question_of
 
-STYLE = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 9,
-    "figure.titlesize": 10,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.linewidth": 0.6,
-}
 LAYER = "Layer index $l$"
-PARTS = {"Attention": "tab:blue", "MLP": "tab:orange", "Attention + MLP": "tab:green"}
-PLAIN, MARKED = "tab:blue", "tab:red"
-CONTRIBUTION_TOP = 1.5
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a panel shows: the probe it reads, how it is drawn and labelled, and its size in a grid, inches."""
+    """A figure: the probe and the keys it reads, the mark that draws them, and what is written around and under it.
+
+    options: the mark's own. colorbar: its label, for maps; own_scale: a colour bar a panel. together: the kinds it
+    consists of, side by side, instead of keys and mark. shows: kinds that need no figure of their own beside this one.
+    of_question: about one question and its answer, not about a dataset. size: of a panel in a grid, inches.
+    """
 
     probe: str
     title: str
-    draw: Callable[[Axes, dict], AxesImage | None]
-    ylabel: str
+    caption: str
+    keys: tuple[str, ...] = ()
+    mark: Callable[..., AxesImage | None] | None = None
+    ylabel: str = ""
     xlabel: str = LAYER
-    size: tuple[float, float] = (2.7, 1.5)
-    legend: Callable[[], list[Artist]] = list
+    options: Mapping[str, Any] = field(default_factory=dict)
     colorbar: str | None = None
-    shared_scale: bool = True  # one colour bar for all panels; else one a panel
-    over_tokens: bool = False
+    own_scale: bool = False
+    of_question: bool = False
+    short: str = ""
+    together: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    size: tuple[float, float] = (2.3, 1.1)
+
+    def parts(self) -> list["Kind"]:
+        """The kinds that stand side by side for one run; itself alone unless it is made of others."""
+        return [KINDS[name] for name in self.together] or [self]
+
+    def can_draw(self, result: Mapping) -> bool:
+        return all(key in result for part in self.parts() for key in part.keys)
+
+    def draw(self, ax: Axes, result: Mapping) -> AxesImage | None:
+        """Draw a result of its probe into axes, with no text around them."""
+        curves = [values(result[key]) for key in self.keys]
+        return self.mark(ax, curves, result.get("tokens"), **self.options)
+
+    def subject(self, result: Mapping) -> str:
+        """The question that this kind is about; empty where it is about a dataset."""
+        return question_of(result) or "" if self.of_question else ""
 
 
-def add_colorbar(image: AxesImage, ax: Any, kind: Kind, **placing: Any) -> None:
-    """A colour bar for one panel or many, pointed where values lie beyond its ends."""
-    low, high = image.get_clim()
-    values = np.asarray(image.get_array())
-    ends = (values.min() < low, values.max() > high) if not kind.shared_scale else (False, True)
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[ends]
-    bar = image.figure.colorbar(image, ax=ax, extend=extend, label=kind.colorbar, **placing)
-    bar.outline.set_linewidth(0.4)
+def values(tensor: Any) -> np.ndarray:
+    """A result's tensor as an array in its own precision, float32 for what NumPy has not."""
+    if isinstance(tensor, torch.Tensor):
+        tensor = tensor.detach().cpu()
+        tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return np.asarray(tensor)
 
 
-def panel_size(kind: Kind, results: list[dict]) -> tuple[float, float]:
-    """Width and height of a panel in a grid, inches; token axes get room for a label a token, up to 45 tokens."""
-    width, height = kind.size
-    if kind.over_tokens:
-        n_tokens = max(result[_TOKEN_KEY[kind.probe]].shape[-1] for result in results)
-        width = max(width, min(0.11 * n_tokens, 5.0) + 0.4) + (0 if kind.shared_scale else 0.8)
-    return width, height
-
-
-def _draw_parts(ax: Axes, curves: list, top: float | None = None) -> None:
-    values = np.stack([np.asarray(curve, dtype=float) for curve in curves])
-    layers = np.arange(values.shape[1])
-    colours = np.array(list(PARTS.values()))
-    order = np.argsort(-np.abs(values), axis=0, kind="stable")
-    # The largest bar of every layer first, the smallest last and so in front.
-    _add_bars(ax, np.tile(layers, 3), np.take_along_axis(values, order, 0).ravel(), colours[order].ravel(), width=1.0)
-    ax.axhline(0, color="black", linewidth=0.5)
-    _layer_axis(ax, len(layers))
-    highest = values.max(axis=0)
-    if top is not None and highest.max() > top:
-        ax.set_ylim(top=top)
-        cut = layers[highest > top]
-        ax.plot(cut, np.full(len(cut), 0.97 * top), "^", color="black", markersize=3, linestyle="none")
-
-
-def _draw_cosine(ax: Axes, result: dict) -> None:
-    curves = [result[key] for key in ("att_cos", "mlp_cos", "layer_cos")]
-    _draw_parts(ax, curves)
-    ed = _depth_or_none(effective_depth_cosine, *curves)
-    if ed is not None:
-        ax.axvline(ed + 0.5, color="black", linestyle=":", linewidth=1)
-
-
-def _draw_contribution(ax: Axes, result: dict) -> None:
-    _draw_parts(ax, [result[key] for key in ("rc_att", "rc_mlp", "rc_layer")], top=CONTRIBUTION_TOP)
-
-
-def _draw_bars(ax: Axes, values: Any, marked: int | None = None) -> None:
-    heights = np.asarray(values, dtype=float).reshape(-1)
-    colours = [MARKED if layer == marked else PLAIN for layer in range(len(heights))]
-    _add_bars(ax, np.arange(len(heights)), heights, colours, width=0.8)
-    _layer_axis(ax, len(heights))
-
-
-def _add_bars(ax: Axes, x: np.ndarray, heights: np.ndarray, colours: Sequence[str], width: float) -> None:
-    """Bars from zero, drawn in the order given, as one collection: `ax.bar` is ten times slower over many panels."""
-    left, right, zero = x - width / 2, x + width / 2, np.zeros_like(heights)
-    corners = [(left, zero), (left, heights), (right, heights), (right, zero)]
-    bars = PolyCollection(np.stack([np.stack(corner, -1) for corner in corners], 1), facecolors=colours, linewidths=0)
-    bars.sticky_edges.y.append(0)
-    ax.add_collection(bars)
-    ax.autoscale_view()
-
-
-def _draw_output_change(ax: Axes, result: dict) -> None:
-    _draw_bars(ax, result["max_future_out"])
-
-
-def _draw_kl(ax: Axes, result: dict) -> None:
-    kl = result["res_kl_divs"]
-    _draw_bars(ax, kl, _depth_or_none(effective_depth_kl, kl))
-    ax.axhline(KL_THRESHOLD * float(max(kl)), color="grey", linestyle="--", linewidth=0.7)
-
-
-def _draw_overlap(ax: Axes, result: dict) -> None:
-    overlap = result["res_overlaps"]
-    _draw_bars(ax, overlap, _depth_or_none(effective_depth_overlap, overlap))
-    ax.axhline(OVERLAP_THRESHOLD, color="grey", linestyle="--", linewidth=0.7)
-
-
-def _draw_effects(ax: Axes, result: dict) -> AxesImage:
-    effects = np.asarray(result["max_future_layer"], dtype=float)
-    image = ax.imshow(effects, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(6, integer=True))
-    return image
-
-
-def _draw_erasure(ax: Axes, result: dict) -> AxesImage:
-    return _draw_token_map(ax, result["erasure_effect"], result.get("tokens"), vmin=0, vmax=1, cmap="viridis")
-
-
-def _draw_igrads(ax: Axes, result: dict) -> AxesImage:
-    igrads = np.asarray(result["igrads"], dtype=float)
-    limit = np.abs(igrads[:, 1:] if igrads.shape[1] > 1 else igrads).max() or 1.0
-    return _draw_token_map(ax, igrads, result.get("tokens"), vmin=-limit, vmax=limit, cmap="seismic")
-
-
-def _draw_token_map(ax: Axes, values: Any, tokens: list[str] | None, **colours: Any) -> AxesImage:
-    values = np.asarray(values, dtype=float)
-    n_shown = max(values.shape[1] - 1, 1)
-    image = ax.imshow(values[:, :n_shown], origin="lower", interpolation="nearest", aspect="auto", **colours)
-    ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    label_tokens(ax, tokens, n_shown)
-    return image
-
-
-def _layer_axis(ax: Axes, n_layers: int) -> None:
-    ax.set_xlim(-0.7, n_layers - 0.3)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(5))
-
-
-def _depth_or_none(rule: Callable[..., int | None], *curves: Any) -> int | None:
-    """A curve with nan has no effective depth to mark, but what there is of it can be seen."""
-    try:
-        return rule(*curves)
-    except ValueError:
-        return None
-
-
-def _parts_legend() -> list[Artist]:
-    return [Patch(color=colour, label=part) for part, colour in PARTS.items()]
-
-
-def _contribution_legend() -> list[Artist]:
-    above = f"above {CONTRIBUTION_TOP}, cut"
-    return [*_parts_legend(), Line2D([], [], color="black", marker="^", markersize=4, linestyle="none", label=above)]
-
-
-def _cosine_legend() -> list[Artist]:
-    return [*_parts_legend(), Line2D([], [], color="black", linestyle=":", label="effective depth")]
-
-
-def _lens_legend() -> list[Artist]:
-    return [
-        Patch(color=MARKED, label="effective depth"),
-        Line2D([], [], color="grey", linestyle="--", label="threshold"),
-    ]
-
-
-_TOKEN_KEY = {"residual_erasure": "erasure_effect", "integrated_gradients": "igrads"}
+_MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
+_TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
+_PARTS = ("rc_att", "rc_mlp", "rc_layer")
 
 KINDS = {
     "cosine": Kind(
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
-        _draw_cosine,
+        "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
+        "tokens. Below zero features are removed, above zero strengthened; dotted: the effective depth, the last "
+        "turn from removing to adding.",
+        ("att_cos", "mlp_cos", "layer_cos"),
+        panels.parts,
         "Cosine similarity",
-        legend=_cosine_legend,
+        options={
+            "labels": (
+                "Attention: $\\mathrm{cossim}(a, h)$",
+                "MLP: $\\mathrm{cossim}(m, h + a)$",
+                "Attention + MLP: $\\mathrm{cossim}(a + m, h)$",
+            ),
+            "metric": "cosine",
+        },
     ),
     "relative_contribution": Kind(
         "relative_contribution",
         "Relative contribution to the residual stream",
-        _draw_contribution,
+        "Norm of what attention, MLP and both together add over the norm of what they read, mean over tokens. Cut at "
+        "1.5; a triangle stands over what lies beyond.",
+        _PARTS,
+        panels.parts,
         "Mean relative contribution",
-        legend=_contribution_legend,
+        options={
+            "labels": (
+                "Attention: $||a|| / ||h||$",
+                "MLP: $||m|| / ||h + a||$",
+                "Attention + MLP: $||a + m|| / ||h||$",
+            ),
+            "top": 1.5,
+        },
+    ),
+    "norms": Kind(
+        "relative_contribution",
+        "Norms of the residual stream and of contributions",
+        "Mean norm over tokens of what enters a block (filled) and of what its attention and MLP add. A first token "
+        "that is tens of times as long as the others weighs in this mean as so many of them.",
+        ("norm_att", "norm_mlp", "norm_residual"),
+        panels.parts,
+        "Mean norm",
+        options={"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True},
+    ),
+    "io_cos": Kind(
+        "relative_contribution",
+        "Cosine of what enters a block with what leaves it",
+        "1 less this cosine is ShortGPT's block influence: a high bar is a block that hardly turns the stream.",
+        ("io_cos",),
+        panels.bars,
+        "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
     "layer_effects": Kind(
         "layer_effects",
+        "Effect of skipping a layer on later layers, at future tokens",
+        "Largest relative change of a later layer's contribution (column) at the tokens that follow, when a layer "
+        "(row) is skipped for the tokens so far.",
+        ("max_future_layer",),
+        panels.layer_map,
+        short="future tokens",
+        **_MAP,
+    ),
+    "layer_effects_all": Kind(
+        "layer_effects",
+        "Effect of skipping a layer on later layers, at all tokens",
+        "Largest relative change of a later layer's contribution (column) at any token, when a layer (row) is "
+        "skipped for all tokens but the first.",
+        ("max_all_layer",),
+        panels.layer_map,
+        short="all tokens",
+        **_MAP,
+    ),
+    "layer_effects_modes": Kind(
+        "layer_effects",
         "Effect of skipping a layer on later layers",
-        _draw_effects,
-        "Layer skipped",
-        xlabel="Effect @ layer",
-        size=(2.3, 2.35),
-        colorbar="Relative change",
+        "Left: at the tokens that follow the skipped ones; right: at all tokens, the skipped ones included. Rows "
+        "that are dark on the left and bright on the right are layers that serve the current token only.",
+        together=("layer_effects", "layer_effects_all"),
+        shows=("layer_effects", "layer_effects_all"),
+        **_MAP | {"size": (1.4, 1.3)},
     ),
     "output_change": Kind(
         "layer_effects",
-        "Effect of skipping a layer on the output",
-        _draw_output_change,
+        "Effect of skipping a layer on the output, at future tokens",
+        "Largest change, in norm, of the output distribution at the tokens that follow, when a layer is skipped for "
+        "the tokens so far.",
+        ("max_future_out",),
+        panels.bars,
         "Output change norm",
-        xlabel="Layer skipped",
+        "Layer skipped",
+    ),
+    "output_change_all": Kind(
+        "layer_effects",
+        "Effect of skipping a layer on the output, at all tokens",
+        "Largest change, in norm, of the output distribution at any token, when a layer is skipped for all tokens "
+        "but the first.",
+        ("max_all_out",),
+        panels.bars,
+        "Output change norm",
+        "Layer skipped",
+    ),
+    "output_change_modes": Kind(
+        "layer_effects",
+        "Effect of skipping a layer on the output",
+        "Largest change, in norm, of the output distribution at the tokens that follow the skipped ones (filled), "
+        "and at all tokens (line). Where only the line is high, a layer serves the current token only.",
+        ("max_future_out", "max_all_out"),
+        panels.filled_and_line,
+        "Output change norm",
+        "Layer skipped",
+        options={"labels": ("at future tokens", "at all tokens")},
+        shows=("output_change", "output_change_all"),
     ),
     "lens_kl": Kind(
         "logit_lens",
         "KL divergence of the logit lens from the output",
-        _draw_kl,
+        "KL(p_l || y), nats, of what the model would predict from the input of each layer; the effective depth is "
+        "the first layer below half of the maximum.",
+        ("res_kl_divs",),
+        panels.bars,
         "KL divergence (nats)",
-        legend=_lens_legend,
+        options={"metric": "kl"},
     ),
     "lens_overlap": Kind(
-        "logit_lens", "Top-5 overlap of the logit lens with the output", _draw_overlap, "Overlap", legend=_lens_legend
+        "logit_lens",
+        "Top-5 overlap of the logit lens with the output",
+        "Share of the output's five likeliest tokens among the five of the logit lens; the effective depth is the "
+        "first layer above 0.3.",
+        ("res_overlaps",),
+        panels.bars,
+        "Overlap",
+        options={"metric": "overlap"},
+    ),
+    "lens_rank": Kind(
+        "logit_lens",
+        "Where the output's first token stands in the logit lens",
+        "Share of tokens on which logit lens and output agree about the likeliest token, and the mean reciprocal "
+        "rank of the output's likeliest token in the logit lens.",
+        ("res_top1", "res_mrr"),
+        panels.lines,
+        "Share, reciprocal rank",
+        options={"labels": ("first in both", "mean reciprocal rank")},
     ),
     "residual_erasure": Kind(
         "residual_erasure",
         "Residual erasure",
-        _draw_erasure,
-        LAYER,
-        xlabel="Token",
-        size=(2.2, 2.6),
+        "Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: the "
+        "embeddings) is replaced by an uninformative one.",
+        ("erasure_effect",),
+        panels.token_map,
         colorbar="Probability difference norm",
-        over_tokens=True,
+        **_TOKENS,
     ),
     "integrated_gradients": Kind(
         "integrated_gradients",
         "Integrated gradients",
-        _draw_igrads,
-        LAYER,
-        xlabel="Token",
-        size=(2.2, 2.6),
-        colorbar="Attribution",
-        shared_scale=False,
-        over_tokens=True,
+        "Attribution of the answer's probability to the residual stream of each token at each layer. Colours end at "
+        "the 98th percentile of the tokens after the first, where many models park attention.",
+        ("igrads",),
+        panels.token_map,
+        options={"limits": panels.symmetric, "cmap": "seismic"},
+        colorbar="Attribution (to 98th percentile)",
+        own_scale=True,
+        **_TOKENS,
     ),
 }
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of this name; ValueError names those there are."""
+    if name not in KINDS:
+        raise ValueError(f"no figure is called {name!r}; there are {', '.join(KINDS)}")
+    return KINDS[name]

@@ -17,7 +17,7 @@ from ..effective_depth.published import published_depths
 from ..effective_depth.rules import METRICS, PAPER_METRICS
 from ..results.study import PAPER_DATASETS, TRAINING, read_name
 from .grids import save
-from .kinds import STYLE
+from .layout import STYLE
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X")

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ..disk import write_together
 from ..effective_depth.coverage import COMMAND, measured_coverage
-from ..figures.grids import FIGURES, save_figures
+from ..figures.grids import save_figures
 from ..figures.kinds import KINDS
 from ..figures.paper import PAPER_FIGURES, save_paper_figures
 from ..figures.summary import save_summary_figures
@@ -102,11 +102,11 @@ def _page(folder: Path, answers: Answers, provenance: pd.DataFrame) -> str:
             "The paper's figures",
             "",
             "".join(
-                _figure(figures / "paper" / f"{name}.png", KINDS[kind].title)
+                _figure(figures / "paper" / f"{name}.png", KINDS[kind].caption)
                 for name, (kind, _) in PAPER_FIGURES.items()
             ),
         ),
-        ("All datasets", "", "".join(_figure(figures / f"{name}.png", KINDS[name].title) for name in FIGURES)),
+        ("All datasets", "", "".join(_figure(figures / f"{name}.png", kind.caption) for name, kind in KINDS.items())),
         (
             "How honest are the intervals?",
             _TEXTS["coverage"].format(int(measured.repeats.min()), COMMAND),

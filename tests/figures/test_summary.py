@@ -1,13 +1,10 @@
 """The figures of answers and of the paper: what they show, how they are laid out, and that a person can read them."""
 
-import itertools
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
 
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.figures.paper import PAPER_FIGURES, paper_figure, save_paper_figures
@@ -22,6 +19,7 @@ from depth_lib.figures.summary import (
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact
 from depth_lib.results.study import Study, read_name
+from tests.figures.texts import overlaps
 from tests.synthetic import DATASETS, PAPER_MODELS, write_run
 
 MODELS = {"one": {"toy-8l": 8}, "three": {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}, "paper": PAPER_MODELS}
@@ -35,9 +33,9 @@ def folder(request, tmp_path_factory):
         patch.setattr(storage.os, "fsync", lambda descriptor: None)
         for i, (model, n_layers) in enumerate(MODELS[request.param].items()):
             for dataset in DATASETS:
-                probes = ("relative_contribution", "logit_lens")
+                probes = ("relative_contribution", "logit_lens", "layer_effects")
                 if dataset == "gsm8k":
-                    probes += ("layer_effects", "residual_erasure", "integrated_gradients")
+                    probes += ("residual_erasure", "integrated_gradients")
                 write_run(out, dataset, model, n_layers, probes, n_examples=4, seed=10 * i)
     return out
 
@@ -50,28 +48,6 @@ def study(folder):
 @pytest.fixture(scope="module")
 def stability(study):
     return depths_with_intervals(study, depths(study))
-
-
-def overlaps(figure):
-    """Pairs of texts that lie on each other, and texts that leave the figure."""
-    boxes = []
-
-    def draw(text, renderer, *arguments, **options):
-        if text.get_visible() and text.get_text().strip():
-            boxes.append((text.get_text(), text.get_window_extent(renderer).padded(-1)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        canvas = FigureCanvasAgg(figure)
-        if figure.get_layout_engine():
-            figure.get_layout_engine().execute(figure)
-            figure.set_layout_engine("none")
-        patch.setattr(Text, "draw", draw)
-        canvas.draw()
-    whole = figure.bbox.padded(2)
-    found = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
-    return found + [
-        (text, "edge") for text, box in boxes if not (whole.contains(box.x0, box.y0) and whole.contains(box.x1, box.y1))
-    ]
 
 
 @pytest.mark.parametrize("draw", QUESTIONS)
