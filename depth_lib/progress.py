@@ -10,7 +10,7 @@ _LISTENER = contextvars.ContextVar("listener", default=None)
 
 
 @contextlib.contextmanager
-def told_to(listener: Callable[[str, int, int, str, float], None]) -> Iterator[None]:
+def heard_by(listener: Callable[[str, int, int, str, float], None]) -> Iterator[None]:
     """In this block, `steps` calls listener(label, done, total, unit, share) before each item and after the last."""
     token = _LISTENER.set(listener)
     try:

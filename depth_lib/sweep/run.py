@@ -14,19 +14,19 @@ from .. import api, check
 from ..checkpoints import WHEELS
 from ..embedded import TOYS
 from ..fits import check_fits
-from ..lock import COMPUTING, Held, hold, remove_leftovers
+from ..lock import COMPUTING, Lock, hold, remove_leftovers
 from ..models import load_model
-from ..progress import told_to
+from ..progress import heard_by
 from ..prompts import ANSWER, QUESTION
 from ..remote import beside
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
-from .cell import Asked, in_project
+from .spec import RunSpec, in_project
 
 __all__ = ["Run", "in_project"]
 _NONE = "there is none yet"
 
 
-class Run(Asked):
+class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
 
     The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every unknown,
@@ -59,7 +59,7 @@ class Run(Asked):
         return differences(path, wanted) if path.exists() else [_NONE]
 
     @contextlib.contextmanager
-    def _alone(self, probe: str, path: Path) -> Iterator[Held]:
+    def _alone(self, probe: str, path: Path) -> Iterator[Lock]:
         """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
         with contextlib.ExitStack() as stack:
             try:
@@ -78,28 +78,29 @@ class Run(Asked):
                 ) from error
             yield held
 
-    def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Held) -> None:
+    def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Lock) -> None:
         if reasons != [_NONE]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         held.note(probe=probe)
         llm = self.llm  # loading is not the probe's time
         passes = []  # over the prompts: layer effects have one for each mode
 
-        def note(label, done, total, unit, share):
+        def note(label: str, done: int, total: int, unit: str, share: float) -> None:
             if label not in passes:
                 passes.append(label)
             share = (len(passes) - 1 + share) / len(self._settings(probe).get("modes", "1"))
             held.note(label=label, done=done, total=total, unit=unit, share=share)
 
-        with beside(path), told_to(note):  # a remote job that outlives this process is found again beside the result
+        with beside(path), heard_by(note):  # a remote job that outlives this process is found again beside the result
             start = time.perf_counter()
+            held.note(computing_since=time.time())
             result = self._compute(probe, llm)
             seconds = round(time.perf_counter() - start, 3)
             save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 
     @cached_property
-    def llm(self):
+    def llm(self) -> nnsight.TransformersModel:
         """The model, loaded on first use."""
         print(f"loading {self.asked['MODEL_ID']}")
         source = str(self._checkpoint or self.asked["MODEL_ID"])
@@ -108,7 +109,7 @@ class Run(Asked):
             check_fits(source, **how)
         return load_model(source, remote=self.remote, **how)
 
-    def _compute(self, probe: str, llm) -> dict:
+    def _compute(self, probe: str, llm: nnsight.TransformersModel) -> dict:
         if probe == "layer_effects":
             return {
                 key: tensor
