@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import is_bitsandbytes_available
 
 from .checkpoints import ModelError, gguf_in
+from .hub import without_retries
 
 QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
@@ -44,7 +45,8 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
     try:
         if file := gguf_in(Path(source)):
             return _in_gguf(file)
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        with without_retries(source):
+            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         with init_empty_weights():
             model = AutoModelForCausalLM.from_config(config)
     except Exception:  # noqa: BLE001 (no network, no such model, a family that transformers does not know)

@@ -16,6 +16,7 @@ from .check import check_model
 from .checkpoints import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .embedded import TOYS, toy_path
 from .fits import check_devices, check_quantization, floating_type, reason
+from .hub import without_retries
 from .params import find_model, registry_names
 
 _NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
@@ -139,7 +140,8 @@ def _unpacked(name, source, revision, dtype):
         if source in WHEELS:
             file = fetched(source)
         else:
-            file = Path(hf_hub_download(*hub, revision=revision) if hub else source)
+            with without_retries(source):
+                file = Path(hf_hub_download(*hub, revision=revision) if hub else source)
         return str(dequantised(file, dtype))
     except ModelError:
         raise
@@ -152,7 +154,8 @@ def _fetch(name, source, revision):
     # trust_remote_code stays off: the default asks on the terminal, where a notebook or a job would hang
     options = {"revision": revision, "trust_remote_code": False}
     try:
-        return AutoConfig.from_pretrained(source, **options), AutoTokenizer.from_pretrained(source, **options)
+        with without_retries(source):
+            return AutoConfig.from_pretrained(source, **options), AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # a broken tokenizer.json raises a bare Exception
         raise ModelError(_why(name, source, revision, error)) from error
 

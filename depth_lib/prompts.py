@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from .embedded import prompts_path
+from .hub import without_retries
 
 # The pair that residual erasure and integrated gradients look at.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -172,7 +173,8 @@ def _hub_rows(dataset: str) -> Iterator[dict]:
 
     spec = DATASETS[dataset]
     try:
-        return iter(datasets.load_dataset(spec.repo, spec.config, split=spec.split))
+        with without_retries(spec.repo):
+            return iter(datasets.load_dataset(spec.repo, spec.config, split=spec.split))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as problem:
         raise PromptError(_unreachable(f"{dataset} ({spec.repo})", problem)) from problem
 
@@ -181,7 +183,8 @@ def _length_tokenizer():
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(LENGTH_TOKENIZER)
+        with without_retries(LENGTH_TOKENIZER):
+            return AutoTokenizer.from_pretrained(LENGTH_TOKENIZER)
     except (OSError, ValueError) as problem:
         message = _unreachable(f"aime24's tokenizer ({LENGTH_TOKENIZER})", problem)
         raise PromptError(f"{message}, or pass tokenizer=") from problem

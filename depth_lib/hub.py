@@ -1,0 +1,47 @@
+"""The Hugging Face Hub where it cannot be reached: a word within seconds, or what is in the cache, without retries."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+_PATIENCE = 3.0  # seconds for a first answer of any kind
+_KNOWN = 60.0  # seconds that an answer, or none, is remembered
+_last: tuple[float, bool] | None = None
+
+
+def is_reachable() -> bool:
+    """Whether the Hub answers at all, asked once a minute through the user's own client and proxies."""
+    global _last
+    from huggingface_hub import constants, get_session  # takes a moment, and embedded prompts do not need it
+
+    if _last is None or time.monotonic() - _last[0] > _KNOWN:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+            answered = True
+        except Exception:  # noqa: BLE001 (whatever the network, a proxy or a certificate raise)
+            answered = False
+        _last = time.monotonic(), answered
+    return _last[1]
+
+
+@contextlib.contextmanager
+def without_retries(source: str) -> Iterator[None]:
+    """In this block a Hub that does not answer is not asked again: what is asked of it comes from the cache or fails.
+
+    The Hub's client would wait 23 s for each file. Its settings, and whoever forbade the network, are left as they are.
+    source: a repository; of a folder here the Hub is asked nothing.
+    """
+    from huggingface_hub import constants
+
+    if Path(source).is_dir() or constants.HF_HUB_OFFLINE or is_reachable():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
+        with contextlib.suppress(ImportError):
+            from datasets import config  # which has its own copy
+
+            stack.enter_context(mock.patch.object(config, "HF_HUB_OFFLINE", True))
+        yield

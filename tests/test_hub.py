@@ -1,0 +1,37 @@
+"""A Hub that cannot be reached is said in seconds; nobody's settings are changed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import time, sys
+import datasets, transformers, depth_lib as dl
+from huggingface_hub import constants
+calls = dl.load_prompts, dl.load_model
+for call, name in zip(calls, ("gsm8k", "Qwen/Qwen2.5-7B")):
+    start = time.monotonic()
+    try:
+        call(name)
+    except ValueError as error:
+        print(time.monotonic() - start, type(error).__name__, error, sep="|")
+assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
+"""
+MESSAGES = (
+    ("PromptError", "could not load gsm8k (openai/gsm8k) from the Hub: Couldn't reach 'openai/gsm8k'"),
+    ("ModelError", "'Qwen/Qwen2.5-7B' is not in the cache, and the Hub cannot be reached; check the network, or use"),
+)
+
+
+@pytest.mark.parametrize("endpoint", ["http://no-such-name.invalid", "http://192.0.2.1"], ids=["no name", "no answer"])
+def test_without_a_network_each_message_is_one_line_within_five_seconds(endpoint, tmp_path):
+    """192.0.2.1 is reserved for documentation: nobody answers there."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint}
+    environment.pop("HF_DATASETS_CACHE", None)
+    said = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
+    lines = [line.split("|") for line in said.stdout.splitlines()]
+    assert len(lines) == len(MESSAGES)
+    for (seconds, kind, message), (expected, words) in zip(lines, MESSAGES, strict=True):
+        assert kind == expected and message.startswith(words) and float(seconds) < 5
