@@ -21,7 +21,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"probes"},
     {"remote"},
     {"session", "check", "checkpoints", "models", "fits"},
-    {"api"},
+    {"api", "model_maps"},
     {"results"},
     {"effective_depth"},
     {"figures"},
