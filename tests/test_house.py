@@ -33,19 +33,8 @@ STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms
 UPWARDS = {"depth_lib.results.files"}
 TOO_LONG = {"depth_lib.figures.summary"}
 TOO_MANY = {"depth_lib.probes.integrated_gradients"}
-UNTYPED = {
-    "api",
-    "architectures",
-    "check",
-    "checkpoints",
-    "models",
-    "probes",
-    "prompts",
-    "remote",
-    "session",
-    "training",
-}
-UNTYPED |= {"results"}
+UNTYPED = {"api", "architectures", "check", "checkpoints", "models", "probes", "prompts", "remote"}
+UNTYPED |= {"model_maps", "results", "session", "training"}
 
 
 @cache
