@@ -14,7 +14,7 @@ import torch
 from . import probes
 from .architectures import describe
 from .progress import steps
-from .session import run, run_in_parts
+from .session import run
 
 
 def relative_contribution(llm, prompts, remote=False):
@@ -29,8 +29,8 @@ def relative_contribution(llm, prompts, remote=False):
     Source: Csordás et al. 2025 (arXiv 2505.13898), section 3.1.
     """
     ids = tokenize(llm, prompts)
-    parts = run_in_parts(probes.relative_contribution, llm, describe(llm), ids, remote=remote, label="contribution")
-    return _pool(parts)
+    arch, how = describe(llm), {"over": "prompts", "label": "contribution"}
+    return _pool(run(probes.relative_contribution, llm, arch, ids, remote=remote, **how))
 
 
 def logit_lens(llm, prompts, remote=False):
@@ -44,7 +44,7 @@ def logit_lens(llm, prompts, remote=False):
     Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064).
     """
     ids = tokenize(llm, prompts)
-    return _pool(run_in_parts(probes.logit_lens, llm, describe(llm), ids, remote=remote, label="logit lens"))
+    return _pool(run(probes.logit_lens, llm, describe(llm), ids, remote=remote, over="prompts"))
 
 
 def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
@@ -72,11 +72,9 @@ def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
         if short:
             warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=2)
         work = [(x, t) for x, t in work if t]
-    parts = run_in_parts(
-        probes.layer_effects, llm, describe(llm), work, mode, budget, remote=remote, label=f"layer effects, {mode}"
-    )
-    effects = torch.cat([part["effects"] for part in parts])
-    outputs = torch.cat([part["outputs"] for part in parts])
+    arch, how = describe(llm), {"over": "work", "label": f"layer effects, {mode}"}
+    found = run(probes.layer_effects, llm, arch, work, mode, budget, remote=remote, **how)
+    effects, outputs = found["effects"], found["outputs"]
     return {
         f"max_{mode}_layer": effects.amax(0),
         f"max_{mode}_out": outputs.amax(0),
@@ -99,7 +97,7 @@ def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budg
     ids, places, tokens = answer_span(llm, question, answer)
     arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
     work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
-    result = run(probes.residual_erasure, llm, *work, remote=remote, layers=3)  # work[3] may be split into jobs
+    result = run(probes.residual_erasure, llm, *work, remote=remote, over="layers")
     return {**result, "tokens": tokens}
 
 
@@ -141,7 +139,7 @@ def _by_layers(probe, llm, work, remote, label):
     """run(probe, llm, *work) for work[3], the layers: those of a tenth of the model at a time on this machine, so that
     a bar can move, and on a server in one job or several. A layer's cost is taken for that of the blocks behind it."""
     if remote:
-        return run(probe, llm, *work, remote=remote, layers=3)
+        return run(probe, llm, *work, remote=remote, over="layers")
     n_layers, size = work[0]["n_layers"], max(1, len(work[3]) // 10)
     groups = [work[3][start : start + size] for start in range(0, len(work[3]), size)]
     costs = [sum(n_layers - l for l in group) for group in groups]
@@ -220,9 +218,8 @@ def answer_span(llm, question, answer):
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]
 
 
-def _pool(parts):
+def _pool(sums):
     """Token-pooled means Σ sums / Σ tokens beside the per-prompt sums they come from."""
-    sums = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     n_tokens = sums["n_tokens"].sum()
     means = {key.removesuffix("_sums"): value.sum(0) / n_tokens for key, value in sums.items() if key != "n_tokens"}
     return {**means, **sums}

@@ -1,50 +1,46 @@
-"""check_model: refuse a model on which the probes' numbers would be silently wrong."""
+"""Is the model that runs the one the probes are written for? What is asked of it, and the verdict."""
 
 import weakref
 
+import torch
+
 from .architectures import ArchitectureError, describe
 from .probes.identities import identities
-from .session import run
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
+RUNNING = weakref.WeakKeyDictionary()  # model -> what `running` said of it where it ran last
 
 
-def check_model(llm, remote=False):
-    """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
-
-    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
-    the model's own logits (relative to the largest). And whether the MLP reads what the family's row says: changing
-    attention's contribution must change m in sequential blocks and must not in parallel ones.
-
-    Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
-    dtype. Raises ArchitectureError naming what failed, by how much and where.
-    """
-    if llm not in CHECKED:
-        arch = describe(llm)
-        try:
-            found = run(identities, llm, arch, check_ids(llm), remote=remote)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise ArchitectureError(
-                f"{_name(llm)}: the identities could not be computed ({str(error).strip().splitlines()[-1]}); "
-                "its row in depth_lib/architectures.py names modules that do not give hidden states."
-            ) from error
-        CHECKED[llm] = judge(llm, arch, found)
-    return CHECKED[llm]
-
-
-def check_ids(llm):
-    """Two sequences of token ids of the same length, [2][T]: a sentence, and its tokens in reverse."""
+def check_call(llm):
+    """What measures the identities: (function, its arguments), for a session with this model."""
     ids = llm.tokenizer(_SENTENCE)["input_ids"][: getattr(llm.config, "max_position_embeddings", None)]
-    return [ids, ids[::-1]]
+    return identities, {"arch": describe(llm), "ids": [ids, ids[::-1]]}  # as one batch: the tokens, and reversed
 
 
-def judge(llm, arch, found):
+def running(llm):
+    """What computes there, in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
+    model = llm._module
+    weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
+    held = sorted({str(p.dtype).replace("torch.", "") for _, p in weights if p.dim() > 1})
+    floating = all(p.is_floating_point() and p.element_size() > 1 for _, p in weights)
+    kinds = sorted({kind for kind, p in weights if p.dim() > 1 and "mbedding" not in kind})
+    return {
+        "dtype": str(model.dtype).replace("torch.", ""),
+        "weights": ", ".join(kinds) + " of " + ", ".join(held),
+        "quantized": not floating or getattr(model.config, "quantization_config", None) is not None,
+        "attention": getattr(model.config, "_attn_implementation", None),
+        "device": weights[0][1].device.type,
+        "torch": str(torch.__version__),
+    }
+
+
+def judge(llm, found):
     """The result of check_model from what `identities` measured; ArchitectureError if one fails."""
-    tolerance = max(1e-5, 2 * found["eps"])
+    arch, tolerance = describe(llm), max(1e-5, 2 * found["eps"])
     identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
     worst = int(identity_1.argmax())
-    where = f"{_name(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"
+    where = f"{name_of(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"
     advice = "The probes would be silently wrong; correct the family's row in depth_lib/architectures.py."
     if not identity_1[worst] <= tolerance:  # NaN fails too
         raise ArchitectureError(
@@ -65,5 +61,5 @@ def judge(llm, arch, found):
     return {"identity_1": float(identity_1[worst]), "identity_2": identity_2, "tolerance": tolerance}
 
 
-def _name(llm):
+def name_of(llm):
     return getattr(llm, "repo_id", None) or type(llm._module).__name__

@@ -1,8 +1,14 @@
 """The only place that opens an nnsight session: a probe runs here, or as journalled jobs on a server."""
 
 import contextlib
+import contextvars
+import inspect
+import io
 import os
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import nnsight
 import torch
@@ -10,106 +16,202 @@ import zstandard
 from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
 
-from .architectures import describe
+from .architectures import ArchitectureError
+from .check import CHECKED, RUNNING, check_call, judge, name_of, running
 from .progress import steps
+from .remote.deployment import Call, Deployment
 from .remote.errors import NotReady
-from .remote.jobs import Request, obtain
-from .remote.journal import Entry
-from .remote.preflight import model_key
-from .remote.server import Server
+from .remote.journal import entries, journal_folder, journalled, journalled_at
 from .remote.status_line import StatusLine
-from .remote.token_ids import laid_out, put_back, with_ids
-from .remote.travel import fingerprint, settings_hash, travelling
-from .remote.waiting import Patience
+from .remote.travel import settings_hash, travelling
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
+MINUTES_PER_JOB = 40  # after which a job of several calls begins no other; servers end one after an hour
+_PLANNED = contextvars.ContextVar("planned", default=None)  # where calls are written down instead of being made
 
 
-def run(probe, llm, *args, remote=False, layers=None):
-    """probe(llm, *args) in one session; returns its dict of tensors on the CPU.
+class _Planned(Exception):
+    """The call was written down, not made."""
+
+
+def run(probe: Callable, llm, *args, remote=False, over=None, label: str = "", per_job=None, **named) -> dict:
+    """probe(llm, *args, **named) in one session; returns its dict of tensors on the CPU.
 
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
-    On a server it is one journalled job: another call with the same probe, model and arguments, in this process or
-    another one, waits for the same job. layers: the place in args of the list of layers that the results are stacked
-    over; with DEPTH_LIB_LAYERS_PER_JOB a server does that many in a job. Raises depth_lib.remote.RemoteError and its
-    kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
+    over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
+    DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all); if it is any other, they are prompts, of which this
+    machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
+    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). Each job is journalled: another call with the same
+    probe, model and arguments, in this process or another one, waits for the same job, and an interrupted run repeats
+    at most one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not
+    satisfy the probes' identities (part of the first job).
     """
+    arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
+    arguments.pop(next(iter(inspect.signature(probe).parameters)))
+    calls = _cut(Call(probe, arguments, over), remote, per_job)
+    label = label or probe.__name__.replace("_", " ")
+    if (planned := _PLANNED.get()) is not None:
+        planned.extend(calls)
+        raise _Planned
     if not remote or remote == "local":
-        return _in_session(llm, probe, args, remote=remote)
-    calls = [args]
-    if layers is not None and (size := _asked("DEPTH_LIB_LAYERS_PER_JOB")):
-        calls = [(*args[:layers], part, *args[layers + 1 :]) for part in _parts(args[layers], size)]
-    results = _on_server(probe, llm, calls, remote, probe.__name__.replace("_", " "))
+        calls = steps(calls, label) if over not in (None, "layers") else calls
+        results = [_here(llm, call, remote) for call in calls]
+    else:
+        results = _there(Deployment(llm, remote), calls, label)
     if len(results) == 1:
         return results[0]
-    return {key: torch.cat([result[key] for result in results]) for key in results[0]}
+    return {key: _joined([result[key] for result in results]) for key in results[0]}
 
 
-def run_in_parts(probe, llm, arch, items, *args, remote=False, label="", per_job=None):
-    """probe(llm, arch, part, *args) for parts of items, as a list of results in order.
-
-    On this machine a part is one item, so that a progress bar can move. On a server it is one job of `per_job` items
-    (default: DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks); each part's result is kept as it
-    arrives, so an interrupted run repeats at most one.
-    """
-    if not remote or remote == "local":
-        parts = _parts(items, 1 if not remote else len(items))
-        return [run(probe, llm, arch, part, *args, remote=remote) for part in steps(parts, label)]
-    size = per_job or _asked("DEPTH_LIB_PROMPTS_PER_JOB") or max(1, PROMPT_BLOCKS_PER_JOB // arch["n_layers"])
-    calls = [(arch, part, *args) for part in _parts(items, size)]
-    return _on_server(probe, llm, calls, remote, label or probe.__name__.replace("_", " "))
+def _joined(parts):
+    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [entry for part in parts for entry in part]
 
 
-def _in_session(llm, probe, args, **how):
+def _cut(call, remote, per_job):
+    """The call as one for each job, or here for each step of a progress bar."""
+    if call.over is None:
+        return [call]
+    items = call.arguments[call.over]
+    here, size = not remote or remote == "local", len(items)
+    if call.over == "layers":
+        size = not here and _whole_number("DEPTH_LIB_LAYERS_PER_JOB") or size
+    elif not remote:
+        size = 1
+    elif not here:
+        fitting = max(1, PROMPT_BLOCKS_PER_JOB // call.arguments["arch"]["n_layers"])
+        size = per_job or _whole_number("DEPTH_LIB_PROMPTS_PER_JOB") or fitting
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
+    cut = [replace(call, arguments=call.arguments | {call.over: part}) for part in parts]
+    return [replace(one, part=f"{k} of {len(cut)}") for k, one in enumerate(cut, 1)] if cut[1:] else cut
+
+
+def _here(llm, call, remote):
+    found = _in_session(llm, {"result": (call.probe, call.arguments)}, None, remote=remote)
+    RUNNING[llm] = found["model"]
+    return found["results"]["result"]
+
+
+def _in_session(llm, calls, seconds, **how):
     result = None  # stays so where the session is only written down
     with llm.session(**how):
-        result = nnsight.save(probe(llm, *args))
+        result = nnsight.save(_results(llm, calls, seconds))
     return result
 
 
-def _with_ids(llm, probe, args, planes):
-    return probe(llm, *with_ids(args, put_back(planes)))
+def _results(llm, calls, seconds):
+    """What each of the named calls (function, arguments) returns, in order.
+
+    Those that would begin too late are left out, and those after one that fails: the next job begins with that one.
+    """
+    start, results = time.monotonic(), {}
+    for name, (function, arguments) in calls.items():
+        alone = not results.keys() - {"check"}
+        if not alone and seconds is not None and time.monotonic() - start > seconds:
+            break
+        try:
+            results[name] = function(llm, **arguments)
+        except Exception:
+            if alone:
+                raise
+            break
+    return {"model": running(llm), "results": results}
 
 
-def _with_check(llm, identities, check, probe, args):
-    return {"check": identities(llm, *check), "result": probe(llm, *args)}
+def check_model(llm, remote=False) -> dict:
+    """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
+
+    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
+    the model's own logits (relative to the largest). And whether the MLP reads what the family's row says: changing
+    attention's contribution must change m in sequential blocks and must not in parallel ones.
+
+    Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
+    dtype. Raises ArchitectureError naming what failed, by how much and where.
+    """
+    if llm not in CHECKED:
+        identities, arguments = check_call(llm)
+        try:
+            found = run(identities, llm, **arguments, remote=remote)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ArchitectureError(
+                f"{name_of(llm)}: the identities could not be computed ({str(error).strip().splitlines()[-1]}); "
+                "its row in depth_lib/architectures.py names modules that do not give hidden states."
+            ) from error
+        CHECKED[llm] = judge(llm, found)
+    return CHECKED[llm]
 
 
-def _on_server(probe, llm, calls, remote, label):
-    """probe(llm, *args) for each args of calls, one journalled job after the other."""
-    server, patience = Server(remote), Patience.of_user()
-    key, env = model_key(llm, server.host), llm._remoteable_get_env()
-    copies = {}
-    sent = travelling(probe, copies)
-    deciding = {
-        "host": server.host,
-        "model": key,
-        "env": env,
-        "names": getattr(llm, "_rename", None),
-        "sources": fingerprint(copies),
-        "probe": probe.__qualname__,
-    }
-    with contextlib.ExitStack() as uses:
-        entries = []
-        for number, args in enumerate(calls, 1):
-            part = f"{number} of {len(calls)}" if len(calls) > 1 else None
-            entry = Entry.used(
-                settings_hash(args=args, **deciding), probe=probe.__qualname__, host=server.host, model=key, part=part
-            )
-            entries.append(uses.enter_context(entry))
-        results = []
-        for entry, args in zip(entries, calls, strict=True):
-            line = StatusLine(f"{label}, job {entry.part}" if entry.part else label)
-            request = Request(key, env, partial(_payload, llm, probe, sent, args))
-            with contextlib.ExitStack() as ending:
-                ending.callback(line.end)
-                saved = obtain(request, entry, server, patience, line)
-                ending.pop_all()
-            line.end(f"done at {server.host}" if entry.job_id else "")
-            results.append(_judged(llm, saved))
-        for entry in entries:
-            entry.returned = True
+def _there(deployment, calls, label):
+    """What each call returns, one journalled job after the other."""
+    results, held = [], []
+    for call in calls:
+        line, settings = StatusLine(f"{label}, job {call.part}" if call.part else label), deployment.settings(call)
+        with deployment.entry(settings, line, probe=call.probe.__qualname__, part=call.part) as entry:
+            results.append(_job(deployment, {settings: call}, entry, line)[settings])
+            entry.used()
+            held.append(entry)
+    for entry in held:
+        entry.hand_over()
     return results
+
+
+def _job(deployment, calls, entry, line):
+    """What one job computed of these calls, by settings; the model's check goes along if nobody has made it yet."""
+    llm = deployment.llm
+
+    def payload():
+        asked = {settings: (call.probe, call.arguments) for settings, call in calls.items()}
+        check = check_call(llm)
+        if llm not in CHECKED and not any(call.probe is check[0] for call in calls.values()):
+            asked = {"check": check} | asked
+        return written_down(llm, asked, _seconds_per_job())
+
+    found = deployment.found(calls, payload, entry, line)
+    RUNNING[llm] = found["model"]
+    if llm not in CHECKED and "check" in found["results"]:
+        CHECKED[llm] = judge(llm, found["results"]["check"])
+    return found["results"]
+
+
+def together(llm, wanted: Sequence[tuple[Path, Callable]], remote, artifact: Path) -> None:
+    """Have `wanted`, pairs of an artifact and a function that calls a probe, computed in one job instead of many.
+
+    Each call's result is journalled beside its artifact, where the same call finds it afterwards. A job begins no call
+    after DEPTH_LIB_MINUTES_PER_JOB; what it leaves out is the next job's. The jobs themselves are journalled beside
+    `artifact`. The caller sees to it that no other process does the same. Raises what `run` raises.
+    """
+    deployment, calls = Deployment(llm, remote), {}
+    for place, call in wanted:
+        token = _PLANNED.set([])
+        with contextlib.suppress(_Planned):
+            call()
+        calls |= {deployment.settings(part): replace(part, artifact=place) for part in _PLANNED.get()}
+        _PLANNED.reset(token)
+    with journalled(artifact):
+        for entry in entries(journal_folder(artifact)):  # of a process that was killed
+            if set(entry.calls or ()) <= calls.keys():
+                _one_job(deployment, {settings: calls[settings] for settings in entry.calls})
+        while left := {settings: call for settings, call in calls.items() if not _kept(settings, call)}:
+            _one_job(deployment, left)
+
+
+def _kept(settings, call):
+    path = journal_folder(call.artifact) / f"{settings}.json"
+    return any(entry.path == path and entry.state == "done" for entry in entries(path.parent))
+
+
+def _one_job(deployment, calls):
+    """One job for all calls, as far as it gets; what it computed is kept beside each call's artifact."""
+    line = StatusLine(f"{len(calls)} calls in one job")
+    with deployment.entry(settings_hash(calls=list(calls)), line, probe="together", calls=list(calls)) as joint:
+        results = _job(deployment, calls, joint, line)
+        for settings, call in calls.items():
+            if settings not in results or _kept(settings, call):
+                continue
+            buffer, facts = io.BytesIO(), {"probe": call.probe.__qualname__, "part": call.part}
+            alone = {"model": RUNNING[deployment.llm], "results": {settings: results[settings]}}
+            torch.save({"result": alone}, buffer)
+            with journalled_at(call.artifact), deployment.entry(settings, line, **facts) as entry:
+                entry.keep(buffer.getvalue(), job_id=joint.job_id, cost=joint.cost, versions=joint.versions)
 
 
 class _WrittenDown(Backend):
@@ -120,34 +222,19 @@ class _WrittenDown(Backend):
         self.blob = zstandard.ZstdCompressor(level=19 if len(raw) < 1e6 else 3).compress(raw)
 
 
-def _payload(llm, probe, sent, args):
-    """What travels for probe(llm, *args), compressed; the model's check goes along if nobody has made it yet."""
-    from . import check  # which runs its own identities through this module
-
-    if llm not in check.CHECKED and probe is not check.identities:
-        arguments = (travelling(check.identities), (describe(llm), check.check_ids(llm)), sent, args)
-        sent, args = travelling(_with_check), arguments
-    backend = _WrittenDown()
-    travelling(_in_session)(llm, travelling(_with_ids), (sent, *laid_out(args)), backend=backend)
+def written_down(llm, calls: dict, seconds: float | None = None) -> bytes:
+    """The compressed request that makes a server return what the named calls, (function, arguments), return."""
+    backend, copies = _WrittenDown(), {}
+    sent = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
+    travelling(_in_session, copies)(llm, sent, seconds, backend=backend)
     return backend.blob
 
 
-def _judged(llm, result):
-    """The probe's own result, after the check that came with it."""
-    from . import check
-
-    if not (isinstance(result, dict) and result.keys() == {"check", "result"}):
-        return result
-    if llm not in check.CHECKED:
-        check.CHECKED[llm] = check.judge(llm, describe(llm), result["check"])
-    return result["result"]
+def _seconds_per_job():
+    return 60 * (_whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB)
 
 
-def _parts(items, size):
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _asked(variable):
+def _whole_number(variable):
     """The whole number in an environment variable; None if it is not set."""
     value = os.environ.get(variable)
     if value and not (value.isdigit() and int(value)):

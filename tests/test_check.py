@@ -84,5 +84,5 @@ def test_an_unknown_family_that_fits_no_row_is_refused_with_how_to_add_one(tmp_p
 
 def test_the_check_runs_once_a_load(tmp_path, monkeypatch):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
-    monkeypatch.setattr("depth_lib.check.run", None)
+    monkeypatch.setattr("depth_lib.session.run", None)
     assert dl.check_model(llm)["identity_2"] <= 1e-5

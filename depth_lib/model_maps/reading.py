@@ -9,7 +9,7 @@ import torch
 
 from ..architectures import describe
 from ..probes.states import states, states_of_blocks
-from ..session import run, run_in_parts
+from ..session import run
 from .checkpoint import write
 
 TOKENS_PER_JOB = 4096
@@ -101,20 +101,8 @@ def fetch(model: Model, blocks: list[list[list[int]]], kept: Kept, remote, memor
         )
     layers = list(range(model.n_states))
     per_job = max(1, TOKENS_PER_JOB * len(blocks) // max(1, n_tokens))
-    parts = run_in_parts(
-        states_of_blocks,
-        model.llm,
-        model.arch,
-        blocks,
-        layers,
-        model.what,
-        remote=remote,
-        label="states",
-        per_job=per_job,
-    )
-    number = 0
-    for part in parts:
-        for found in part["blocks"]:
-            write({"states": model.checked(found, layers)}, kept.path(number))
-            number += 1
+    how = {"remote": remote, "over": "blocks", "label": "states", "per_job": per_job}
+    found = run(states_of_blocks, model.llm, model.arch, blocks, layers, model.what, **how)["blocks"]
+    for number, block in enumerate(found):
+        write({"states": model.checked(block, layers)}, kept.path(number))
     return kept

@@ -8,10 +8,12 @@ from .errors import (
     RemoteError,
     RequestRefused,
     ResultLost,
+    ResultNotFinite,
+    ResultRefused,
     ServerUnreachable,
     SubmissionUnconfirmed,
 )
-from .journal import beside
+from .journal import journalled
 from .waiting import Patience
 
 __all__ = [
@@ -23,7 +25,9 @@ __all__ = [
     "RemoteError",
     "RequestRefused",
     "ResultLost",
+    "ResultNotFinite",
+    "ResultRefused",
     "ServerUnreachable",
     "SubmissionUnconfirmed",
-    "beside",
+    "journalled",
 ]

@@ -45,6 +45,14 @@ class ResultLost(RemoteError):
     """The job has completed, but its result is gone or damaged: an expired address, a broken download."""
 
 
+class ResultRefused(RemoteError):
+    """The result holds something that could run code here; its bytes are kept, unread."""
+
+
+class ResultNotFinite(RemoteError, ValueError):
+    """The result holds NaN or infinite numbers where a probe's are finite; it is not kept."""
+
+
 def last_line(text):
     """The line of a server's text that says what happened: the last one of a traceback."""
     lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]

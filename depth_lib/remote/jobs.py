@@ -6,11 +6,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nnsight.schema.response import Status
-
-from .errors import JobFailed, JobUnknown, NotReady, RequestRefused, ResultLost, ServerUnreachable
+from .errors import (
+    JobFailed,
+    JobUnknown,
+    NotReady,
+    RequestRefused,
+    ResultLost,
+    ResultNotFinite,
+    ResultRefused,
+    ServerUnreachable,
+)
 from .preflight import preflight
-from .waiting import completed, failure, patiently
+from .reading import TRUST, NotPlain, load
+from .server import Server, reason
+from .status_line import StatusLine
+from .waiting import Patience, completed, failure, patiently
 
 _LARGEST = 16e6  # bytes of a payload; without a captured tensor it has some thousands
 _OLD = 30  # seconds of "no such job" that tell that an old job is lost, where a new one may only not be there yet
@@ -18,55 +28,62 @@ _OLD = 30  # seconds of "no such job" that tell that an old job is lost, where a
 
 @dataclass
 class Request:
-    """What a job needs to be submitted: the model's key and environment, and a function that makes the payload."""
+    """What it takes to submit a job and to wait for it.
+
+    model_key, env: of the model; payload: a function that makes what is sent; accept: a function that looks at a
+    result before it is kept, and raises ResultNotFinite.
+    """
 
     model_key: str
     env: dict
     payload: Callable[[], bytes]
+    accept: Callable[[dict], None]
+    server: Server
+    patience: Patience
+    line: StatusLine
 
 
-def obtain(request, entry, server, patience, line):
-    """The result of a journalled job, whatever it takes: kept on the disk, running on the server, or new.
+def complete(request, entry):
+    """What a journalled job saved, whatever it takes: kept on the disk, running on the server, or new.
 
     The journal has the job's id before the first question about it, and keeps it whatever happens here.
     Raises RemoteError and its kinds.
     """
+    try:
+        if (result := entry.result()) is not None:
+            return result
+    except NotPlain as error:
+        raise _refused(entry, error) from error
     for attempts_left in (1, 0):
-        with entry.alone(line):  # two processes that ask for the same submit one job, and both wait for it
-            result = entry.result()
-            if result is not None:
-                return result
-            found = entry.state == "submitted"
-            if found:
-                line.show(f"found job {entry.job_id}, submitted {entry.submitted}, waiting for it")
-            else:
-                _submit(request, entry, server, patience, line)
-            job_id = entry.job_id
+        found = entry.state == "submitted"
+        if found:
+            request.line.show(f"found job {entry.job_id}, submitted {entry.submitted}, waiting for it")
+        else:
+            _submit(request, entry)
+        patience = _patience_with(entry, request.patience, found)
         try:
-            result = _result(job_id, server, _patience_with(entry, patience, found), line)
+            return _arrived(dataclasses.replace(request, patience=patience), entry)
         except KeyboardInterrupt:
-            line.remains(
-                f"interrupted; job {job_id} goes on at {server.host}, and the same call picks it up again "
-                f"(journal: {entry.path})"
+            request.line.remains(
+                f"interrupted; job {entry.job_id} goes on at {request.server.host}, and the same call picks it up "
+                f"again (journal: {entry.path})"
             )
             raise
-        except JobFailed as error:
-            entry.ended(job_id, "failed", error.server_text)
+        except (JobFailed, ResultNotFinite) as error:
+            entry.note("failed", said=error.server_text or str(error))
             raise
         except (JobUnknown, ResultLost) as error:
-            entry.ended(job_id, "lost", str(error))
+            entry.note("lost", said=str(error))
             if not attempts_left or (isinstance(error, JobUnknown) and not found):
                 raise
-            line.show(f"{error}; submitting it again")
-        else:
-            entry.keep(result)
-            return result
+            request.line.show(f"{error}; submitting it again")
 
 
-def _submit(request, entry, server, patience, line):
+def _submit(request, entry):
+    server, patience, line = request.server, request.patience, request.line
     if entry.state == "submitting":
         line.remains(f"a submission of {entry.submitted} was never confirmed, and may be running; submitting again")
-    preflight(server, request.model_key, patience, line)
+    versions = preflight(server, request.model_key, patience, line)
     blob = request.payload()
     if len(blob) > _LARGEST:
         raise NotReady(
@@ -75,35 +92,65 @@ def _submit(request, entry, server, patience, line):
             server.host,
         )
     line.show(f"submitting {len(blob) / 1000:.0f} kB to {server.host}")
-    entry.note("submitting", job_id=None, said=None)
+    entry.note("submitting", job_id=None, said=None, versions=versions)
     try:
         status = patiently(lambda: server.submit(request.model_key, request.env, blob), patience, line, server.host)
     except (ServerUnreachable, RequestRefused) as error:
         entry.note("refused", said=str(error))  # nothing was taken
         raise
     entry.note("submitted", job_id=status.id)
-    if status.status == Status.ERROR:
+    if status.state == "ERROR":
         entry.note("failed", said=status.description)
         raise failure(status, server.host)
 
 
-def _result(job_id, server, patience, line):
-    """The result of a submitted job, waited for. An address that does not work is asked for again, twice."""
-    pauses = patience.pauses()
+def _arrived(request, entry):
+    """What a submitted job saved, waited for and kept. An address that does not work is asked for again, twice."""
+    server, pauses = request.server, request.patience.pauses()
     for attempt in (1, 2, 3):
-        status = completed(server, job_id, patience, line)
+        status = completed(server, entry.job_id, request.patience, request.line)
         try:
-            return server.fetch(status.data)
+            content = server.fetch(status.data)
+            result = _saved(content)
+            break
+        except NotPlain as error:
+            entry.keep(content, "unread", said=str(error), cost=status.cost)
+            raise _refused(entry, error) from error
         except ResultLost as error:
-            line.show(f"the result could not be fetched ({error}), asking for it again")
+            request.line.show(f"the result could not be fetched ({error}), asking for it again")
             if attempt == 3:
                 raise ResultLost(
                     f"the job has completed, but its result could not be fetched ({error}); run again to compute it "
                     "anew",
                     server.host,
-                    job_id,
+                    entry.job_id,
                 ) from error
             time.sleep(next(pauses))
+    request.accept(result)
+    entry.keep(content, said=None, cost=status.cost)
+    return result
+
+
+def _saved(content):
+    """What a session saved, before anybody keeps it; ResultLost if it is damaged."""
+    try:
+        result = load(content)["result"]
+        if not (isinstance(result, dict) and result):
+            raise ValueError(f"no probe returns this: {type(result).__name__}")
+        return result
+    except (NotPlain, MemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001 (a cut download breaks in zstandard, zipfile, pickle or torch)
+        raise ResultLost(reason(error)) from error
+
+
+def _refused(entry, error):
+    return ResultRefused(
+        f"the result asks to load {error}, which is neither a tensor nor a plain container and may run code here; it "
+        f"is kept unread as {entry.content}: set {TRUST}=1 if you trust the server, and run again to read it",
+        entry.host,
+        entry.job_id,
+    )
 
 
 def _patience_with(entry, patience, found):
@@ -114,3 +161,14 @@ def _patience_with(entry, patience, found):
         if age > patience.unknown:
             return dataclasses.replace(patience, unknown=min(_OLD, patience.unknown))
     return patience
+
+
+def cost_in_words(cost):
+    """The numbers of a server's word on what a job cost: "run time 12.3 s, peak memory 4.2 GB"."""
+    said = []
+    for name, value in (cost or {}).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            amount = f"{value / 1e9:.1f} GB" if "mem" in name and value > 1e6 else f"{value:.1f}"
+            unit = " s" if any(word in name for word in ("time", "second", "duration")) else ""
+            said.append(f"{name.replace('_', ' ')} {amount}{unit}")
+    return ", ".join(said)

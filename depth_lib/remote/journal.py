@@ -1,50 +1,66 @@
 """What is known of a submitted job, on the disk before anybody waits for it, so that no kernel's death loses it.
 
-One small JSON file a job, named by the hash of its settings, and the result beside it once it has arrived. They lie in
-`<artifact>.job/` beside the artifact that they are for (`beside`), else in the user's cache folder, and go when the
-artifact is written, or the result returned, and no other process is at them. Never a key in them.
+One small JSON file a job, named by the hash of its settings, and beside it the bytes of its result once they have
+arrived. They lie in `<artifact>.job/` beside the artifact that they are for (`journalled`), else in the user's cache
+folder. A process that is at a job holds the lock of its entry; whoever asks for the same meanwhile waits for the lock
+and reads the result that was kept. What has been returned is kept some minutes longer, for those. Never a key in it.
 """
 
 import contextlib
 import contextvars
 import datetime
-import io
 import json
 import os
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-
 from ..disk import move_aside, write_together
-from ..lock import hold
-from ..results.files import parse
+from ..lock import Busy, hold
 from .errors import NotReady
-from .sharing import USED, remove_unused, used
+from .reading import load
 
-_ARTIFACT = contextvars.ContextVar("artifact", default=None)
-_KEPT_DAYS = 7  # of a journal in the cache folder that nobody came back for; servers keep results for an hour
+_PLACE = contextvars.ContextVar("place", default=(None, None))  # the artifact, and what its jobs were
+_KEPT_DAYS = 7  # what nobody came back for; servers keep results for an hour
+_SHARED_FOR = 600  # seconds that a returned result is kept for other processes that wait for it
 
 
 @contextlib.contextmanager
-def beside(artifact):
+def journalled(artifact):
     """Journal the remote jobs of this block beside `artifact`, and forget them when the block ends without an error.
 
     Write the artifact inside the block: if that fails, or the process dies, the next run finds the results that have
-    arrived and the jobs that still run, and submits nothing twice.
+    arrived and the jobs that still run, and submits nothing twice. Yields a list of what the block's jobs were, for the
+    artifact's meta: `id`, `cost` (the server's word on run time and memory) and `versions`.
     """
-    token = _ARTIFACT.set(Path(artifact))
+    with journalled_at(artifact) as jobs:
+        yield jobs
+    for entry in entries(journal_folder(artifact)):
+        with contextlib.suppress(Busy, OSError), hold(entry.path.with_suffix(".lock"), wait=False):
+            entry.hand_over(ended=True)
+    with contextlib.suppress(OSError):
+        journal_folder(artifact).rmdir()
+
+
+@contextlib.contextmanager
+def journalled_at(artifact):
+    """The same, but nothing is forgotten when the block ends."""
+    jobs = []
+    token = _PLACE.set((Path(artifact), jobs))
     try:
-        yield
+        yield jobs
     finally:
-        _ARTIFACT.reset(token)
-    remove_unused(_folder(artifact))
+        _PLACE.reset(token)
 
 
-def _folder(artifact):
-    return Path(artifact).with_name(Path(artifact).name + ".job")
+def entries(folder):
+    """The readable entries in a folder of journals."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(_stored(path))
+    return found
 
 
 def cache_folder():
@@ -52,12 +68,24 @@ def cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / "jobs"
 
 
+def journal_folder(artifact):
+    """`<artifact>.job/`, beside the artifact."""
+    return Path(artifact).with_name(Path(artifact).name + ".job")
+
+
+def _stored(path):
+    entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+    entry.folder = path.parent
+    return entry
+
+
 @dataclass
 class Entry:
     """One job: what it computes (`settings` is the hash of all that decides the result), where, and how far it is.
 
     state: "submitting" (sent, no answer yet), "refused", "submitted" (it has a job id), "failed", "lost" (the server
-    has no such job, or its result no more), or "done" (its result is here).
+    has no such job, or its result no more), "unread" (its result is here, but is not plain) or "done" (and is).
+    calls: the settings of the calls that one job computes together.
     """
 
     settings: str
@@ -66,108 +94,114 @@ class Entry:
     model: str
     artifact: str | None = None
     part: str | None = None
+    calls: list | None = None
     state: str = "new"
     job_id: str | None = None
     submitted: str | None = None
     said: str | None = None
-    returned = False  # to the caller, who needs it here no more
+    cost: dict | None = None
+    versions: dict | None = None
+    returned: float | None = None  # when it was given to the caller, who needs it here no more
+
+    def __post_init__(self):
+        self.folder = journal_folder(self.artifact) if self.artifact else cache_folder()
 
     @classmethod
     @contextlib.contextmanager
-    def used(cls, settings, **facts):
-        """The entry with these settings, new or as the disk has it. It stays there as long as any process uses it.
+    def held(cls, settings, began, say, **facts):
+        """The entry with these settings, as the disk has it or new, while no other process is at it.
 
+        began: when the call that asks for it began: what was returned to another caller since then is its result, too.
         Raises NotReady if the disk refuses.
         """
-        artifact = _ARTIFACT.get()
+        artifact = _PLACE.get()[0]
         entry = cls(settings, artifact=artifact and str(artifact), **facts)
-        with entry._entered(used(entry.path.with_suffix(USED), entry._leave)):
-            if not entry._read():
-                _forget_old()
+        with contextlib.ExitStack() as stack:
+            with entry._refused():  # what the block itself does with a disk is another matter
+                entry._lock(stack, say)
+                if not entry._read(began):
+                    _forget_old()
             yield entry
 
-    @contextlib.contextmanager
-    def alone(self, line):
-        """A block in which no other process decides about the job, begun with what the disk says of it by now."""
+    def _lock(self, stack, say):
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # the folder went, with the job of whoever held the lock
+                return stack.enter_context(hold(self.path.with_suffix(".lock"), say=say))
 
-        def say(who):
-            line.show(f"waiting for {who}, which is submitting the same job")
-
-        with self._entered(hold(self.path.with_suffix(".deciding"), say=say)):
-            self._read()
-            yield
-
-    def _read(self):
-        """Take over what the disk says, which may be another process's word; False if it says nothing."""
-        try:
-            stored = type(self)(**json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return False
-        except (OSError, ValueError, TypeError) as error:
-            kept = move_aside(self.path, "unreadable")
-            warnings.warn(
-                f"{self.path} could not be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2
-            )
-            return False
-        vars(self).update(asdict(stored) | {"artifact": self.artifact, "part": self.part})  # the folder may have moved
-        return True
+    def _read(self, began):
+        """Take over what the disk says; False if it says nothing that concerns a call that began then."""
+        for path in (self.path, cache_folder() / self.path.name):
+            try:
+                stored = _stored(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, TypeError) as error:
+                kept = move_aside(path, "unreadable")
+                warnings.warn(f"{path} could not be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
+                continue
+            if (stored.returned or began) >= began:
+                here = {"artifact": self.artifact, "part": self.part, "folder": stored.folder}  # it may have moved
+                vars(self).update(vars(stored) | here)
+                return True
+        return False
 
     @property
     def path(self):
         """The journal file."""
-        return (_folder(self.artifact) if self.artifact else cache_folder()) / f"{self.settings}.json"
+        return self.folder / f"{self.settings}.json"
+
+    @property
+    def content(self):
+        """The file of the result, as the server sent it."""
+        return self.path.with_suffix(".result")
 
     def note(self, state, **facts):
         """Remember the new state, on the disk before this returns. NotReady if the disk refuses."""
-        self.state = state
-        for name, value in facts.items():
-            setattr(self, name, value)
+        vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write(self.path, json.dumps(asdict(self), indent=1).encode())
 
-    def keep(self, result):
-        """Write the job's result beside the journal."""
-        buffer = io.BytesIO()
-        torch.save({"result": result}, buffer)
-        self._write(self._result_path, buffer.getvalue())
-        self.note("done", said=None)
+    def keep(self, content, state="done", **facts):
+        """Write the bytes of the job's result beside the journal."""
+        self._write(self.content, content)
+        self.note(state, **facts)
 
     def result(self):
-        """The result that was kept, or None."""
-        try:
-            stored, problem = parse(self._result_path.read_bytes())
-        except OSError:
+        """What was saved in the result that was kept; None if there is none. Raises reading.NotPlain."""
+        if self.state not in ("done", "unread"):
             return None
-        return None if problem else stored.get("result")
+        try:
+            return load(self.content.read_bytes())["result"]
+        except (OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError):  # a disk's fault: it is not there
+            return None
 
-    def ended(self, job_id, state, said):
-        """Note how a job ended, unless another process has submitted a new one meanwhile."""
-        self._read()
-        if self.job_id == job_id and self.state == "submitted":
-            self.note(state, said=said)
+    def used(self):
+        """Tell the block of the artifact about the job."""
+        if (jobs := _PLACE.get()[1]) is not None:
+            jobs.append({"id": self.job_id, "cost": self.cost, "versions": self.versions})
 
-    def _leave(self):
-        """What was returned is not kept in the cache folder; beside an artifact it goes with its folder."""
-        if self.returned and not self.artifact:
-            self.path.unlink(missing_ok=True)
-            self._result_path.unlink(missing_ok=True)
+    def hand_over(self, ended=False):
+        """The caller has the result: keep it in the cache folder for who waits for it. What is for an artifact stays
+        beside it until the artifact's block has `ended`."""
+        if self.state == "unread" or (self.artifact and not ended):
+            return
+        away = replace(self, artifact=None, returned=time.time())
+        with contextlib.suppress(OSError, NotReady):
+            if self.state == "done":
+                away.keep(self.content.read_bytes())
+        if self.artifact:
+            self._remove()
 
-    @property
-    def _result_path(self):
-        return self.path.with_suffix(".pt")
+    def _remove(self):
+        for path in (self.content, self.path):
+            path.unlink(missing_ok=True)
 
     def _write(self, path, content):
         with self._refused():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_together({path: content})
-
-    @contextlib.contextmanager
-    def _entered(self, lock):
-        with contextlib.ExitStack() as stack:
-            with self._refused():  # what the block itself does with a disk is another matter
-                stack.enter_context(lock)
-            yield
 
     @contextlib.contextmanager
     def _refused(self):
@@ -183,7 +217,9 @@ class Entry:
 
 
 def _forget_old():
-    for path in cache_folder().glob("*.*"):
+    for entry in entries(cache_folder()):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _KEPT_DAYS * 86400:
-                path.unlink()
+            age = time.time() - entry.path.stat().st_mtime
+            old = age > (_SHARED_FOR if entry.returned else _KEPT_DAYS * 86400)
+            if old and entry.state != "unread":
+                entry._remove()

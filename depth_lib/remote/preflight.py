@@ -11,7 +11,7 @@ from nnsight.ndif import CRITICAL_PACKAGES
 from .errors import NotReady
 from .waiting import patiently
 
-_PASSED = {}  # (host, model key): when
+_PASSED = {}  # (host, model key): (when, the versions of nnsight, torch and transformers there)
 _VALID = 600  # seconds until it is looked at again
 
 
@@ -29,12 +29,16 @@ def model_key(llm, host):
 
 
 def preflight(server, key, patience, line):
-    """NotReady, ServerUnreachable or RequestRefused if a job for the model with this key would fail on this server."""
-    if time.monotonic() - _PASSED.get((server.host, key), -_VALID) < _VALID:
-        return
-    _check_model(server, key, patiently(lambda: server.about("/status"), patience, line, server.host))
-    _check_versions(server, patiently(lambda: server.about("/env"), patience, line, server.host))
-    _PASSED[server.host, key] = time.monotonic()
+    """The server's versions of nnsight, torch and transformers, as far as it says them.
+
+    NotReady, ServerUnreachable or RequestRefused if a job for the model with this key would fail there.
+    """
+    when, versions = _PASSED.get((server.host, key), (-_VALID, {}))
+    if time.monotonic() - when >= _VALID:
+        _check_model(server, key, patiently(lambda: server.about("/status"), patience, line, server.host))
+        versions = _check_versions(server, patiently(lambda: server.about("/env"), patience, line, server.host))
+        _PASSED[server.host, key] = time.monotonic(), versions
+    return versions
 
 
 def _check_model(server, key, status):
@@ -56,10 +60,12 @@ def _check_model(server, key, status):
             server_text=json.dumps(ours),
         )
     running = sorted({d.get("repo_id") for d in deployments if d.get("application_state") == "RUNNING"} - {None})
-    near = difflib.get_close_matches(name, running, n=3, cutoff=0.3) or running[:8]
+    near = difflib.get_close_matches(name, running, n=3, cutoff=0.3)
+    shown = [*near, *(other for other in running if other not in near)]
+    more = f" and {len(shown) - 12} more" if len(shown) > 12 else ""
     raise NotReady(
-        f"{name} is not hosted there; running are {', '.join(near) or 'no models at all'}: choose one of them, or ask "
-        "for it (nnsight.status() lists all)",
+        f"{name} is not hosted there; running are {', '.join(shown[:12]) or 'no models at all'}{more}: choose one of "
+        "them, or ask for it (nnsight.status() lists all)",
         server.host,
         server_text=json.dumps(deployments),
     )
@@ -78,7 +84,8 @@ def _main(where):
 
 def _check_versions(server, environment):
     theirs = _object(_object(environment).get("packages"))
-    for package in sorted(CRITICAL_PACKAGES & set(theirs)):
+    versions = {package: str(theirs[package]) for package in sorted(CRITICAL_PACKAGES & set(theirs))}
+    for package in versions:
         try:
             here = version(package)
         except PackageNotFoundError:
@@ -96,6 +103,7 @@ def _check_versions(server, environment):
             "a local run's",
             stacklevel=2,
         )
+    return versions
 
 
 def _object(answer):

@@ -4,29 +4,30 @@ nnsight's own client waits for ever, tells a refused connection and a failed job
 come back to an expired result; this one says which of these it was. Everything on the wire is nnsight's.
 """
 
+import base64
 import functools
-import io
 import json
 import os
 import re
 import sys
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import httpx
-import torch
-import zstandard
 from nnsight import CONFIG
 from nnsight.schema.request import RequestModel
-from nnsight.schema.response import ResponseModel
 
 from .errors import NotReady, RequestRefused, ResultLost, SubmissionUnconfirmed
+from .reading import NotPlain, load
 
 _TIMEOUT = httpx.Timeout(10, read=60, write=300)
 # No connection is kept: one that died while we slept would make the next request fail half-way, perhaps taken.
 _FRESH = httpx.Limits(max_keepalive_connections=0)
 _SENT_NOTHING = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TRY_AGAIN = (429, 502, 503)
+# nnsight's own name for the key, and two that published notebooks use
+_KEY_NAMES = ("NDIF_API_KEY", "NDIF_API", "NDIF_TOKEN")
 
 
 @functools.cache
@@ -38,11 +39,23 @@ class Unsteady(Exception):
     """The server cannot be asked right now; asking again later does no harm."""
 
 
+@dataclass
+class Status:
+    """What a server says of a job. state: one of nnsight's statuses, or a newer one; data: on COMPLETED the result, its
+    address or bytes; cost: what the job cost the server, such as its run time and peak memory."""
+
+    id: str
+    state: str
+    description: str = ""
+    data: str | bytes | None = None
+    cost: dict | None = None
+
+
 class Server:
     """An NDIF server: remote=True is the configured one (NDIF_HOST, or https://api.ndif.us), else `remote` is its URL.
 
-    The key is NDIF_API_KEY from the environment, nnsight's configuration or Colab's secret of that name. NotReady if
-    there is none for the configured server, or `remote` is no URL.
+    The key is NDIF_API_KEY from the environment (or NDIF_API, NDIF_TOKEN), nnsight's configuration or Colab's secret of
+    that name. NotReady if there is none for the configured server, or `remote` is no URL.
     """
 
     def __init__(self, remote):
@@ -52,9 +65,7 @@ class Server:
             raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
         self.host = host.rstrip("/")
         self._client = httpx.Client(timeout=_TIMEOUT, limits=_FRESH, verify=_certificates())
-        if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
-            CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
-        self._key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
+        self._key = _key()
         if not re.fullmatch("[!-~]*", self._key):
             raise NotReady(
                 "NDIF_API_KEY has characters that no key has (a space, a line break, an accent …); copy it again",
@@ -90,9 +101,9 @@ class Server:
                 return self._status(answer)
             problem, text = f"HTTP {answer.status_code}", self._text(answer)
         except _SENT_NOTHING as error:
-            raise Unsteady(_reason(error)) from error
+            raise Unsteady(reason(error)) from error
         except (httpx.HTTPError, ValueError) as error:
-            problem, text = _reason(error), None
+            problem, text = reason(error), None
         raise SubmissionUnconfirmed(
             f"the job was sent, but the server did not say that it took it ({problem}); it may be running, under an id "
             "nobody knows: run again to submit another one",
@@ -108,22 +119,23 @@ class Server:
                 raise Unsteady(f"HTTP {answer.status_code}")
             return None if answer.status_code == 404 else self._status(answer, job_id)
         except (httpx.HTTPError, ValueError) as error:
-            raise Unsteady(_reason(error)) from error
+            raise Unsteady(reason(error)) from error
 
-    def fetch(self, url):
-        """The result behind a completed job's address, plain tensors on the CPU; ResultLost if it is not there."""
+    def fetch(self, data):
+        """The bytes of a completed job's result, from what its status carries; ResultLost if they are not there."""
+        if isinstance(data, bytes):
+            return data
         try:
-            answer = self._client.get(url)  # presigned, and not always the server's own: no key goes there
+            if not re.match(r"https?://|/", data or ""):
+                return base64.b64decode((data or "no data").rpartition("base64,")[2], validate=True)
+            address = httpx.URL(self.host).join(data)
+            answer = self._client.get(address)  # presigned, and not always the server's own: no key goes there
             answer.raise_for_status()
-            content = zstandard.ZstdDecompressor().decompress(answer.content)
-            result = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)["result"]
-            if not (isinstance(result, dict) and result):  # before anybody keeps it
-                raise ValueError(f"no probe returns this: {type(result).__name__}")
-            return result
+            return answer.content
         except httpx.HTTPStatusError as error:
             raise ResultLost(f"HTTP {error.response.status_code}", self.host) from error
-        except Exception as error:  # noqa: BLE001 (a cut download breaks in zstandard, zipfile, pickle or torch)
-            raise ResultLost(_reason(error), self.host) from error
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise ResultLost(reason(error), self.host) from error
 
     def about(self, path):
         """The JSON of /status or /env; None if the server has no such page. Raises Unsteady or RequestRefused."""
@@ -137,7 +149,7 @@ class Server:
                 raise ValueError(f"{path} is a {type(body).__name__}, not an object")
             return body
         except (httpx.HTTPError, ValueError) as error:
-            raise Unsteady(_reason(error)) from error
+            raise Unsteady(reason(error)) from error
 
     def _ask(self, method, path, headers=None, **request):
         headers = dict(headers or {}) | ({"ndif-api-key": self._key} if self._key else {})
@@ -154,11 +166,24 @@ class Server:
         return answer
 
     def _status(self, answer, job_id=None):
-        status = ResponseModel.model_validate_json(answer.text)
-        status.description = self._without_key(status.description)
-        if job_id is not None and status.id != job_id:
-            raise ValueError(f"a status of another job, {status.id}")
-        return status
+        """A status as JSON, or as the bytes of torch.save."""
+        try:
+            said = answer.json()
+        except ValueError:
+            try:
+                said = load(answer.content)
+            except (MemoryError, KeyboardInterrupt):
+                raise
+            except (Exception, NotPlain) as error:  # noqa: BLE001 (what is no pickle breaks in many ways)
+                raise ValueError(f"no status, but {answer.text[:40]!r}") from error
+        if not (isinstance(said, dict) and isinstance(said.get("id"), str) and isinstance(said.get("status"), str)):
+            raise ValueError(f"no status, but {str(said)[:40]!r}")
+        if job_id is not None and said["id"] != job_id:
+            raise ValueError(f"a status of another job, {said['id']}")
+        description = self._without_key(str(said.get("description") or ""))
+        cost = said.get("meta") or said.get("meta_data")
+        cost = json.loads(json.dumps(cost, default=str)) if isinstance(cost, dict) else None
+        return Status(said["id"], said["status"], description, said.get("data"), cost)
 
     def _text(self, answer):
         try:
@@ -175,5 +200,20 @@ class Server:
         return text
 
 
-def _reason(error):
+def _key():
+    if not (any(map(os.environ.get, _KEY_NAMES)) or CONFIG.API.APIKEY):
+        CONFIG._from_env()  # a Colab secret may have been granted after nnsight was imported
+    name = next((name for name in _KEY_NAMES if os.environ.get(name)), None)
+    if name and name != _KEY_NAMES[0]:
+        _say_once(f"the NDIF key is the one in {name}; nnsight itself reads {_KEY_NAMES[0]} only")
+    return (os.environ[name] if name else CONFIG.API.APIKEY or "").strip()
+
+
+@functools.cache
+def _say_once(sentence):
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def reason(error):
+    """What went wrong, in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__

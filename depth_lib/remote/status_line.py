@@ -4,6 +4,8 @@ import html
 import sys
 import time
 
+from ..lock import elapsed
+
 
 class StatusLine:
     """A line that is rewritten in place; `remains` lines stay. Quiet when the output is piped, except for `remains`."""
@@ -15,12 +17,12 @@ class StatusLine:
 
     def show(self, text):
         """Put `text` in place of what the line said."""
-        self._put(f"{self._label}: {_plain(text)} ({_elapsed(time.monotonic() - self._start)})")
+        self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})")
 
     def end(self, text=""):
         """The line's last words; without any it goes."""
         if text or self._shown:
-            self._put(f"{self._label}: {_plain(text)} ({_elapsed(time.monotonic() - self._start)})" if text else "")
+            self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})" if text else "")
         if self._terminal and text:
             sys.stderr.write("\n")
         self._shown, self._handle = "", None
@@ -59,8 +61,3 @@ def _plain(text):
     """The first line of a server's text, without characters that would steer a terminal."""
     line = (str(text).splitlines() or [""])[0]
     return "".join(c if c.isprintable() else " " for c in line)[:200]
-
-
-def _elapsed(seconds):
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes}:{seconds:02d}"

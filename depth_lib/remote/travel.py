@@ -3,17 +3,13 @@
 A server compiles a function that it is sent, and nnsight there caches each trace block by file name and line, for as
 long as the server lives: an edited helper would run as it was first seen. So every function that a probe reaches is
 copied under the file name `depth_lib/probes/layer_effects.py#<hash of the file's source>`: edited source is another
-file, and the path of this machine's home stays here. What only people read, docstrings and comments, stays here too:
-it would be a third of what is sent. Every statement keeps its line, so that a server's traceback names the right one.
+file, and the path of this machine's home stays here.
 """
 
-import ast
 import dis
-import functools
 import hashlib
 import json
 import linecache
-import tokenize
 from types import CellType, CodeType, FunctionType, ModuleType
 
 import torch
@@ -110,30 +106,10 @@ def _public_name(function):
             "so that what travels is what you see"
         )
     path = (function.__module__ or "unknown").replace(".", "/")
-    statements = _statements(tuple(lines))
-    sent = "".join(statements)
-    public = f"{path}.py#{hashlib.sha256(sent.encode()).hexdigest()[:16]}"
+    public = f"{path}.py#{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     # Without a time of modification, so that nobody looks for the file on the disk and drops the entry.
-    linecache.cache[public] = (len(sent), None, list(statements), public)
+    linecache.cache[public] = (len(source), None, lines, public)
     return public
-
-
-@functools.lru_cache(64)
-def _statements(lines):
-    """The lines of a source without docstrings and comments, each statement on the line where it was."""
-    kept = list(lines)
-    for token in tokenize.generate_tokens(iter(lines).__next__):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            kept[row - 1] = lines[row - 1][:column].rstrip() + "\n"
-    for node in ast.walk(ast.parse("".join(lines))):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if not documented or ast.get_docstring(node, clean=False) is None or len(node.body) == 1:
-            continue  # a docstring that is the whole body has to stay: without it there would be none
-        words, after = node.body[:2]
-        if not lines[words.lineno - 1][: words.col_offset].strip() and after.lineno > words.end_lineno:
-            kept[words.lineno - 1 : words.end_lineno] = ["\n"] * (words.end_lineno - words.lineno + 1)
-    return tuple(kept)
 
 
 def _compiled(source, filename):

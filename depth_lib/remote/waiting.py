@@ -5,8 +5,6 @@ import random
 import time
 from dataclasses import dataclass
 
-from nnsight.schema.response import Status
-
 from .errors import JobFailed, JobOverdue, JobUnknown, NotReady, ServerUnreachable, last_line
 from .server import Unsteady
 
@@ -75,13 +73,13 @@ def completed(server, job_id, patience, line):
         now = time.monotonic()
         if status is not None:
             known = now
-            line.show(f"{status.status.value.lower()} {status.description}".strip())
-            if status.status == Status.COMPLETED:
+            line.show(f"{status.state.lower()} {status.description}".strip())
+            if status.state == "COMPLETED":
                 return status
-            if status.status == Status.ERROR:
+            if status.state == "ERROR":
                 raise failure(status, server.host)
-            if status.status != seen:
-                seen, pauses = status.status, patience.pauses()
+            if status.state != seen:  # any other, and one that this client does not know, means that it is at work
+                seen, pauses = status.state, patience.pauses()
         elif now - known > patience.unknown:
             raise JobUnknown(
                 f"the server has had no status of the job for {now - known:.0f} s: it was lost, or has expired; "
@@ -91,7 +89,7 @@ def completed(server, job_id, patience, line):
             )
         pause = next(pauses)
         if now - start + pause > patience.deadline:
-            state = "unknown to the server" if status is None else status.status.value
+            state = "unknown to the server" if status is None else status.state
             raise JobOverdue(
                 f"the job is {state} after {now - start:.0f} s; run again to go on waiting for it (DEPTH_LIB_DEADLINE "
                 "sets the hours)",

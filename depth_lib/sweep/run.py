@@ -18,7 +18,7 @@ from ..lock import COMPUTING, Lock, hold, remove_leftovers
 from ..models import load_model
 from ..progress import heard_by
 from ..prompts import ANSWER, QUESTION
-from ..remote import beside
+from ..remote import journalled
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
 from .spec import RunSpec, in_project
 
@@ -50,7 +50,7 @@ class Run(RunSpec):
                     self._write(probe, path, wanted, reasons if again == [_NONE] else again, held)
                     return load_artifact(path)
         if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
-            with self._alone(probe, path), beside(path):
+            with self._alone(probe, path), journalled(path):
                 pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
@@ -91,12 +91,14 @@ class Run(RunSpec):
             share = (len(passes) - 1 + share) / len(self._settings(probe).get("modes", "1"))
             held.note(label=label, done=done, total=total, unit=unit, share=share)
 
-        with beside(path), heard_by(note):  # a remote job that outlives this process is found again beside the result
+        # a remote job that outlives this process is found again beside the result
+        with journalled(path) as jobs, heard_by(note):
             start = time.perf_counter()
             held.note(computing_since=time.time())
             result = self._compute(probe, llm)
             seconds = round(time.perf_counter() - start, 3)
-            save_artifact(path, result, wanted | self._circumstances() | {"seconds": seconds})
+            about = {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
+            save_artifact(path, result, wanted | self._circumstances() | about)
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 
     @cached_property
@@ -128,6 +130,7 @@ class Run(RunSpec):
         return {
             "commit": commit,
             "check": check.CHECKED.get(self.llm),
+            "runs": check.RUNNING.get(self.llm),
             "where": self._where(),
             "remote": self.remote,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import depth_lib as dl
-from depth_lib.remote import beside
+from depth_lib.remote import journalled
 from tests.remote.loopback.client import TEXTS
 from tests.remote.loopback.fixture import hurried, journal_beside, loopback, same, user  # noqa: F401 (fixtures)
 
@@ -30,7 +30,7 @@ def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, us
         (entry,) = journal_beside(artifact)
         assert entry["state"] == "submitted" and entry["artifact"] == str(artifact)
         loopback.switch()
-        with beside(artifact):
+        with journalled(artifact):
             same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == 1
     assert not journal_beside(artifact)
@@ -50,6 +50,6 @@ def test_parts_that_arrived_before_the_kill_are_not_submitted_again(loopback, us
         assert submitted() == 1
         loopback.switch()
         monkeypatch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
-        with beside(artifact):
+        with journalled(artifact):
             same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == len(TEXTS)

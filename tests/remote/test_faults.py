@@ -10,7 +10,7 @@ import torch
 import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.remote import journal, server
-from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
+from tests.remote.loopback.fixture import KEY, hurried, loopback, same, unreturned  # noqa: F401 (fixtures)
 
 TEXTS = ["abcdefghijkl mnop", "8 apples and 5, thirteen"]
 
@@ -47,7 +47,7 @@ def test_a_fault_that_passes_leaves_the_right_result(model, loopback, monkeypatc
     with loopback.faults(**faults) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == jobs
-    assert not list(journal.cache_folder().glob("*"))
+    assert not unreturned()
 
 
 REFUSED = [
@@ -84,7 +84,7 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(model, loopback, monk
     with loopback.faults() as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == jobs[1]
-    assert not list(journal.cache_folder().glob("*"))
+    assert not unreturned()
 
 
 def test_an_unconfirmed_submission_is_mentioned_when_it_is_repeated(model, loopback, capfd):  # noqa: F811
@@ -159,7 +159,7 @@ def test_a_model_that_goes_between_preflight_and_job_is_the_jobs_own_error(loopb
     _ID_CACHE["nobody/nothing"] = "nobody/nothing"
     with pytest.raises(remote.NotReady, match="nobody/nothing is not hosted there"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    remote.preflight._PASSED[loopback.host, llm.to_model_key()] = time.monotonic()
+    remote.preflight._PASSED[loopback.host, llm.to_model_key()] = time.monotonic(), {}
     with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 

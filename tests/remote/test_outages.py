@@ -14,6 +14,7 @@ from websocket import WebSocketBadStatusException, WebSocketConnectionClosedExce
 
 import depth_lib as dl
 from depth_lib import remote, session
+from depth_lib.remote import deployment
 from tests.remote.loopback.client import TEXTS
 from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
 
@@ -178,9 +179,9 @@ def test_the_workers_death_is_the_jobs_error_and_a_rerun_completes(loopback):  #
 def test_parts_that_arrived_before_the_workers_death_are_not_computed_again(model, loopback, monkeypatch):  # noqa: F811
     llm, truth = model
     monkeypatch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
-    real, parts = session.obtain, []
+    real, parts = deployment.complete, []
 
-    def obtain(*request):
+    def complete(*request):
         parts.append(request)
         if len(parts) == 2:
             loopback.switch(hold="RUNNING")
@@ -191,7 +192,7 @@ def test_parts_that_arrived_before_the_workers_death_are_not_computed_again(mode
         os.kill(loopback.asked()["worker"], signal.SIGKILL)
         loopback.switch()
 
-    monkeypatch.setattr(session, "obtain", obtain)
+    monkeypatch.setattr(deployment, "complete", complete)
     with loopback.faults() as submitted:
         with meanwhile(lambda: (loopback.until(lambda _: len(parts) == 2), kill())):
             with pytest.raises(remote.JobFailed, match="process died"):

@@ -131,7 +131,7 @@ def _plus(llm, noise):
 def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa: F811
     llm = loopback.model("loopback/gpt2")
     wrong = architectures.describe(llm) | {"logit_softcap": 3.0}
-    monkeypatch.setattr("depth_lib.session.describe", lambda llm: wrong)
+    monkeypatch.setattr("depth_lib.check.describe", lambda llm: wrong)
     with loopback.faults() as submitted:
         with pytest.raises(architectures.ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)

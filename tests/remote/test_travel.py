@@ -233,7 +233,7 @@ def _scaled_by(factor):
 
 def test_equal_settings_are_one_job_and_a_closure_is_part_of_them(loopback, tmp_path):  # noqa: F811
     llm = loopback.model("loopback/llama")
-    with loopback.faults() as submitted, remote.beside(tmp_path / "a.pt"):
+    with loopback.faults() as submitted, remote.journalled(tmp_path / "a.pt"):
         assert session.run(_scaled_by(3), llm, [1], remote=loopback.host) == {"n": [3]}
         assert session.run(_scaled_by(3), llm, [1], remote=loopback.host) == {"n": [3]}
         assert submitted() == 1

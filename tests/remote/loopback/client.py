@@ -14,7 +14,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib import session
-from depth_lib.remote import Patience, beside
+from depth_lib.remote import Patience, journalled
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
 SUM = ("5 + 7 + 1 = ", "13")
@@ -37,8 +37,8 @@ def one_run(llm, host, artifact, out, **environment):
     """logit_lens, journalled beside `artifact` if there is one; its result in `out` appears complete or not at all."""
     os.environ |= environment
     patience = Patience(shortest=0.02, longest=0.2)
-    Patience.of_user = classmethod(lambda cls: patience)
-    with beside(artifact) if artifact else contextlib.nullcontext():
+    Patience.of_user = classmethod(lambda cls: (Path(f"{out}.asked").touch(), patience)[1])
+    with journalled(artifact) if artifact else contextlib.nullcontext():
         torch.save(dl.logit_lens(llm, TEXTS, remote=host), f"{out}.part")
     os.rename(f"{out}.part", out)
 
@@ -62,7 +62,7 @@ def main():
                 one_run(llm, setup["host"], **json.loads(line))
                 os._exit(0)
             continue
-        with beside(setup["artifact"]):
+        with journalled(setup["artifact"]):
             results = {probe: PROBES[probe](llm, remote=setup["host"]) for probe in setup["probes"]}
             seen = {"results": results, "package": dl.__file__, "payloads": payloads}
             seen |= {"memory": memory("VmHWM") - before, "meta": all(p.is_meta for p in llm._module.parameters())}

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
-from depth_lib.remote import Patience, preflight
+from depth_lib.remote import Patience, journal, preflight
 from tests.families import SHAPE, build, save_family
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
@@ -202,6 +202,11 @@ def user(loopback, tmp_path_factory):
     yield client
     client.process.kill()
     client.process.communicate()
+
+
+def unreturned():
+    """The entries in the cache folder whose results nobody has got yet."""
+    return [entry for entry in journal.entries(journal.cache_folder()) if not entry.returned]
 
 
 def journal_beside(artifact):

@@ -94,7 +94,7 @@ def main():
             finally:
                 tracing.dec()
             buffer = io.BytesIO()
-            torch.save(saved, buffer)
+            torch.save(saved, buffer, pickle_protocol=4)  # as nnsight's own schema does
             result = zstandard.ZstdCompressor().compress(buffer.getvalue()) if job["compress"] else buffer.getvalue()
             frame = ResponseModel(id=job["id"], status=Status.COMPLETED, data=result).pickle()
             answer({"id": job["id"], "status": "COMPLETED"}, result, frame)
