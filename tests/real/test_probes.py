@@ -12,10 +12,9 @@ from tests import oracles
 
 SHORT = "The quick brown fox jumps over 13 lazy dogs, and then over 28 more."
 LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]
-if not os.environ.get(
-    "DEPTH_LIB_LONG_TESTS"
-):  # one full forward an intervention: all its tokens take the oracle minutes
-    LONG = LONG[:240]
+PAIR = (QUESTION, ANSWER)
+if not os.environ.get("DEPTH_LIB_LONG_TESTS"):  # one full forward an intervention: the whole prompt takes minutes
+    LONG, PAIR = LONG[:240], ("5 + 7 = ", "12")
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
@@ -55,8 +54,8 @@ def test_layer_effects_equal_the_oracle(llm, text, mode):
 
 
 def test_residual_erasure_equals_the_oracle(llm):
-    ours = dl.residual_erasure(llm, QUESTION, ANSWER, [SHORT, LONG])
-    x, span = oracles.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    ours = dl.residual_erasure(llm, *PAIR, [SHORT, LONG])
+    x, span = oracles.answer_span(llm.tokenizer, *PAIR)
     baseline = [*ids(llm, SHORT), *ids(llm, LONG)]
     truth = oracles.residual_erasure(llm._module, torch.tensor(x), span, baseline)
     close(ours["erasure_effect"], truth["erasure_effect"])
