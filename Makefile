@@ -24,7 +24,7 @@ SWEEP := $(PY) -m depth_lib.sweep
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report status test test-ndif bench lint clean help
+.PHONY: demo real sweep table report status maps test test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -43,6 +43,10 @@ report: $(READY) ## table, intervals, figures and where from as one page, OUT/re
 
 status: $(READY) ## what is done, stale, partial, failed or missing in OUT
 	@exec $(SWEEP) status $(ASKED)
+
+maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
+	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
+	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)'
 
 # A variable's name without its s would be ignored, and everything be run.
 $(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))

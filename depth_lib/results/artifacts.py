@@ -18,6 +18,7 @@ from .files import escape_token, parse, plain, storable
 from .meta import differing, prompts_hash
 from .schemas import (
     ARTIFACTS,
+    SCHEMAS,
     ArtifactError,
     MissingArtifact,
     artifact_path,
@@ -54,7 +55,7 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     path = Path(path)
     probe, n = probe_of(path)
     stored = {key: storable(key, value) for key, value in result.items()}
-    tokens_file = ARTIFACTS[probe].tokens_file
+    tokens_file = SCHEMAS[probe].tokens_file
     problem = mismatch(probe, stored) or not_finite(stored)
     if tokens_file and "tokens" not in stored:
         problem = problem or "it has no key tokens"
@@ -118,9 +119,9 @@ def read_artifact(path: str | Path) -> dict:
             where = f"it could not be moved aside: {error.strerror}"
         raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path.parent)}")
     result = {key: _as_float32(value) for key, value in result.items()} | {"meta": result.get("meta", {})}
-    tokens_file = ARTIFACTS[probe].tokens_file
+    tokens_file = SCHEMAS[probe].tokens_file
     if tokens_file and "tokens" not in result:
-        n_tokens = next(iter(result[key] for key in ARTIFACTS[probe].required)).shape[-1]
+        n_tokens = next(iter(result[key] for key in SCHEMAS[probe].required)).shape[-1]
         result["tokens"] = _papers_tokens(path.with_name(tokens_file.format(n=n)), n_tokens)
     return result
 

@@ -90,6 +90,16 @@ ARTIFACTS = {
     ),
 }
 
+# What belongs to two models lies one folder higher, `out/linear_maps/`, where no dataset × model looks for its own.
+BETWEEN_MODELS = {
+    "linear_map": Schema(
+        "linear_map_{source}_to_{target}.pt",
+        required={"relative": "M N", "relative_mean": "N", "best": "N", "strength": "M N", "n_tokens": "P"}
+        | {"relative_sums": "P M N", "mean_sums": "P N"},
+    )
+}
+SCHEMAS = ARTIFACTS | BETWEEN_MODELS
+
 
 def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int) -> Path:
     """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS."""
@@ -103,16 +113,19 @@ def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examp
 
 def probe_of(path: str | Path) -> tuple[str, int | None]:
     """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
-    for probe, schema in ARTIFACTS.items():
-        match = re.fullmatch(re.escape(schema.file).replace(r"\{n\}", r"(\d+)"), Path(path).name)
+    for probe, schema in SCHEMAS.items():
+        pattern = re.escape(schema.file).replace(r"\{n\}", r"(\d+)").replace(r"\{source\}_to_\{target\}", ".+_to_.+")
+        match = re.fullmatch(pattern, Path(path).name)
         if match:
             return probe, int(match[1]) if match.groups() else None
-    names = ", ".join(schema.file for schema in ARTIFACTS.values())
+    names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
 
 def sweep_command(run: str | Path, **variables: str) -> str:
     """The make command that computes the results of one folder `out/dataset/model`, with further variables of make."""
+    if Path(run).name == "linear_maps":
+        return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
     given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)} | variables
     words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items() if value)
@@ -123,7 +136,7 @@ def mismatch(probe: str, result: Mapping) -> str | None:
     """The first way in which a result has not the keys and shapes of its probe."""
     import torch  # not above: what lists results knows their names without waiting for it
 
-    schema = ARTIFACTS[probe]
+    schema = SCHEMAS[probe]
     sizes: dict[str, int] = {}
     for key, shape in (schema.required | schema.optional).items():
         if key not in result:

@@ -1,0 +1,64 @@
+"""Maps from one model's layers to another's for make: result, numbers and figure in OUT/linear_maps.
+
+python -m depth_lib.model_maps toy-4l toy-8l --texts embedded
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from ..figures.grids import save
+from ..figures.linear_maps import linear_maps_figure
+from ..lock import Busy, hold
+from ..remote import journalled
+from ..results.artifacts import ArtifactError, differences, load_artifact, prompts_hash, save_artifact
+from .checkpoint import resumable
+from .maps import linear_maps
+from .stretch import MEASURES, stretch
+from .texts import read_texts
+
+
+def run(source: str, target: str, texts: str, what: str, n_characters: int, out: str) -> Path:
+    """The artifact of two models, read where it is there and was made from this, computed where not."""
+    names = [Path(name).name for name in (source, target)]
+    path = Path(out) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
+    documents = read_texts(texts, n_characters)
+    wanted = {"source_model": source, "target_model": target, "what": what, "texts": str(texts)}
+    wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with hold(path.with_name(f"{path.name}.computing"), wait=False):
+        if path.exists() and not differences(path, wanted):
+            print(f"{path}: nothing to compute")
+        else:
+            began = time.time()
+            with journalled(path), resumable(path):
+                result = linear_maps(source, target, documents, what)
+                save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - began})
+    result = load_artifact(path)
+    for name, (value, low, high) in stretch(result).items():
+        print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
+    written = save(linear_maps_figure(result, *names), path.with_suffix(""))
+    print(*(str(file) for file in (path, *written)), sep="\n")
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m depth_lib.model_maps", description=__doc__.splitlines()[0])
+    parser.add_argument("source")
+    parser.add_argument("target")
+    parser.add_argument("--texts", default="embedded", help="a text file, embedded, or a Hub dataset owner/name:config")
+    parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
+    parser.add_argument("--n-characters", type=int, default=1_000_000)
+    parser.add_argument("--out", default="outputs")
+    asked = parser.parse_args(arguments)
+    try:
+        run(asked.source, asked.target, asked.texts, asked.what, asked.n_characters, asked.out)
+    except (ValueError, ArtifactError, Busy) as error:  # sentences that say what to do next
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

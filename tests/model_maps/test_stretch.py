@@ -1,0 +1,68 @@
+"""The numbers that answer the question, on matrices whose answer is seen, and the file and figure they come with."""
+
+import numpy as np
+import pytest
+import torch
+
+from depth_lib.figures.linear_maps import linear_maps_figure
+from depth_lib.model_maps.stretch import measure, stretch
+
+
+def one(relative):
+    return {name: float(value[0]) for name, value in measure(np.asarray(relative, dtype=float)[None]).items()}
+
+
+def test_a_perfect_stretch_has_rank_correlation_one_no_distance_and_a_price_elsewhere():
+    relative = np.full((5, 5), 0.8) - 0.7 * np.eye(5)
+    assert one(relative) == pytest.approx({"rank_correlation": 1, "distance": 0, "predicted": 1, "penalty": 0.7})
+
+
+def test_the_reverse_order_has_rank_correlation_minus_one():
+    relative = np.full((5, 9), 0.8)
+    relative[[4, 4, 3, 3, 2, 1, 1, 0, 0], range(9)] = 0.5
+    found = one(relative)
+    assert found["rank_correlation"] == pytest.approx(-0.98, abs=0.01)  # ties share their ranks
+    assert found["predicted"] == 0 and found["penalty"] < 0 < found["distance"]
+
+
+def test_ranks_with_ties_correlate_as_pandas_says():
+    import pandas as pd
+
+    best = np.random.default_rng(0).integers(0, 4, size=(20, 9))
+    relative = np.ones((20, 5, 9))
+    for b, row in enumerate(best):
+        relative[b, row, range(9)] = 0
+    ranks = [np.corrcoef(pd.Series(row).rank(), range(9))[0, 1] for row in best]
+    assert measure(relative)["rank_correlation"] == pytest.approx(ranks)
+
+
+def test_one_best_layer_for_all_has_no_rank_correlation():
+    relative = np.ones((3, 4))
+    relative[1] = 0
+    assert np.isnan(one(relative)["rank_correlation"])
+
+
+def test_intervals_are_those_of_sequences_drawn_again():
+    draw = np.random.default_rng(1)
+    sums = np.abs(draw.normal(1, 0.5, size=(40, 3, 3))) * 10 - 3 * np.eye(3)
+    result = {"relative_sums": torch.tensor(sums), "n_tokens": torch.full((40,), 10.0)}
+    value, low, high = stretch(result)["penalty"]
+    assert low < value < high
+    assert (high - low) == pytest.approx(3.92 * _standard_error(sums, draw), rel=0.3)
+    assert stretch(result) == stretch(result)  # the same draws every time
+
+
+def _standard_error(sums, draw):
+    again = [sums[draw.integers(0, 40, 40)].sum(0) / 400 for _ in range(1000)]
+    return measure(np.stack(again))["penalty"].std()
+
+
+def test_the_figure_shows_every_cell_the_best_ones_and_the_diagonal():
+    relative = np.random.default_rng(2).random((4, 7))
+    figure = linear_maps_figure({"relative": relative, "best": relative.argmin(0)}, "toy_4$l", "toy-8l")
+    ax = figure.axes[0]
+    assert np.array_equal(ax.images[0].get_array(), relative)
+    diagonal, best = ax.lines
+    assert diagonal.get_xydata().tolist() == [[0, 0], [6, 3]]
+    assert np.array_equal(best.get_ydata(), relative.argmin(0))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("Layer of toy-8l", "Layer of toy_4$l")
