@@ -98,6 +98,7 @@ _NAMES = {
     ("torch", "device"): torch.device,
     ("torch.nn.parameter", "Parameter"): torch.nn.Parameter,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("torch.storage", "UntypedStorage"): torch.UntypedStorage,
     ("torch.storage", "_load_from_bytes"): load,
     # a tensor of a class of its own comes as a tensor
     ("torch._tensor", "_rebuild_from_type_v2"): lambda rebuild, kind, args, state: rebuild(*args),

@@ -1,0 +1,319 @@
+"""Whatever a server sends, over real sockets: what nnsight's own client reads is read, what could run code is not."""
+
+import base64
+import collections
+import functools
+import io
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+from nnsight.intervention.backends.remote import RemoteBackend
+from nnsight.schema.response import Status
+from nnsight.tracing.hint import Object
+
+from depth_lib import remote
+from depth_lib.remote import jobs, journal, reading, server
+from depth_lib.remote.deployment import Call, Deployment
+from tests.remote.loopback import fixture
+from tests.remote.loopback.fixture import KEY
+from tests.remote.replay import JOB, Replay, recorded
+
+KEYED = 'nnsight.modeling.transformers.TransformersModel:{"repo_id": "owner/name"}'
+
+
+hurried = fixture.hurried
+
+
+@pytest.fixture(scope="module")
+def running():
+    replay = Replay()
+    yield replay
+    replay.server.shutdown()
+
+
+@pytest.fixture
+def replay(running):
+    running.statuses, running.result, running.submitted, running.keys = [running.completed()], b"", 0, []
+    return running
+
+
+class Watched:
+    """A status line that remembers."""
+
+    def __init__(self):
+        self.said = []
+
+    show = remains = lambda self, text: self.said.append(text)
+
+
+def fetched(replay, patience, accept=lambda found: None):
+    """What our client makes of the replayed exchange; also its journal entry and what it said."""
+    line, there = Watched(), server.Server(replay.host)
+    request = jobs.Request(KEYED, {}, lambda: b"payload", accept, there, patience, line)
+    with journal.Entry.held("0" * 16, 0, line.show, probe="p", host=replay.host, model=KEYED) as entry:
+        return jobs.complete(request, entry), entry, line.said
+
+
+def by_nnsight(replay, compressed):
+    """What nnsight's own client makes of it."""
+    backend = RemoteBackend("", host=replay.host, api_key=KEY, blocking=False, job_id=JOB)
+    backend.compress, backend.display.enabled = compressed, False
+    return backend()["result"]
+
+
+def values():
+    t = torch.arange(6.0).reshape(2, 3)
+    leaf = t.clone().requires_grad_()
+    return collections.OrderedDict(
+        float32=t,
+        a_view=t.t()[1:],
+        half=t.half(),
+        bfloat16=t.to(torch.bfloat16),
+        float8=t.to(torch.float8_e4m3fn),
+        uint16=torch.tensor([1, 65535], dtype=torch.uint16),
+        flags=t > 2,
+        parameter=torch.nn.Parameter(t),
+        requires_grad=leaf,
+        of_gradients=leaf * 2,
+        saved_by_nnsight=t.as_subclass(Object),
+        nested={"list": [t, (1, 2.5, "text", None, True)], "deeper": collections.OrderedDict(x=t)},
+        numpy=np.arange(3),
+        number=np.float64(0.5),
+        size=t.shape,
+        dtype=torch.float32,
+        a_set={1, 2},
+        some_bytes=b"\x00\xff",
+        default=collections.defaultdict(list, {"a": [1]}),
+    )
+
+
+def _bits(tensor):
+    return tensor.detach().contiguous().view(torch.uint8)
+
+
+def alike(ours, theirs):
+    """Equal, with plain dicts and tensors on our side."""
+    if isinstance(theirs, np.ndarray):
+        theirs = torch.from_numpy(theirs)
+    if isinstance(theirs, torch.Tensor):
+        assert type(ours) is torch.Tensor and not ours.requires_grad and ours.device.type == "cpu"
+        assert ours.dtype == theirs.dtype and torch.equal(_bits(ours), _bits(theirs))
+    elif isinstance(theirs, dict):
+        assert type(ours) is dict and ours.keys() == theirs.keys()
+        for key in theirs:
+            alike(ours[key], theirs[key])
+    elif isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            alike(one, other)
+    else:
+        assert ours == theirs
+
+
+def saved(result, protocol=4, new=True):
+    buffer = io.BytesIO()
+    torch.save({"result": result}, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_each_form_of_a_result_is_read_as_nnsights_own_client_reads_it(replay, hurried, protocol, new, compressed):
+    result = values()
+    if not new:  # torch itself cannot read these from the legacy format
+        del result["float8"], result["uint16"]
+    content = saved(result, protocol, new)
+    replay.result = zstandard.ZstdCompressor().compress(content) if compressed else content
+    ours, entry, _ = fetched(replay, hurried)
+    alike(ours, by_nnsight(replay, compressed))
+    assert entry.state == "done" and replay.submitted == 1
+    alike(fetched(replay, hurried)[0], ours)  # from the disk
+    assert replay.submitted == 1
+
+
+def test_tensors_saved_on_a_gpu_come_to_the_cpu(replay, hurried, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.serialization.location_tag", lambda storage: "cuda:0")
+        replay.result = saved({"x": torch.ones(3)})
+    assert b"cuda:0" in replay.result
+    alike(fetched(replay, hurried)[0], by_nnsight(replay, False))
+
+
+def test_a_compressed_result_that_does_not_say_its_size_is_read(replay, hurried):
+    replay.result = zstandard.ZstdCompressor(write_content_size=False).compress(saved({"x": torch.ones(3)}))
+    assert torch.equal(fetched(replay, hurried)[0]["x"], torch.ones(3))
+
+
+@pytest.mark.parametrize("how", ["binary status", "JSON", "JSON with a data address", "address without a host"])
+def test_a_result_in_the_response_itself_is_read(replay, hurried, how):
+    content = zstandard.ZstdCompressor().compress(saved({"x": torch.ones(3)}))
+    replay.result, text = content, base64.b64encode(content).decode()
+    replay.statuses = [
+        {
+            "binary status": lambda: replay.completed(content).pickle(),
+            "JSON": lambda: replay.completed(text),
+            "JSON with a data address": lambda: replay.completed(f"data:application/octet-stream;base64,{text}"),
+            "address without a host": lambda: replay.completed("/result"),
+        }[how]()
+    ]
+    assert torch.equal(fetched(replay, hurried)[0]["x"], torch.ones(3))
+
+
+@pytest.mark.parametrize("status", [s.value for s in Status if s.value not in ("COMPLETED", "ERROR")] + ["REBALANCING"])
+def test_each_status_but_the_last_ones_means_that_the_job_goes_on(replay, hurried, status):
+    """Those of nnsight's schema, and one that it does not know."""
+    known = status in Status.__members__
+    said = recorded(status if known else "QUEUED", description="your turn").model_dump_json()
+    said = said if known else said.replace("QUEUED", status)
+    replay.statuses = [said.encode(), recorded("RUNNING"), recorded("RUNNING").pickle(), replay.completed()]
+    replay.result = saved({"x": torch.ones(3)})
+    result, _, shown = fetched(replay, hurried)
+    assert torch.equal(result["x"], torch.ones(3)) and f"{status.lower()} your turn" in shown
+
+
+def test_an_error_status_ends_the_job_with_the_servers_words(replay, hurried):
+    replay.statuses = [recorded("ERROR", description="Traceback\nCUDA out of memory", meta={"peak_memory": 8e10})]
+    with pytest.raises(remote.JobFailed, match="CUDA out of memory"):
+        fetched(replay, hurried)
+
+
+@pytest.mark.parametrize("name", ["meta", "meta_data"])
+def test_what_the_job_cost_is_kept_and_said(replay, hurried, name):
+    cost = {"run_time": 12.34, "peak_memory": 4.2e9}
+    replay.statuses = [replay.completed(meta=cost).model_dump_json().replace('"meta"', f'"{name}"').encode()]
+    replay.result = saved({"x": torch.ones(3)})
+    assert fetched(replay, hurried)[1].cost == cost
+    assert jobs.cost_in_words(cost) == "run time 12.3 s, peak memory 4.2 GB"
+
+
+class Code:
+    """What, unpickled by anybody who trusts it, creates a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_code_in_a_result_is_never_run_and_its_bytes_are_kept_and_named(
+    replay, hurried, tmp_path, monkeypatch, protocol, new
+):
+    there = tmp_path / "was here"
+    replay.result = saved({"x": torch.ones(3), "bad": Code(there)}, protocol, new)
+    for _ in range(2):  # and not asked for again
+        with pytest.raises(remote.ResultRefused, match="posix.mkdir.*DEPTH_LIB_TRUST_SERVER=1") as refused:
+            fetched(replay, hurried)
+        assert not there.exists() and replay.submitted == 1
+    (kept,) = journal.cache_folder().glob("*.result")
+    assert kept.read_bytes() == replay.result and str(kept) in str(refused.value)
+    monkeypatch.setenv("DEPTH_LIB_TRUST_SERVER", "1")
+    result, _, _ = fetched(replay, hurried)
+    assert torch.equal(result["x"], torch.ones(3)) and there.is_dir() and replay.submitted == 1
+
+
+ATTACKS = {
+    "builtins.eval": lambda path: functools.partial(eval, f"__import__('os').mkdir({str(path)!r})"),
+    "builtins.getattr": lambda path: _Reduced(getattr, (dict, "fromkeys")),
+    "os.path": lambda path: _Reduced(os.path.join, ("a", "b")),
+    "torch.load": lambda path: _Reduced(torch.load, (str(path),)),
+    "torch.hub": lambda path: _Reduced(torch.hub.load, ("owner/repository", "model")),
+    "numpy": lambda path: _Reduced(np.save, (str(path), np.ones(1))),
+}
+
+
+class _Reduced:
+    def __init__(self, function, arguments):
+        self.reduced = function, arguments
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_other_ways_to_run_something_are_refused(attack, tmp_path):
+    content = saved({"bad": ATTACKS[attack](tmp_path / "x")})
+    with pytest.raises(reading.NotPlain):
+        reading.load(content)
+    assert not list(tmp_path.iterdir())
+
+
+def test_code_in_bytes_of_a_storage_and_in_a_status_is_refused_too(tmp_path):
+    inner = saved(Code(tmp_path / "x"))
+    with pytest.raises(reading.NotPlain):
+        reading.load(saved(_Reduced(torch.storage._load_from_bytes, (inner,))))
+    with pytest.raises(reading.NotPlain):
+        reading.load(recorded("COMPLETED", data=Code(tmp_path / "y")).pickle())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_torchscript_archive_is_refused():
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
+    assert any(name.endswith("constants.pkl") for name in zipfile.ZipFile(buffer).namelist())
+    with pytest.raises(reading.NotPlain, match="TorchScript"):
+        reading.load(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no pickle", pickle.dumps({"result": 1}), saved({"x": torch.ones(99)})[:200]]
+)
+def test_what_is_damaged_is_asked_for_again_and_then_the_job_is_submitted_again(replay, hurried, content):
+    replay.result = content
+    with pytest.raises(remote.ResultLost, match="could not be fetched"):
+        fetched(replay, hurried)
+    assert replay.submitted == 2
+
+
+@pytest.mark.parametrize(
+    "over, arguments, value, says",
+    [
+        (
+            "prompts",
+            {"prompts": [[1]] * 2},
+            [[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]],
+            "prompt 1 of the job, layer 1",
+        ),
+        ("layers", {"layers": [5, 6]}, [[1.0], [float("inf")]], "layer 6"),
+    ],
+)
+def test_a_result_that_is_not_finite_is_refused_before_it_is_kept(replay, hurried, over, arguments, value, says):
+    def a_probe(llm):
+        pass
+
+    there = object.__new__(Deployment)
+    there.server = server.Server(replay.host)
+    call = Call(a_probe, arguments, over)
+
+    def accept(found):
+        there._check_finite(call, found["results"]["s"], found["model"])
+
+    model = {"dtype": "float16", "weights": "Linear8bitLt of int8"}
+    replay.result = saved({"model": model, "results": {"s": {"fine": torch.ones(2), "key": torch.tensor(value)}}})
+    with pytest.raises(remote.ResultNotFinite, match=f"a_probe: key is (nan|inf) at {says}.*float16.*Linear8bitLt"):
+        fetched(replay, hurried, accept)
+    assert not list(journal.cache_folder().glob("*.result"))
+
+
+@pytest.mark.parametrize("name", ["NDIF_API_KEY", "NDIF_API", "NDIF_TOKEN"])
+def test_the_key_may_have_the_names_of_published_notebooks_which_is_said_once(
+    replay, hurried, monkeypatch, capsys, name
+):
+    server._say_once.cache_clear()
+    monkeypatch.delenv("NDIF_API_KEY")
+    monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", None)
+    monkeypatch.setenv(name, "my-secret")
+    replay.result = saved({"x": torch.ones(3)})
+    fetched(replay, hurried)
+    server.Server(replay.host)
+    assert replay.keys == ["my-secret"]
+    said = capsys.readouterr().err
+    assert said.count(name + ";") == (name != "NDIF_API_KEY") and "my-secret" not in said
