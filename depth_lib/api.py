@@ -101,28 +101,33 @@ def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budg
     return {**result, "tokens": tokens}
 
 
-def integrated_gradients(llm, question, answer, quadrature="gauss", remote=False, tolerance=0.01, budget=None):
+def integrated_gradients(
+    llm, question, answer, quadrature="gauss", remote=False, tolerance=0.01, budget=None, at="block"
+):
     """Which tokens' residuals, at which depth, the answer's probability comes from.
 
-    igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] dr along b + r (h − b), with h the output of block l, b its mean
-    over the sequence and F the summed probability of the answer's true tokens.
+    igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
+    its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
+    what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
 
     question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 15 nodes, cut where F is
     steep until no token's estimated error is above tolerance · max |igrads[l]|; at most 256 nodes a block, which is not
     always enough: a warning names the blocks) or "riemann" (256 left-end steps, as the papers); budget: tokens in one
     forward pass (default: what fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads −
-    (F(h) − F(b)), `f_difference` = F(h) − F(b), `n_nodes` and, of "gauss", the estimated `error` relative to
-    max |igrads[l]| [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature, if the answer has no
-    token of its own, or for gradients that are not finite.
+    (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, of "gauss", the estimated `error` relative to
+    max |igrads[l]| [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or place, if the answer
+    has no token of its own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
     if quadrature not in ("gauss", "riemann"):
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss" or "riemann".')
+    if at not in ("block", "attention", "mlp"):
+        raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
     if not (isinstance(tolerance, float | int) and tolerance >= 0):
         raise ValueError(f"tolerance {tolerance!r} is no share of the largest attribution; use a number such as 0.01.")
     ids, places, tokens = answer_span(llm, question, answer)
-    arch, n_steps = describe(llm), 256 if quadrature == "riemann" else None
-    work = (arch, ids, places, list(range(arch["n_layers"])), tolerance, n_steps, budget)
+    arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
+    work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
     result = _by_layers(probes.integrated_gradients, llm, work, remote, "integrated gradients")
     _check_finite(result)
     if "error" in result and (result["error"] > tolerance).any():

@@ -86,6 +86,8 @@ def test_unknown_modes_and_quadratures(llm):
     assert line(dl.layer_effects, llm, [TEXT], mode="futur") == 'mode \'futur\' is not known; use "future" or "all".'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", quadrature="simpson")
     assert message == 'quadrature \'simpson\' is not known; use "gauss" or "riemann".'
+    message = line(dl.integrated_gradients, llm, "5 = ", "5", at="norm")
+    assert message == 'there are no gradients at \'norm\'; use "block", "attention" or "mlp".'
 
 
 def test_unknown_names_come_with_the_nearest_known_ones():

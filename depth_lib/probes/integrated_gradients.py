@@ -3,67 +3,91 @@
 import torch
 
 from .quadrature import integrate
-from .residual_stream import first, inputs, probabilities, rows_of_logits, start_at, token_budget
+from .residual_stream import contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
-def integrated_gradients(llm, arch, ids, answer, layers, tolerance, steps, budget):
-    """Integrated gradients of the answer's probability at the output of each block.
+def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
+    """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
 
-    With h = h_{l+1} [T, d], b its mean over the sequence and F the summed probability of the answer's true tokens:
-    igrads[l, t] = Σ_d (h − b)[t, d] · ∫₀¹ ∂F/∂h[t, d] at b + r (h − b) dr.
+    With x = h_{l+1}, a_l or m_l [T, d], b its mean over the sequence and F the summed probability of the answer's true
+    tokens: igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] at b + r (x − b) dr. Of a_l or m_l only this contribution
+    moves, and what follows is recomputed.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do; steps: that many left-end steps, or None for Gauss–Kronrod panels until no token's estimated error is
-    above tolerance · max |igrads[l]|; budget: tokens in one forward pass, or None. Returns for each layer `igrads` [T],
-    `completeness` = Σ_t igrads − (F(h) − F(b)), `f_difference` = F(h) − F(b), `n_nodes` and, without steps, `error`:
-    the estimated largest error of a token relative to max |igrads[l]|.
+    blocks to do; how: a dict of `at` ("block", "attention" or "mlp"), `steps`, that many left-end steps, or None for
+    Gauss–Kronrod panels, and `tolerance`: until no token's estimated error is above tolerance · max |igrads[l]|;
+    budget: tokens in one forward pass, or None. Returns for each layer `igrads` [T], `completeness` = Σ_t igrads −
+    (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, without steps, `error`: the estimated largest error of a
+    token relative to max |igrads[l]|.
     """
-    residuals = _outputs(llm, ids, layers)
     budget = token_budget(llm, budget, blocks_held=arch["n_layers"])
     rounding = 2.5 * torch.finfo(llm.dtype).eps  # F is known no better
     results = []
-    for l, h in zip(layers, residuals, strict=True):
+    for path in _paths(llm, arch, ids, layers, how["at"]):
 
-        def sample(points, h=h, l=l):
-            return _slopes(llm, arch, ids, answer, h, l, points, budget)
+        def sample(points, path=path):
+            return _slopes(llm, arch, path, answer, points, budget)
 
-        if steps:
-            slopes, f = sample([1.0, *(k / steps for k in range(steps))])
-            found = {"integral": slopes[1:].mean(0), "n_nodes": steps, "f": (f[1], f[0])}
+        if how["steps"]:
+            slopes, f = sample([1.0, *(k / how["steps"] for k in range(how["steps"]))])
+            found = {"integral": slopes[1:].mean(0), "n_nodes": how["steps"], "f": (f[1], f[0])}
         else:
-            found = integrate(sample, tolerance, rounding)
-        igrads, (f_b, f_h) = found["integral"], found["f"]
+            found = integrate(sample, how["tolerance"], rounding)
+        igrads, (f_b, f_x) = found["integral"], found["f"]
         result = {"igrads": torch.cat([igrads, torch.zeros(len(ids) - len(igrads))])}
-        result |= {"completeness": igrads.sum() - (f_h - f_b), "f_difference": torch.tensor(f_h - f_b)}
+        result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b)}
         result |= {key: torch.tensor(found[key]) for key in ("n_nodes", "error") if key in found}
         results.append(result)
     return {key: torch.stack([result[key].float() for result in results]) for key in results[0]}
 
 
-def _outputs(llm, ids, layers):
-    """h_{l+1} [T, d] for each l of layers, neighbours; the blocks behind them do not run."""
+def _paths(llm, arch, ids, layers, at):
+    """For each l of layers, neighbours, what `_slopes` needs; the blocks behind them do not run.
+
+    A dict of `ids`, `x` [T, d], what moves, `rest` [T, d], the residual stream that it is added to, and `l`: the block
+    that reads the sum. What attention adds is read by the MLP of its own block, so there `adds` is true, and `rest` is
+    what enters block l; where attention and MLP are parallel the next block is the first that reads it.
+    """
+    paths = []
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
-            h = [first(llm.blocks[l].output)[0].clone() for l in layers]
+            for l in layers:
+                path = {"ids": ids, "l": l + 1, "adds": at == "attention" and not arch["parallel"]}
+                path["dtype"] = llm.blocks[l].input.dtype
+                if at == "block":
+                    path["x"] = first(llm.blocks[l].output)[0].clone()
+                    path["rest"] = torch.zeros_like(path["x"])
+                else:
+                    h, a, m = (part[0].clone() for part in contributions(llm.blocks[l], arch))
+                    path |= {"x": a, "rest": h + m} if at == "attention" else {"x": m, "rest": h + a}
+                    if path["adds"]:
+                        path |= {"l": l, "rest": h}
+                paths.append(path)
             tracer.stop()
-    return h
+    return paths
 
 
-def _slopes(llm, arch, ids, answer, h, l, points, budget):
-    """Σ_d (h − b) · ∂F/∂h [R, T'] and F, a list of R, at the points r of the path, h [T, d] being the output of block
-    l; T' are the tokens that matter: those before the last of the answer, where the ones behind it change nothing."""
-    end = answer[-1] if arch["cuts"] else len(ids)
-    b = h.float().mean(0, keepdim=True)
-    step = h[:end].float() - b
-    rows = max(1, min(budget // end, rows_of_logits(llm, h.device) // len(answer)))
+def _slopes(llm, arch, path, answer, points, budget):
+    """Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R, at the points r of a path; T' are the tokens that matter: those
+    before the last of the answer, where the ones behind it change nothing."""
+    ids, l, end = path["ids"], path["l"], answer[-1] if arch["cuts"] else len(path["ids"])
+    b = path["x"].float().mean(0, keepdim=True)
+    step, rest = path["x"][:end].float() - b, path["rest"][:end].float()
+    rows = max(1, min(budget // end, rows_of_logits(llm, b.device) // len(answer)))
     slopes, f = [], []
     for begin in range(0, len(points), rows):
-        r = torch.tensor(points[begin : begin + rows], device=h.device)[:, None, None]
+        r = torch.tensor(points[begin : begin + rows], device=b.device)[:, None, None]
         x = (b + r * step).requires_grad_()
         with llm.trace(inputs(ids[:end], batch=1 if arch["grows"] else len(r)), use_cache=False) as tracer:
-            final = x.to(h.dtype)
-            start_at(llm, arch, l + 1, final)
-            if l + 1 < arch["n_layers"]:
+            final = (rest.expand_as(x) if path["adds"] else rest + x).to(path["dtype"])
+            start_at(llm, arch, l, final)
+            if path["adds"]:
+                attended = llm.blocks[l].attention_contribution.output
+                added = (x / arch["residual_scale"]).to(first(attended)).reshape(first(attended).shape)
+                llm.blocks[l].attention_contribution.output = (
+                    (added, *attended[1:]) if isinstance(attended, tuple) else added
+                )
+            if l < arch["n_layers"]:
                 final = first(llm.blocks[-1].output)
             predicting = final[:, [place - 1 for place in answer]]
             f_rows = _answer_probability(llm, arch, predicting, ids, answer)

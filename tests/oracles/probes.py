@@ -164,34 +164,60 @@ def residual_erasure(model, input_ids, span, baseline_prompts):
     return {"erasure_effect": effect}
 
 
-def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, layers=None):
+def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, layers=None, at="block"):
     """igrads [L, T] and completeness [L]; "riemann" takes `nodes` left ends (256 in the papers), "gauss" as many nodes.
 
-    `layers`: only these rows, the others are 0.
+    `layers`: only these rows, the others are 0. at: "block", or "attention" or "mlp": what that part's module returns
+    moves in place of the block's output.
     """
     input_ids = torch.as_tensor(input_ids)
     with torch.no_grad():
-        h, _ = block_states(model, input_ids)
+        x = block_states(model, input_ids)[0][1:] if at == "block" else _returned(model, input_ids, at)
     if quadrature == "gauss":
-        x, w = np.polynomial.legendre.leggauss(nodes)
-        points, weights = (x + 1) / 2, w / 2
+        points, weights = np.polynomial.legendre.leggauss(nodes)
+        points, weights = (points + 1) / 2, weights / 2
     else:
         points, weights = np.arange(nodes) / nodes, np.full(nodes, 1 / nodes)
 
     def F(layer, residual):
-        with hooks(_replacing(model, layer + 1, residual)):
+        if at == "block":
+            hook = _replacing(model, layer + 1, residual)
+        else:
+            hook = _part(model, layer, at).register_forward_hook(
+                lambda _, args, output: with_first(output, residual.clone().reshape(first(output).shape))
+            )
+        with hooks(hook):
             y = softmax(run(model, input_ids), -1)
         return sum(y[i - 1, input_ids[i]] for i in range(*span))
 
-    igrads = torch.zeros(len(h) - 1, len(input_ids)).to(h)
-    completeness = torch.zeros(len(h) - 1).to(h)
-    for layer in range(len(h) - 1) if layers is None else layers:
-        b = h[layer + 1].mean(dim=0, keepdim=True)
-        gradient = torch.zeros_like(h[layer + 1])
+    igrads = torch.zeros(len(x), len(input_ids)).to(x)
+    completeness = torch.zeros(len(x)).to(x)
+    for layer in range(len(x)) if layers is None else layers:
+        b = x[layer].mean(dim=0, keepdim=True)
+        gradient = torch.zeros_like(x[layer])
         for r, weight in zip(points, weights, strict=True):
-            point = (b + float(r) * (h[layer + 1] - b)).requires_grad_()
+            point = (b + float(r) * (x[layer] - b)).requires_grad_()
             gradient += float(weight) * torch.autograd.grad(F(layer, point), point)[0]
-        igrads[layer] = ((h[layer + 1] - b) * gradient).sum(dim=-1)
+        igrads[layer] = ((x[layer] - b) * gradient).sum(dim=-1)
         with torch.no_grad():
-            completeness[layer] = igrads[layer].sum() - (F(layer, h[layer + 1]) - F(layer, b.expand_as(h[layer + 1])))
+            completeness[layer] = igrads[layer].sum() - (F(layer, x[layer]) - F(layer, b.expand_as(x[layer])))
     return {"igrads": igrads, "completeness": completeness}
+
+
+def _part(model, layer, at):
+    """The module of a block whose output is what its attention or its MLP adds, but for a constant factor."""
+    blocks, attention, mlp, _ = places(model)
+    return blocks[layer].get_submodule(attention if at == "attention" else mlp)
+
+
+def _returned(model, input_ids, at):
+    """[L, T, d]: what the attention or the MLP modules return."""
+    kept = []
+
+    def keep(_, args, output):
+        kept.append(first(output).reshape(len(input_ids), -1).clone())
+
+    parts = [_part(model, layer, at) for layer in range(len(places(model)[0]))]
+    with hooks(*[part.register_forward_hook(keep) for part in parts]):
+        run(model, input_ids)
+    return torch.stack(kept)

@@ -79,6 +79,24 @@ def test_gradients_behind_the_last_working_block_are_the_same_at_every_depth(sha
     torch.testing.assert_close(found[K - 1 :], found[K - 1 :][:1].expand(L - K + 1, -1))
 
 
+@pytest.mark.parametrize("at", ["attention", "mlp"])
+def test_a_contribution_that_is_the_same_for_all_tokens_has_no_attribution(shallow, at):
+    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, tolerance=1.0, at=at)
+    assert found["igrads"][:K].any(1).all() and not found["igrads"][K:].any() and not found["f_difference"][K:].any()
+
+
+@pytest.mark.parametrize("at", ["attention", "mlp"])
+def test_gradients_of_a_part_sum_to_what_the_answer_loses_when_it_is_blurred(toy, at):
+    """Baseline and original the wrong way round would turn the sign; a wrong normalisation would miss the sum."""
+    ids, places, _ = answer_span(toy, *SUM)
+    found, model = dl.integrated_gradients(toy, *SUM, at=at), plain_toy()
+    for l, block in enumerate(model.model.layers):
+        part = block.self_attn if at == "attention" else block.mlp
+        read, blurred = (answer_probability(model, ids, places, part, blur) for blur in (False, True))
+        assert abs(found["igrads"][l].sum() - (read - blurred)) <= 0.01 * found["igrads"][l].abs().max() + 1e-5
+        assert abs(found["f_difference"][l] - (read - blurred)) <= 1e-5
+
+
 def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothing_before_it(llama, toy):
     for llm in (llama, toy):
         everywhere = dl.layer_effects(llm, [TEXT, "a few words"], mode="all")["max_all_layer"]
@@ -111,9 +129,15 @@ def test_integrated_gradients_sum_to_the_difference_that_they_explain(name, llam
 
 
 @torch.no_grad()
-def answer_probability(model, ids, places, block, blur):
-    """F of a plain forward pass; with `blur`, every token of the block's output is their mean."""
-    hook = block.register_forward_hook(lambda _, args, h: h.mean(1, keepdim=True).expand_as(h) if blur else h)
+def answer_probability(model, ids, places, module, blur):
+    """F of a plain forward pass; with `blur`, every token of what a module returns is their mean."""
+
+    def blurred(_, args, output):
+        h = output[0] if isinstance(output, tuple) else output
+        h = h.mean(1, keepdim=True).expand_as(h) if blur else h
+        return (h, *output[1:]) if isinstance(output, tuple) else h
+
+    hook = module.register_forward_hook(blurred)
     y = model(torch.tensor([ids])).logits[0].softmax(-1)
     hook.remove()
     return sum(y[place - 1, ids[place]].item() for place in places)

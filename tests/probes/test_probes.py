@@ -19,6 +19,7 @@ from tests.tiny_tokenizers import char_tokenizer
 SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the <bos> token: 60
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
 QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
+LEFT_ENDS = {"at": "block", "steps": 16, "tolerance": None}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
@@ -90,7 +91,7 @@ def test_residual_erasure_equals_the_oracle(pair, n_tokens):
 def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens):
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
-    ours = run(probes.integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], 1e-3, 16, None)
+    ours = run(probes.integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], LEFT_ENDS, None)
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3])
     close(ours["igrads"], truth["igrads"][[0, 2, 3]])
     # a difference of nearly equal numbers, F among them
@@ -102,6 +103,18 @@ def compare_in_batch(patch, whether=True):
     for name, module in list(sys.modules.items()):
         if name.startswith("depth_lib.probes.") and hasattr(module, "compares_in_batch"):
             patch.setattr(module, "compares_in_batch", lambda llm: whether)
+
+
+@pytest.mark.parametrize("at", ["attention", "mlp"])
+def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
+    llm, model = pair
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3], at=at)
+    for arch in (describe(llm), {**describe(llm), "grows": False}):
+        how = {**LEFT_ENDS, "at": at}
+        ours = run(probes.integrated_gradients, llm, arch, x, list(range(*span)), [0, 2, 3], how, None)
+        close(ours["igrads"], truth["igrads"][[0, 2, 3]])
+        close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
@@ -117,7 +130,7 @@ def test_the_plain_path_equals_the_fast_one(pair, in_batch, monkeypatch):
         (probes.layer_effects, [(text[0], [8, 24, 40])], "future", None),
         (probes.layer_effects, [(text[0], [len(text[0])])], "all", None),
         (probes.residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
-        (probes.integrated_gradients, x, list(range(*span)), [0, 2], 1e-3, 16, None),
+        (probes.integrated_gradients, x, list(range(*span)), [0, 2], LEFT_ENDS, None),
     ]
     for probe, *args in calls:
         one = run(probe, llm, fast, *args)

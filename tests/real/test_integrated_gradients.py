@@ -21,7 +21,8 @@ BLOCKS = sorted(TRUTH) if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 12, 25
 def found(llm):
     """What the probe finds for each of BLOCKS with the default tolerance."""
     ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
-    result = run(probes.integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, 0.01, None, None)
+    how = {"at": "block", "steps": None, "tolerance": 0.01}
+    result = run(probes.integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, how, None)
     return {l: {key: value[k] for key, value in result.items()} for k, l in enumerate(BLOCKS)}
 
 
