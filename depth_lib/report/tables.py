@@ -1,17 +1,69 @@
-"""The paper's table: effective depth and ratio, a row a model, a column a metric × dataset, in four formats."""
+"""All that a study says about effective depth as tables, and the paper's own as csv and tex."""
 
-import io
 import itertools
 import re
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
 
 from ..disk import write_together
+from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
-from ..effective_depth.tables import depths
+from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from ..results.study import Study
-from .spreadsheet import MISSING, workbook
+from .workbook import MISSING, workbook
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one study: the paper's, and what `depths_with_intervals`, `depths_by_threshold`, `depths` and
+    `beside_the_paper` return."""
+
+    effective_depth: pd.DataFrame
+    intervals: pd.DataFrame
+    thresholds: pd.DataFrame
+    five_probes: pd.DataFrame
+    beside_the_paper: pd.DataFrame
+
+
+def read_tables(study: Study) -> Tables:
+    """Every table of a study, from one reading of its results."""
+    found = depths(study)
+    intervals = depths_with_intervals(study, found)
+    return Tables(
+        effective_depth_table(study, found),
+        intervals,
+        depths_by_threshold(study, found),
+        found.drop(columns="note"),
+        beside_the_paper(intervals),
+    )
+
+
+def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
+    """Write effective_depth.xlsx, .csv, .tex and effective_depth_<table>.csv of each further table that has a row.
+
+    The paper's table has ratios rounded to two decimals as in the paper, missing values "–"; its csv has three header
+    rows: `pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")`. The tex is a whole document that needs
+    booktabs; its tabular can be copied into a paper. The workbook has a sheet a table.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {
+        folder / "effective_depth.xlsx": workbook(tables.effective_depth, further_tables(tables)),
+        folder / "effective_depth.csv": _as_text(tables.effective_depth).rename_axis(index=None).to_csv().encode(),
+        folder / "effective_depth.tex": _tex(tables.effective_depth).encode(),
+    }
+    for name, frame in further_tables(tables).items():
+        contents[folder / f"effective_depth_{name}.csv"] = frame.to_csv(index=False, float_format="%.4f").encode()
+    write_together(contents)
+    return list(contents)
+
+
+def further_tables(tables: Tables) -> dict[str, pd.DataFrame]:
+    """The tables of one row a value that have any, by name."""
+    named = {field.name: getattr(tables, field.name) for field in fields(tables)[1:]}
+    return {name: frame for name, frame in named.items() if len(frame)}
 
 
 def effective_depth_table(study: Study, found: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -31,25 +83,6 @@ def effective_depth_table(study: Study, found: pd.DataFrame | None = None) -> pd
         column = value_of["ed" if value == "ED" else "ratio"].reindex(rows)
         table[metric, dataset, value] = column.set_axis(study.models)
     return table
-
-
-def write_table(table: pd.DataFrame, folder: str | Path) -> list[Path]:
-    """Write effective_depth.xlsx, .csv and .tex, ratios rounded to two decimals as in the paper, missing values "–".
-
-    The csv has three header rows: `pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")`. The tex is a
-    whole document that needs booktabs; its tabular can be copied into a paper.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    workbook(table).save(buffer)
-    contents = {
-        folder / "effective_depth.xlsx": buffer.getvalue(),
-        folder / "effective_depth.csv": _as_text(table).rename_axis(index=None).to_csv().encode(),
-        folder / "effective_depth.tex": _tex(table).encode(),
-    }
-    write_together(contents)
-    return list(contents)
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:

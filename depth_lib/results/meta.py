@@ -36,6 +36,29 @@ def _meets(key: str, have: object, asked: object) -> bool:
     return have == asked
 
 
+def made_from(meta: Mapping) -> str:
+    """A line for people: model and revision, dtype, prompts, where, when, versions, as far as the file says."""
+    if not meta:
+        return "not known, the files have no meta (not written by depth_lib)"
+    weights = f"weights {meta['weights']}" if meta.get("weights") else None
+    revision = meta.get("commit") or meta.get("revision") or weights
+    model = f"{meta.get('model_id', 'model not said')}{f' @ {revision}' if revision else ''}"
+    prompts = f"{meta.get('n_prompts', meta.get('n_examples', '?'))} prompts"
+    details = ", ".join(str(meta[key]) for key in ("source", "prompts_hash") if meta.get(key))
+    versions = " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items())
+    parts = [
+        model,
+        meta.get("dtype"),
+        meta.get("quantization"),
+        f"{prompts} ({details})" if details else prompts,
+        f"seed {meta['seed']}" if meta.get("seed") is not None else None,
+        meta.get("where"),
+        str(meta.get("date", ""))[:10],
+        versions,
+    ]
+    return "; ".join(str(part) for part in parts if part)
+
+
 # Of each kind of floating-point storage: its numbers as integers, and the bits that are all set in nan and infinity.
 _FLOATS = {
     "DoubleStorage": (np.uint64, 0x7FF0000000000000),

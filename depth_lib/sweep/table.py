@@ -29,13 +29,17 @@ def make_table(plan: Plan) -> int:
     if not has_results(out):
         raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: make sweep OUT={out}")
     newest = max(path.stat().st_mtime_ns for path in (*sources, *results))
-    if all(path.is_file() for path in tables) and notebook.is_file() and notebook.stat().st_mtime_ns >= newest:
+    if (
+        all(path.is_file() for path in (*tables, out / "report.html"))
+        and notebook.is_file()
+        and notebook.stat().st_mtime_ns >= newest
+    ):
         return 0
     print(f"table and figures: running, log in {log}", flush=True)
     given = {"OUT": str(out), "MODELS": plan.all_models, "DATASETS": plan.all_datasets}
-    with log.open("wb") as written:
+    with log.open("wb") as said_to:
         done = subprocess.run(
-            execution("effective_depth", partial, given), stdout=written, stderr=subprocess.STDOUT, env=environment()
+            execution("effective_depth", partial, given), stdout=said_to, stderr=subprocess.STDOUT, env=environment()
         )
     said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if done.returncode:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from depth_lib.effective_depth.rules import PAPER_METRICS
-from depth_lib.report.tables import effective_depth_table, summary_lines, write_table
+from depth_lib.report.tables import effective_depth_table, read_tables, summary_lines, write_tables
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
-from depth_lib.results.study import Study
+from depth_lib.results.study import Study, in_order
 from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 # Hu et al. 2025, Table 1: layers, and for each dataset ED(ratio) by cosine, kl and overlap.
@@ -182,53 +182,59 @@ def test_a_curve_with_nan_is_a_missing_value_and_a_warning_that_names_it(gaps):
 @pytest.fixture
 def sheet(paper):
     write_depths(paper, "gsm8k", "toy-8l", 8, None, 4, 6)
-    write_table(table_of(paper), paper)
+    write_tables(read_tables(Study(paper, datasets=DATASETS)), paper)
     return openpyxl.load_workbook(paper / "effective_depth.xlsx")["Effective Depth Results"]
 
 
 def test_the_workbook_has_one_row_a_model_under_three_merged_header_levels(sheet):
     merged = {str(cells) for cells in sheet.merged_cells.ranges}
     assert merged == {
-        "A1:A3",
-        "B1:G1",
-        "H1:M1",
-        "N1:S1",
-        "B2:C2",
-        "D2:E2",
-        "F2:G2",
-        "H2:I2",
-        "J2:K2",
-        "L2:M2",
-        "N2:O2",
-        "P2:Q2",
-        "R2:S2",
+        "A2:A4",
+        "B2:G2",
+        "H2:M2",
+        "N2:S2",
+        "B3:C3",
+        "D3:E3",
+        "F3:G3",
+        "H3:I3",
+        "J3:K3",
+        "L3:M3",
+        "N3:O3",
+        "P3:Q3",
+        "R3:S3",
     }
-    assert [sheet[cell].value for cell in ("B1", "H1", "N1")] == ["cosine", "kl", "overlap"]
-    assert [sheet[cell].value for cell in ("B2", "D2", "F2", "R2")] == ["hellaswag", "gsm8k", "aime24", "aime24"]
-    assert [cell.value for cell in sheet[3]][1:] == ["ED", "RATIO"] * 9
-    assert (sheet.max_row, sheet.max_column, sheet.freeze_panes) == (16, 19, "B4")
+    assert [sheet[cell].value for cell in ("B2", "H2", "N2")] == ["cosine", "kl", "overlap"]
+    assert [sheet[cell].value for cell in ("B3", "D3", "F3", "R3")] == ["hellaswag", "gsm8k", "aime24", "aime24"]
+    assert [cell.value for cell in sheet[4]][1:] == ["ED", "RATIO"] * 9
+    assert (sheet.max_row, sheet.max_column, sheet.freeze_panes) == (17, 19, "B5")
 
 
 def test_the_workbook_shows_ratios_to_two_decimals_and_a_dash_for_what_is_missing(sheet):
-    row = next(row for row in sheet.iter_rows(min_row=4) if row[0].value == "Qwen2.5-Math-7B")
+    row = next(row for row in sheet.iter_rows(min_row=5) if row[0].value == "Qwen2.5-Math-7B")
     assert [cell.value for cell in row[1:7]] == [16, 0.61, 11, 0.43, 16, 0.61]
     assert {cell.number_format for cell in row[2::2]} == {"0.00"}
-    toy = next(row for row in sheet.iter_rows(min_row=4) if row[0].value == "toy-8l")
+    toy = next(row for row in sheet.iter_rows(min_row=5) if row[0].value == "toy-8l")
     assert [cell.value for cell in toy[1:7]] == ["–"] * 6
     assert [cell.value for cell in toy[9:11]] == [4, 0.62]
 
 
-def test_the_workbook_colours_ratios_red_yellow_green_over_each_metric(sheet):
-    rules = {str(area.sqref): area.rules[0].colorScale for area in sheet.conditional_formatting}
-    assert set(rules) == {"C4:C16 E4:E16 G4:G16", "I4:I16 K4:K16 M4:M16", "O4:O16 Q4:Q16 S4:S16"}
-    for scale in rules.values():
-        assert [color.rgb for color in scale.color] == ["00F8696B", "00FFEB84", "0063BE7B"]
-        assert [point.type for point in scale.cfvo] == ["min", "percentile", "max"]
+def test_ratios_are_coloured_red_yellow_green_from_zero_to_one_whatever_else_is_there(sheet):
+    (area,) = sheet.conditional_formatting
+    assert str(area.sqref).split() == [f"{letter}5:{letter}17" for letter in "CEGIKMOQS"]
+    scale = area.rules[0].colorScale
+    assert [color.rgb for color in scale.color] == ["00F8696B", "00FFEB84", "0063BE7B"]
+    assert [(point.type, point.val) for point in scale.cfvo] == [("num", 0), ("num", 0.5), ("num", 1)]
+
+
+def test_every_sheet_has_a_title_and_prints_in_landscape_one_page_wide(sheet):
+    assert sheet["A1"].value == sheet.parent.properties.title and "Effective depth" in sheet["A1"].value
+    for page in sheet.parent:
+        assert page.page_setup.orientation == "landscape" and page.sheet_properties.pageSetUpPr.fitToPage
+        assert (page.page_setup.fitToWidth, page.page_setup.fitToHeight) == (1, 0)
 
 
 def test_the_workbook_describes_metrics_rules_and_sources(sheet):
     book = sheet.parent
-    assert book.sheetnames == ["Effective Depth Results", "Description"]
     text = "\n".join(str(cell.value) for row in book["Description"].iter_rows() for cell in row if cell.value)
     for words in (
         *PAPER_METRICS,
@@ -244,7 +250,7 @@ def test_the_workbook_describes_metrics_rules_and_sources(sheet):
 
 def test_the_csv_reads_back_as_the_table_rounded(gaps):
     table = table_of(gaps)
-    write_table(table, gaps)
+    write_tables(read_tables(Study(gaps, datasets=DATASETS)), gaps)
     path = gaps / "effective_depth.csv"
     back = pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")
     pd.testing.assert_frame_equal(back.astype(float), table.astype(float).round(2), check_names=False)
@@ -253,7 +259,7 @@ def test_the_csv_reads_back_as_the_table_rounded(gaps):
 
 def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
     write_depths(gaps, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
-    write_table(table_of(gaps), gaps)
+    write_tables(read_tables(Study(gaps, datasets=DATASETS)), gaps)
     tex = (gaps / "effective_depth.tex").read_text()
     body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
     assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [19, 19, 19]
@@ -265,7 +271,7 @@ def test_the_tex_is_a_whole_booktabs_document_with_a_cell_a_column(gaps):
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no LaTeX here")
 def test_latex_compiles_the_tex(paper):
-    write_table(table_of(paper), paper)
+    write_tables(read_tables(Study(paper, datasets=DATASETS)), paper)
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "effective_depth.tex"],
         cwd=paper,
@@ -276,17 +282,17 @@ def test_latex_compiles_the_tex(paper):
 
 
 def test_a_table_that_cannot_be_written_leaves_all_old_files(gaps, monkeypatch):
-    paths = write_table(table_of(gaps), gaps)
+    paths = write_tables(read_tables(Study(gaps, datasets=DATASETS)), gaps)
     before = [path.read_bytes() for path in paths]
     write_depths(gaps, "gsm8k", "toy-8l", 8, 1, 2, 3)
-    table = table_of(gaps)
+    tables = read_tables(Study(gaps, datasets=DATASETS))
 
     def full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(storage.os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
-        write_table(table, gaps)
+        write_tables(tables, gaps)
     assert [path.read_bytes() for path in paths] == before
     assert not list(gaps.glob(".*.part"))
 
@@ -307,6 +313,10 @@ def test_small_models_and_the_papers_datasets_come_first(tmp_path):
         "gpt2",
     ]
     assert study.datasets == ["hellaswag", "gsm8k", "aime24", "addition_6"]
+
+
+def test_models_come_in_the_order_of_the_papers_table(paper):
+    assert Study(paper).models == list(PUBLISHED) == in_order(sorted(PUBLISHED))
 
 
 def test_other_files_in_the_folder_are_left_alone(gaps):

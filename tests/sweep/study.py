@@ -52,8 +52,8 @@ if Path(f"fail-{given.get('MODEL')}").exists():
     Path(output).write_text(json.dumps({"cells": [{"outputs": [error]}]}))
     sys.exit("Traceback\\nRuntimeError: no luck; remove the file\\nsrun: error: task 0: Exited with exit code 1\\n")
 if notebook.endswith("effective_depth.ipynb"):
-    for kind in ("xlsx", "csv", "tex"):
-        (out / f"effective_depth.{kind}").write_text("table")
+    for name in ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html"):
+        (out / name).write_text("table")
 else:
     asked = OfflineSpec({"SOURCE": "embedded"} | given)
     for probe in given["PROBES"]:

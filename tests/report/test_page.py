@@ -15,10 +15,12 @@ import torch
 import depth_lib as dl
 from depth_lib.effective_depth.coverage import COMMAND
 from depth_lib.report import page as report
-from depth_lib.report.answers import read_answers, write_answers
-from depth_lib.report.provenance_table import provenance_table
-from depth_lib.report.sheets import VERDICTS
+from depth_lib.report.conclusions import conclusions
+from depth_lib.report.tables import read_tables, write_tables
+from depth_lib.report.workbook import VERDICTS
+from depth_lib.results import artifacts
 from depth_lib.results import files as storage
+from depth_lib.results import study as results
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
 from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, curves_with_depths, result_of, write_run
@@ -38,19 +40,25 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def answers(folder):
-    return read_answers(Study(folder, datasets=DATASETS))
+def study(folder):
+    return Study(folder, datasets=DATASETS)
 
 
 @pytest.fixture(scope="module")
-def book(folder, answers):
-    write_answers(answers, folder)
+def tables(study):
+    return read_tables(study)
+
+
+@pytest.fixture(scope="module")
+def book(folder, tables):
+    write_tables(tables, folder)
     return openpyxl.load_workbook(folder / "effective_depth.xlsx")
 
 
 @pytest.fixture(scope="module")
-def page(folder):
-    return report.write_report(Study(folder, datasets=DATASETS)).read_text()
+def page(study, tables):
+    report.draw_figures(study, tables)
+    return report.write_report(study, tables).read_text()
 
 
 def rows_of(sheet):
@@ -71,10 +79,10 @@ def test_the_workbook_keeps_its_sheets_and_gains_one_for_each_answer(book):
         assert sheet.freeze_panes == "D4" and [str(area) for area in sheet.merged_cells.ranges]
 
 
-def test_the_interval_sheet_says_what_the_table_of_intervals_says(book, answers):
+def test_the_interval_sheet_says_what_the_table_of_intervals_says(book, tables):
     rows = rows_of(book["Intervals"])
-    assert len(rows) == len(answers.stability) == 8
-    for row, expected in zip(rows, answers.stability.to_dict("records"), strict=True):
+    assert len(rows) == len(tables.intervals) == 8
+    for row, expected in zip(rows, tables.intervals.to_dict("records"), strict=True):
         for key, value in expected.items():
             if isinstance(value, str):
                 assert (row[key] or "") == value
@@ -86,18 +94,18 @@ def test_the_interval_sheet_says_what_the_table_of_intervals_says(book, answers)
     assert len(sheet.conditional_formatting) == 1
 
 
-def test_verdicts_are_painted(book, answers):
+def test_verdicts_are_painted(book, tables):
     sheet = book["Beside The Paper"]
     colours = [row[-1].fill.fgColor.rgb[2:] for row in sheet.iter_rows(min_row=4)]
-    assert colours == [VERDICTS[verdict] for verdict in answers.beside.verdict] and len(colours) == 3
+    assert colours == [VERDICTS[verdict] for verdict in tables.beside_the_paper.verdict] and len(colours) == 3
 
 
-def test_the_csv_files_read_back(folder, book, answers):
+def test_the_csv_files_read_back(folder, book, tables):
     for name, frame in (
-        ("intervals", answers.stability),
-        ("thresholds", answers.thresholds),
-        ("five_probes", answers.five_probes),
-        ("beside_the_paper", answers.beside),
+        ("intervals", tables.intervals),
+        ("thresholds", tables.thresholds),
+        ("five_probes", tables.five_probes),
+        ("beside_the_paper", tables.beside_the_paper),
     ):
         back = pd.read_csv(folder / f"effective_depth_{name}.csv")
         assert list(back.columns) == list(frame.columns) and len(back) == len(frame)
@@ -112,7 +120,7 @@ def test_libreoffice_opens_the_workbook(folder, book, tmp_path):
         [*as_csv, "--outdir", tmp_path, folder / "effective_depth.xlsx"], check=True, capture_output=True, timeout=120
     )
     lines = (tmp_path / "effective_depth.csv").read_text(encoding="cp1252").splitlines()
-    assert lines[0].startswith("Model,cosine") and len(lines) == 5
+    assert lines[1].startswith("Model,cosine") and len(lines) == 6
 
 
 def test_load_results_is_tidy_and_holds_every_value_once(folder):
@@ -134,6 +142,9 @@ def test_load_results_is_tidy_and_holds_every_value_once(folder):
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(MissingArtifact, match="run: make sweep"):
         dl.load_results(tmp_path)
+    with pytest.raises(MissingArtifact, match="nowhere is not there; give the folder of a study") as error:
+        dl.load_results("nowhere")
+    assert "make sweep" not in str(error.value)
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28
@@ -162,16 +173,20 @@ class Page(HTMLParser):
 
 def test_the_report_is_one_file_that_needs_nothing_else(page):
     parsed = Page(page)
-    assert parsed.open == [] and len(parsed.images) > 15
-    assert all(link.startswith("data:image/png;base64,") for link in parsed.links)
+    assert parsed.open == [] and len(parsed.images) > 12
+    images = [link for link in parsed.links if link.startswith("data:image/png;base64,")]
+    inside = [link for link in parsed.links if link.startswith("#")]
+    assert len(images) == len(set(images)) == len(parsed.images)  # no panel twice
+    assert len(images) + len(inside) == len(parsed.links)
+    assert set(inside) <= {f"#{place}" for place in re.findall(r'id="([^"]+)"', page)} and len(inside) > 8
     assert all(image["alt"] for image in parsed.images)
     assert "<script" not in page and "@import" not in page and 'name="viewport"' in page
 
 
-def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page, answers):
+def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page, tables):
     text = " ".join("".join(Page(page).words).split())
-    row = answers.stability.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
-    assert f"{row.ed} ({row.ratio:.2f})" in text and f"{row.same:.0%}" in text
+    row = tables.intervals.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
+    assert f"{row.ed} ({row.ratio:.2f})" in text and f"same in {100 * row.same:.0f} %" in text
     for words in (
         COMMAND,
         "10 prompts",
@@ -184,30 +199,65 @@ def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page
         assert words in text, words
 
 
-def test_a_report_draws_figures_that_are_older_than_a_result_and_no_others(folder, page):
-    figure = folder / "figures" / "summary" / "ratio_intervals.png"
-    before = figure.stat().st_mtime_ns
-    report.write_report(Study(folder, datasets=DATASETS))
-    assert figure.stat().st_mtime_ns == before
+def test_the_report_defines_its_metrics_and_says_which_rules_are_ours_and_why_an_interval_is_wider(page):
+    text = " ".join("".join(Page(page).words).split())
+    for words in (
+        "the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0",
+        "KL(lens ‖ output)",
+        "five likeliest tokens",
+        "A rule of ours. The last l in 0..L-2 whose skipping changes what a later layer adds by over half",
+        "every draw gave 1 and that the next layer is not ruled out",
+    ):
+        assert words in text, words
 
 
-def test_names_that_are_markup_stay_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw_figures", lambda *arguments: [])
+def test_the_conclusions_are_those_of_the_numbers(tmp_path):
+    for model, n_layers, kl in (("Qwen2.5-1.5B", 4, 1), ("Qwen2.5-7B-Instruct", 8, 1)):
+        for dataset in ("hellaswag", "gsm8k"):
+            for probe, result in curves_with_depths(n_layers, 1, kl, None).items():
+                save_artifact(artifact_path(tmp_path, dataset, model, probe, 10), result, {})
+    tables = read_tables(Study(tmp_path))
+    said = conclusions(tables.intervals, tables.beside_the_paper)
+    assert "25% to 50% (median 38%; 4 of 4 runs) by kl." in said[0] and "overlap" not in said[0]
+    assert said[1] == (
+        "Size: from 1.5 to 7 billion parameters the mean ratio goes from 0.50 to 0.25 by cosine, 0.50 to 0.25 by kl."
+    )
+    assert said[2].startswith("Training: from base to instruct the mean ratio goes from 0.50 to 0.25 by cosine")
+    assert said[3].startswith("Task: from hellaswag to gsm8k the mean ratio goes from 0.38 to 0.38 by cosine")
+    assert said[4] == (
+        "Of 12 depths, 0 are known to within a layer, 0 less well, and 12 have no closed interval; "
+        "4 have no effective depth."
+    )
+
+
+def test_table_figures_and_report_read_each_file_once(folder, monkeypatch):
+    read = []
+    monkeypatch.setattr(results, "read_artifact", lambda path: (read.append(path), artifacts.read_artifact(path))[1])
+    study = Study(folder, datasets=DATASETS)
+    tables = read_tables(study)
+    write_tables(tables, folder)
+    report.draw_figures(study, tables)
+    report.write_report(study, tables)
+    assert sorted(read) == sorted(folder.glob("*/*/*.pt")) and len(read) == 11
+
+
+def test_names_that_are_markup_stay_text(tmp_path):
     name = "<b>&model"
     for probe, result in curves_with_depths(4, 1, 1, 1).items():
         save_artifact(artifact_path(tmp_path, "gsm8k", name, probe, 10), result, {"model_id": "<i>x</i>"})
-    page = report.write_report(Study(tmp_path)).read_text()
+    study = Study(tmp_path)
+    page = report.write_report(study, read_tables(study)).read_text()
     assert "&lt;b&gt;&amp;model" in page and name not in page and "<i>x" not in page
 
 
-def test_results_with_only_the_papers_keys_give_a_report_that_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw_figures", lambda *arguments: [])
+def test_results_with_only_the_papers_keys_give_a_report_that_says_so(tmp_path):
     write_run(
         tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"], papers_keys_only=True
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        page, runs = report.write_report(Study(tmp_path)).read_text(), provenance_table(Study(tmp_path))
+        study = Study(tmp_path)
+        page, runs = report.write_report(study, read_tables(study)).read_text(), report.provenance(study)
     assert page.count("no interval</small>") == 3 and "<b>" in page
     assert "not written by depth_lib" in runs["Made from"].item()
 
@@ -216,11 +266,6 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
     made = {"model_id": "Qwen/X", "revision": "abc", "dtype": "bfloat16", "n_prompts": 10, "source": "hub"}
     for probe, dtype in (("logit_lens", "bfloat16"), ("relative_contribution", "float32")):
         save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), made | {"dtype": dtype})
-    runs = provenance_table(Study(tmp_path))
+    runs = report.provenance(Study(tmp_path))
     assert len(runs) == 2 and set(runs.Run) == {"X, gsm8k"}
     assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs["Made from"]))
-
-
-def test_the_command_ends_with_one_line_where_there_is_nothing(tmp_path):
-    with pytest.raises(SystemExit, match="^no artifacts: .*nowhere is not there; give the folder of a study"):
-        report.main([str(tmp_path / "nowhere")])
