@@ -1,7 +1,7 @@
 """One page to hand to a colleague: what the numbers say, the tables, every figure, and where they come from."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import jinja2
@@ -34,8 +34,8 @@ _SUMMARIES = {
 _CSS_PIXELS = 96  # an inch
 
 
-def write_report(study: Study, tables: Tables) -> Path:
-    """Write `folder/report.html`, which needs nothing beside it, with the figures that `draw_figures` has drawn."""
+def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Path:
+    """Write `folder/report.html`, which needs nothing beside it; drawn: the figures that `draw_figures` has written."""
     folder = Path(__file__).parent
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -43,7 +43,7 @@ def write_report(study: Study, tables: Tables) -> Path:
     page.filters |= {"breakable": _breakable, "whole": _whole, "decimal": _decimal, "colour": _colour}
     page.globals |= {"span": _span, "dash": MISSING}
     text = page.get_template("report.html.jinja").render(
-        css=(folder / "report.css").read_text(), **_contents(study, tables)
+        css=(folder / "report.css").read_text(), **_contents(study, tables, set(drawn))
     )
     write_together({study.folder / "report.html": text.encode()})
     return study.folder / "report.html"
@@ -71,10 +71,10 @@ def provenance(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["Run", "Made from"])
 
 
-def _contents(study: Study, tables: Tables) -> dict:
+def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
     """All that the template shows."""
     figures, measured = study.folder / "figures", measured_coverage()
-    summaries = _figures((figures / "summary" / f"{name}.png", text) for name, text in _SUMMARIES.items())
+    summaries = _figures(drawn, {figures / "summary" / f"{name}.png": text for name, text in _SUMMARIES.items()})
     coverage = measured.pivot_table("coverage", "n_prompts", "metric", aggfunc=["mean", "min"])
     return {
         "title": f"Effective depth of {len(study.models)} model{'s' * (len(study.models) != 1)}",
@@ -94,10 +94,15 @@ def _contents(study: Study, tables: Tables) -> dict:
         "interval_figure": summaries[:1],
         "questions": summaries[1:],
         "thresholds": _figures(
-            (figures / "summary" / f"thresholds_{name}.png", f"Ratio over thresholds, {name}; dotted: the papers' own.")
-            for name in study.datasets
+            drawn,
+            {
+                figures
+                / "summary"
+                / f"thresholds_{name}.png": f"Ratio over thresholds, {name}; dotted: the papers' own."
+                for name in study.datasets
+            },
         ),
-        "panels": _figures((figures / f"{name}.png", kind.caption) for name, kind in KINDS.items()),
+        "panels": _figures(drawn, {figures / f"{name}.png": kind.caption for name, kind in KINDS.items()}),
         "coverage": [(n, [(row["mean", m], row["min", m]) for m in PAPER_METRICS]) for n, row in coverage.iterrows()],
         "repeats": int(measured.repeats.min()),
         "command": COMMAND,
@@ -110,11 +115,11 @@ def _by_value(frame: pd.DataFrame) -> dict:
     return {(row.model, row.dataset, row.metric): row for row in frame.itertuples()}
 
 
-def _figures(found: Iterable[tuple[Path, str]]) -> list[dict]:
-    """The images that are there, as data, and their printed width in CSS pixels: letters are then of printed size."""
+def _figures(drawn: set[Path], captions: Mapping[Path, str]) -> list[dict]:
+    """Those images that were drawn, as data, with their printed width in CSS pixels, which letters are made for."""
     shown = []
-    for path, caption in found:
-        if path.is_file():
+    for path, caption in captions.items():
+        if path in drawn:
             with Image.open(path) as image:
                 width = round(image.width / image.info.get("dpi", (_CSS_PIXELS,))[0] * _CSS_PIXELS)
             data = base64.b64encode(path.read_bytes()).decode()

@@ -57,8 +57,7 @@ def book(folder, tables):
 
 @pytest.fixture(scope="module")
 def page(study, tables):
-    report.draw_figures(study, tables)
-    return report.write_report(study, tables).read_text()
+    return report.write_report(study, tables, report.draw_figures(study, tables)).read_text()
 
 
 def rows_of(sheet):
@@ -236,8 +235,7 @@ def test_table_figures_and_report_read_each_file_once(folder, monkeypatch):
     study = Study(folder, datasets=DATASETS)
     tables = read_tables(study)
     write_tables(tables, folder)
-    report.draw_figures(study, tables)
-    report.write_report(study, tables)
+    report.write_report(study, tables, report.draw_figures(study, tables))
     assert sorted(read) == sorted(folder.glob("*/*/*.pt")) and len(read) == 11
 
 
