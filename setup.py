@@ -1,5 +1,5 @@
-"""pyproject.toml holds the settings; packages that are found, plus one that lies elsewhere, take a line of code."""
+"""pyproject.toml holds the settings; packages that are found, plus two that lie elsewhere, take a line of code."""
 
 from setuptools import find_packages, setup
 
-setup(packages=[*find_packages(include=["depth_lib*"]), "depth_lib.registry"])
+setup(packages=[*find_packages(include=["depth_lib*"]), "depth_lib.registry", "depth_lib.notebooks"])

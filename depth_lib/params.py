@@ -16,8 +16,9 @@ DATASETS = ("gsm8k", "hellaswag", "aime24", "addition", "multiplication")
 PROBES = ("relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients")
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.
-_INSTALLED = Path(__file__).parent / "registry"
-PARAMS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parent.parent / "params"
+_INSIDE = Path(__file__).parent / "registry"
+INSTALLED = _INSIDE.is_dir()
+PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
 
 class ParamsError(ValueError):

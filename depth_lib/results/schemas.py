@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..params import INSTALLED
 from ..prompts import ANSWER, QUESTION
 
 
@@ -123,13 +124,23 @@ def probe_of(path: str | Path) -> tuple[str, int | None]:
 
 
 def sweep_command(run: str | Path, **variables: str) -> str:
-    """The make command that computes the results of one folder `out/dataset/model`, with further variables of make."""
+    """The command that computes the results of one folder `out/dataset/model`, with further variables of make."""
     if Path(run).name == "linear_maps":
         return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
-    given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)} | variables
-    words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items() if value)
-    return " ".join(["make sweep", *words])
+    given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)}
+    return command("sweep", **given, **variables)
+
+
+def command(target: str, **variables: str) -> str:
+    """A target of make with those of its variables that are not empty; of `depth-lib` where there is no clone."""
+    given = {name: value for name, value in variables.items() if value}
+    if not INSTALLED:
+        words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items())
+        return " ".join(["make", target, *words])
+    launcher = given.pop("LAUNCH", "")
+    words = [f"--{name.lower()} {' '.join(map(shlex.quote, value.split()))}" for name, value in given.items()]
+    return " ".join(["depth-lib", target, *words, *(["--", launcher] if launcher else [])])
 
 
 def mismatch(probe: str, result: Mapping) -> str | None:

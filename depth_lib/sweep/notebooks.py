@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..params import INSTALLED
+
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
-_INSTALLED = Path(__file__).parent.parent / "notebooks"
-NOTEBOOKS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
 
 
 def execution(name: str, output: str | Path, parameters: Mapping) -> list[str]:

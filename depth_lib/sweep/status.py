@@ -12,6 +12,7 @@ from pathlib import Path
 from ..lock import COMPUTING, describe, elapsed, holder
 from ..params import PROBES
 from ..results.meta import differing, read_meta
+from ..results.schemas import command
 from .plan import PlannedRun
 from .spec import OfflineSpec
 
@@ -237,4 +238,4 @@ def has_results(out: str | os.PathLike) -> bool:
 def elsewhere(out: str | os.PathLike, target: str) -> str:
     """Of a folder without results: where below it there are some, and the make command that looks there."""
     below = next((below for below in sorted(Path(out).glob("*/")) if has_results(below)), None)
-    return f"; there are some under {below}: make {target} OUT={below}" if below else ""
+    return f"; there are some under {below}: {command(target, OUT=str(below))}" if below else ""

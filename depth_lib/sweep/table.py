@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from ..params import ParamsError
+from ..results.schemas import command
 from .notebooks import NOTEBOOKS, environment, execution
 from .plan import Plan
 from .status import elsewhere, has_results
@@ -27,7 +28,7 @@ def make_table(plan: Plan) -> int:
     sources = [NOTEBOOKS / "effective_depth.ipynb", *(path for path in folders if path.is_dir())]
     results = [path for folder in folders for path in folder.glob("*.pt")]
     if not has_results(out):
-        raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: make sweep OUT={out}")
+        raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: {command('sweep', OUT=str(out))}")
     newest = max(path.stat().st_mtime_ns for path in (*sources, *results))
     if (
         all(path.is_file() for path in (*tables, out / "report.html"))

@@ -236,14 +236,19 @@ def test_a_python_that_is_too_old_is_refused_by_name(make, study):
 def test_a_wheel_carries_every_package_the_params_and_the_toys():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert all((path.parent / "__init__.py").is_file() for path in ROOT.glob("depth_lib/**/*.py")), "or it is not found"
-    assert settings["package-dir"] == {"depth_lib.registry": "params"}
+    assert settings["package-dir"] == {"depth_lib.registry": "params", "depth_lib.notebooks": "notebooks"}
     carried = {
         path
         for package, patterns in settings["package-data"].items()
         for pattern in patterns
         for path in (ROOT / settings["package-dir"].get(package, package.replace(".", "/"))).glob(pattern)
     }
-    data = {path for folder in ("depth_lib", "params") for path in ROOT.glob(f"{folder}/**/*") if path.is_file()}
+    data = {
+        path
+        for folder in ("depth_lib", "params", "notebooks")
+        for path in ROOT.glob(f"{folder}/**/*")
+        if path.is_file()
+    }
     assert {path for path in data if path.suffix not in (".py", ".pyc")} <= carried
 
 

@@ -428,7 +428,7 @@ def test_an_estimate_leaves_the_start_out_and_knows_that_probes_take_unequal_tim
 def test_status_and_make_load_no_torch(study):
     code = "import contextlib, runpy, sys\nwith contextlib.suppress(SystemExit):\n"
     code += "    runpy.run_module('depth_lib.sweep', run_name='__main__')\n"
-    code += "assert not {'torch', 'numpy', 'nnsight'} & set(sys.modules)"
+    code += "assert not {'torch', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
     for what in (["--help"], ["status", "--models", "toy-4l"], ["sweep", "--models", "toy-4l", "--", "true"]):
         command = [sys.executable, "-c", code, *what]
         subprocess.run(command, cwd=study, check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,61 @@
+"""The wheel alone, in an environment without a clone: its command line computes and ends with a table."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TREE = ("depth_lib", "params", "notebooks", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+needs = pytest.mark.skipif(not all(map(importlib.util.find_spec, ("setuptools", "pip"))), reason="needs setuptools")
+
+
+@pytest.fixture(scope="module")
+def depth_lib_command(tmp_path_factory):
+    """The console script of an environment that has the wheel, and this one's other packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in TREE:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    subprocess.run([*command, folder / "dist", folder], check=True)
+    venv.create(folder / "env")
+    python = folder / "env/bin/python"
+    place = Path(
+        subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
+    )
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, *(folder / "dist").glob("*.whl")], check=True)
+    others = {path for path in sys.path if path.endswith("site-packages")} | {sysconfig.get_path("purelib")}
+    (place / "others.pth").write_text("\n".join(sorted(others)))
+    kernel = Path("share/jupyter/kernels")
+    shutil.copytree(Path(sys.prefix) / kernel, folder / "env" / kernel)
+    return folder / "env/bin/depth-lib"
+
+
+@needs
+def test_one_run_from_the_wheel_ends_with_its_effective_depths(depth_lib_command, tmp_path):
+    words = ["run", "toy-4l", "gsm8k", "--source", "embedded", "--probes", "logit_lens", "relative_contribution"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
+    done = subprocess.run([depth_lib_command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gsm8k × toy-4l: done in" in done.stdout and "outputs: all 1 runs finished" in done.stdout
+    assert re.search(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", done.stdout.splitlines()[-1]), done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
+    assert sorted(path.name for path in tmp_path.glob("outputs/gsm8k/toy-4l/*.pt")) == [
+        "logitlens_10exps.pt",
+        "relative_contribution.pt",
+    ]
+
+
+@needs
+def test_without_a_clone_the_next_step_is_a_command_of_the_wheel(depth_lib_command, tmp_path):
+    done = subprocess.run([depth_lib_command, "table"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and "no results under outputs; run: depth-lib sweep --out outputs" in done.stderr
