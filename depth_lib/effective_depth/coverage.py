@@ -1,4 +1,4 @@
-"""How often the intervals of `uncertainty` hold the truth, measured on made-up populations of prompts.
+"""How often the intervals of `depth_interval` hold the truth, measured on made-up populations of prompts.
 
 python -m depth_lib.effective_depth.coverage       writes depth_lib/effective_depth/interval_coverage.csv (minutes)
 

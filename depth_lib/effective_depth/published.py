@@ -14,10 +14,10 @@ def published_depths() -> pd.DataFrame:
         return pd.read_csv(file)
 
 
-def beside_the_paper(stability: pd.DataFrame) -> pd.DataFrame:
+def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
     """Published and own effective depth of the models and datasets in both, with a verdict; empty if there are none.
 
-    stability: what `stability_table` returns. Columns model, dataset, metric, published, ours, difference (ours -
+    intervals: what `depths_with_intervals` returns. Columns model, dataset, metric, published, ours, difference (ours -
     published, layers), low, high, published_ratio, ratio, verdict: "same"; "within the interval" (the published layer
     is one that our prompts do not rule out); "differs"; "differs, no interval" (no per-prompt sums); "no effective
     depth"; "other depth" (the model here has another number of layers than the published one: another model).
@@ -25,24 +25,11 @@ def beside_the_paper(stability: pd.DataFrame) -> pd.DataFrame:
     published = published_depths().rename(
         columns={"ed": "published", "ratio": "published_ratio", "layers": "published_layers"}
     )
-    both = published.merge(stability.rename(columns={"ed": "ours"}), on=["model", "dataset", "metric"])
+    both = published.merge(intervals.rename(columns={"ed": "ours"}), on=["model", "dataset", "metric"])
     both["difference"] = both["ours"] - both["published"]
     both["verdict"] = [_verdict(row) for row in both.to_dict("records")]
-    return both[
-        [
-            "model",
-            "dataset",
-            "metric",
-            "published",
-            "ours",
-            "difference",
-            "low",
-            "high",
-            "published_ratio",
-            "ratio",
-            "verdict",
-        ]
-    ]
+    order = ["model", "dataset", "metric", "published", "ours", "difference", "low", "high"]
+    return both[[*order, "published_ratio", "ratio", "verdict"]]
 
 
 def _verdict(row: dict) -> str:

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from depth_lib.effective_depth.rules import PAPER_METRICS
+from depth_lib.figures.grids import grid
 from depth_lib.report.tables import effective_depth_table, read_tables, summary_lines, write_tables
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
-from depth_lib.results.study import Study, in_order
+from depth_lib.results.study import Study, in_order, load_results
 from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 # Hu et al. 2025, Table 1: layers, and for each dataset ED(ratio) by cosine, kl and overlap.
@@ -159,6 +160,19 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
     ):
         theirs = table_of(tmp_path / "theirs")
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
+
+
+@pytest.mark.filterwarnings("ignore:.*have no meta")
+def test_the_papers_files_in_bfloat16_with_gradients_give_tables_figures_and_the_tidy_frame(tmp_path):
+    for path in write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, papers_keys_only=True):
+        stored = torch.load(path, weights_only=True)
+        torch.save({key: value.bfloat16().requires_grad_() for key, value in stored.items()}, path)
+    study = Study(tmp_path)
+    tables = read_tables(study)
+    write_tables(tables, tmp_path)
+    assert tables.effective_depth.notna().all(axis=None) and set(tables.five_probes.metric) > {"future", "erasure"}
+    assert len(grid("layer_effects", study).axes) == 2
+    assert load_results(tmp_path).value.dtype == "float64"
 
 
 def test_an_unreadable_result_is_moved_aside_and_its_cells_are_missing(gaps):
