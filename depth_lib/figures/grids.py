@@ -48,15 +48,22 @@ def save_figures(study: Study) -> list[Path]:
     found = {name: results for name, kind in KINDS.items() if (results := drawable(kind, study))}
     shown = {part for name in found for part in KINDS[name].shows if found[part].keys() == found[name].keys()}
     written = []
-    for name in found:
-        if name not in shown:
-            figure = draw_grid(KINDS[name], found[name], study.models, study.datasets)
-            written += save(figure, study.folder / "figures" / name)
+    for name, kind in KINDS.items():
+        drawn = name in found and name not in shown
+        figure = draw_grid(kind, found[name], study.models, study.datasets) if drawn else None
+        written += save(figure, study.folder / "figures" / name)
     return written
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write a figure as `stem.png` and `stem.pdf`, both from one layout: `savefig` would work it out twice for each."""
+def save(figure: Figure | None, stem: Path) -> list[Path]:
+    """Write a figure as `stem.png` and `stem.pdf`, both from one layout: `savefig` would work it out twice for each.
+
+    None removes what a study drew there when it had other results.
+    """
+    if figure is None:
+        for ending in (".png", ".pdf"):
+            stem.with_name(stem.name + ending).unlink(missing_ok=True)
+        return []
     stem.parent.mkdir(parents=True, exist_ok=True)
     if figure.get_layout_engine() is not None:
         figure.get_layout_engine().execute(figure)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
@@ -21,7 +20,8 @@ class Kind:
 
     options: the mark's own. colorbar: its label, for maps; own_scale: a colour bar a panel. together: the kinds it
     consists of, side by side, instead of keys and mark. shows: kinds that need no figure of their own beside this one.
-    of_question: about one question and its answer, not about a dataset. size: of a panel in a grid, inches.
+    of_question: about one question and its answer, not about a dataset. error: a key with each layer's relative error,
+    whose layers above the tolerance are marked. size: of a panel in a grid, inches.
     """
 
     probe: str
@@ -35,6 +35,7 @@ class Kind:
     colorbar: str | None = None
     own_scale: bool = False
     of_question: bool = False
+    error: str | None = None
     short: str = ""
     together: tuple[str, ...] = ()
     shows: tuple[str, ...] = ()
@@ -49,20 +50,15 @@ class Kind:
 
     def draw(self, ax: Axes, result: Mapping) -> AxesImage | None:
         """Draw a result of its probe into axes, with no text around them."""
-        curves = [values(result[key]) for key in self.keys]
-        return self.mark(ax, curves, result.get("tokens"), **self.options)
+        curves, options = [panels.values(result[key]) for key in self.keys], dict(self.options)
+        if self.error in result:
+            tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
+            options["rough"] = np.flatnonzero(panels.values(result[self.error]) > tolerance)
+        return self.mark(ax, curves, result.get("tokens"), **options)
 
     def subject(self, result: Mapping) -> str:
         """The question that this kind is about; empty where it is about a dataset."""
         return question_of(result) or "" if self.of_question else ""
-
-
-def values(tensor: Any) -> np.ndarray:
-    """A result's tensor as an array in its own precision, float32 for what NumPy has not."""
-    if isinstance(tensor, torch.Tensor):
-        tensor = tensor.detach().cpu()
-        tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return np.asarray(tensor)
 
 
 _MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
@@ -234,6 +230,7 @@ KINDS = {
         options={"limits": panels.symmetric, "cmap": "seismic"},
         colorbar="Attribution (to 98th percentile)",
         own_scale=True,
+        error="error",
         **_TOKENS,
     ),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
@@ -99,17 +100,28 @@ def layer_map(ax: Axes, curves: Curves, tokens: None, **colours: Any) -> AxesIma
 
 
 def token_map(
-    ax: Axes, curves: Curves, tokens: list[str] | None, *, limits: Callable | tuple = (0, 1), cmap: str = "viridis"
+    ax: Axes,
+    curves: Curves,
+    tokens: list[str] | None,
+    *,
+    limits: Callable | tuple = (0, 1),
+    cmap: str = "viridis",
+    rough: Sequence[int] = (),
 ) -> AxesImage:
     """Layers by tokens, layers upwards, without the last token, which predicts nothing.
 
-    limits: of the colours, or what computes them from the values shown.
+    limits: of the colours, or what computes them from the values shown. rough: layers to mark at the right edge.
     """
     shown = curves[0][:, : max(curves[0].shape[1] - 1, 1)]
     low, high = limits(shown) if callable(limits) else limits
     image = ax.imshow(shown, origin="lower", interpolation="nearest", aspect="auto", vmin=low, vmax=high, cmap=cmap)
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     label_tokens(ax, tokens, shown.shape[1])
+    if len(rough):
+        edge = np.full(len(rough), shown.shape[1] - 0.5)
+        look = {"color": "black", "markersize": 3, "linestyle": "none", "clip_on": False}
+        ax.plot(edge, rough, "<", label="rough: error above the tolerance", **look)
+        ax.set_xlim(-0.5, shown.shape[1] - 0.5)
     return image
 
 
@@ -122,6 +134,14 @@ def symmetric(values: np.ndarray) -> tuple[float, float]:
 def from_zero(values: np.ndarray) -> tuple[float, float]:
     """Colour limits from zero to the 98th percentile of all tokens but the first."""
     return 0.0, _high(values)
+
+
+def values(tensor: Any) -> np.ndarray:
+    """A result's tensor as an array in its own precision, float32 for what NumPy has not."""
+    if isinstance(tensor, torch.Tensor):
+        tensor = tensor.detach().cpu()
+        tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return np.asarray(tensor)
 
 
 def layer_axis(ax: Axes, n_layers: int) -> None:

@@ -63,7 +63,7 @@ def save_paper_figures(study: Study) -> list[Path]:
         try:
             figure = paper_figure(name, study)
         except MissingArtifact:
-            continue
+            figure = None
         written += save(figure, study.folder / "figures" / "paper" / name)
     return written
 

@@ -16,7 +16,8 @@ from ..effective_depth.rules import METRICS, PAPER_METRICS
 from ..figures.grids import save_figures
 from ..figures.kinds import KINDS
 from ..figures.paper import save_paper_figures
-from ..figures.summary import save_summary_figures
+from ..figures.proxies import CAPTION as PROXIES
+from ..figures.summary import SUMMARIES, save_summary_figures
 from ..results.meta import made_from
 from ..results.schemas import ARTIFACTS
 from ..results.study import Study
@@ -24,13 +25,6 @@ from .conclusions import conclusions
 from .tables import Tables
 from .workbook import DESCRIPTION, MISSING, VERDICTS
 
-_SUMMARIES = {
-    "ratio_intervals": "Ratio of effective depth with its interval. Arrow: a curve without an effective depth fits the "
-    "prompts too. Hollow: no interval.",
-    "ratio_by_size": "Model size: does a larger model use a larger share of its depth?",
-    "ratio_by_training": "Training: base, instruct and R1-distilled models. Grey lines join models of one size.",
-    "ratio_by_task": "Task: from easy to hard, a line a model.",
-}
 _CSS_PIXELS = 96  # an inch
 
 
@@ -53,7 +47,7 @@ def draw_figures(study: Study, tables: Tables) -> list[Path]:
     """Write every figure there can be to `folder/figures`, `figures/summary` and `figures/paper`; the paths written."""
     return [
         *save_figures(study),
-        *save_summary_figures(study.folder, tables.intervals, tables.thresholds),
+        *save_summary_figures(study, tables.intervals, tables.thresholds),
         *save_paper_figures(study),
     ]
 
@@ -74,7 +68,8 @@ def provenance(study: Study) -> pd.DataFrame:
 def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
     """All that the template shows."""
     figures, measured = study.folder / "figures", measured_coverage()
-    summaries = _figures(drawn, {figures / "summary" / f"{name}.png": text for name, text in _SUMMARIES.items()})
+    captions = {name: row.caption for name, row in SUMMARIES.items()} | {"proxies": PROXIES}
+    summaries = _figures(drawn, {figures / "summary" / f"{name}.png": text for name, text in captions.items()})
     coverage = measured.pivot_table("coverage", "n_prompts", "metric", aggfunc=["mean", "min"])
     return {
         "title": f"Effective depth of {len(study.models)} model{'s' * (len(study.models) != 1)}",

@@ -218,6 +218,16 @@ def test_one_huge_token_does_not_blank_out_a_map_and_the_colour_bar_says_where_c
     assert image.colorbar.extend == "max" and "98th percentile" in image.colorbar.ax.get_ylabel()
 
 
+def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_named(ax):
+    result = {"igrads": torch.ones(4, 5), "tokens": None, "error": torch.tensor([0.3, 0.001, 0.02, 0.0])}
+    plot("integrated_gradients", result, ax)
+    assert [list(line.get_ydata()) for line in ax.lines] == [[0, 2]]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rough: error above the tolerance"]
+    ax.clear()
+    plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}}, ax)
+    assert not ax.lines and ax.get_legend() is None
+
+
 def test_integrated_gradients_are_symmetric_about_white_and_not_scaled_by_the_first_token(ax):
     igrads = torch.tensor([[9.0, 0.1, -0.5, 0.0], [-9.0, 0.2, 0.3, 0.0]])
     plot("integrated_gradients", {"igrads": igrads, "tokens": list("a+b=")}, ax)

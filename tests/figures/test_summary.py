@@ -8,6 +8,7 @@ import pytest
 
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.figures.paper import PAPER_FIGURES, paper_figure, save_paper_figures
+from depth_lib.figures.proxies import proxies_figure
 from depth_lib.figures.summary import (
     intervals_figure,
     ratio_by_size_figure,
@@ -17,10 +18,10 @@ from depth_lib.figures.summary import (
     thresholds_figure,
 )
 from depth_lib.results import files as storage
-from depth_lib.results.artifacts import MissingArtifact
+from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
 from depth_lib.results.study import Study, read_name
 from tests.figures.texts import overlaps
-from tests.synthetic import DATASETS, PAPER_MODELS, write_run
+from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run
 
 MODELS = {"one": {"toy-8l": 8}, "three": {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}, "paper": PAPER_MODELS}
 QUESTIONS = (intervals_figure, ratio_by_size_figure, ratio_by_training_figure, ratio_by_task_figure)
@@ -161,6 +162,69 @@ def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not(stabilit
     assert label == ("Parameters (billions)" if folder.name.startswith("paper") else "Blocks")
 
 
+def sizes_with_a_gap():
+    """One model a size on two datasets; on gsm8k the middle one has no effective depth."""
+    rows = [
+        frame(model=f"Qwen2.5-{size}B", dataset=dataset, ratio=pd.NA if (size, dataset) == ("7", "gsm8k") else 0.5)
+        for size in ("1.5", "7", "14")
+        for dataset in ("hellaswag", "gsm8k")
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+@pytest.mark.parametrize("draw", [ratio_by_size_figure, ratio_by_task_figure])
+def test_no_line_is_drawn_across_a_missing_value(draw):
+    ax = draw(sizes_with_a_gap()).axes[1]
+    joined = [np.asarray(line.get_ydata(), float) for line in ax.lines if line.get_linestyle() != "None"]
+    gaps = [line for line in joined if np.isnan(line).any()]
+    assert len(gaps) == 1 and np.isfinite(gaps[0]).sum() == len(gaps[0]) - 1
+
+
+def test_lines_on_the_same_values_differ_in_width_so_that_all_are_seen():
+    for draw in (ratio_by_size_figure, ratio_by_task_figure):
+        lines = [line for line in draw(sizes_with_a_gap()).axes[1].lines if line.get_linestyle() != "None"]
+        widths = [line.get_linewidth() for line in lines if line.get_color() != "#777777"]
+        assert len(set(widths)) == len(widths) > 1 and sorted(widths, reverse=True) == widths
+
+
+def test_a_legend_names_only_marks_that_are_drawn():
+    texts = [text.get_text() for text in intervals_figure(frame()).legends[0].get_texts()]
+    assert texts == ["gsm8k"]
+    without = frame(low=pd.NA, high=pd.NA, ratio_low=pd.NA, ratio_high=pd.NA)
+    assert [text.get_text() for text in intervals_figure(without).legends[0].get_texts()] == ["gsm8k", "no interval"]
+    assert {line.get_linewidth() for line in ratio_by_training_figure(frame()).legends[0].get_lines()} == {0}
+
+
+def test_a_comparison_of_one_category_is_not_drawn(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
+
+    def written(stability):
+        found = {path.stem for path in save_summary_figures(Study(tmp_path), stability, stability[:0])}
+        assert found == {path.stem for path in (tmp_path / "figures" / "summary").glob("*.png")}  # none of before stay
+        return found
+
+    assert written(frame()) == {"ratio_intervals"}
+    assert written(sizes_with_a_gap()) == {"ratio_intervals", "ratio_by_size", "ratio_by_task"}
+    assert written(frame(ratio=pd.NA)) == set()
+
+
+def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_one(tmp_path):
+    effects, contribution = result_of("layer_effects", 8), result_of("relative_contribution", 8)
+    contribution["io_cos"] = 1 - effects["max_all_out"].flatten() ** 3
+    contribution["rc_layer"] = -effects["max_all_out"].flatten()
+    for probe, result in (("layer_effects", effects), ("relative_contribution", contribution)):
+        save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 10), result, {})
+    figure = proxies_figure(Study(tmp_path))
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["rank correlation 1.00", "rank correlation -1.00", "no rank correlation"]
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), effects["max_all_out"].flatten())
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_xdata(), 1 - contribution["io_cos"], rtol=1e-6)
+
+
+def test_no_text_of_the_proxies_lies_on_another(study):
+    assert overlaps(proxies_figure(study)) == []
+
+
 def test_saving_writes_a_vector_and_an_image_of_each_and_no_warning(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ["relative_contribution", "logit_lens"])
     with warnings.catch_warnings():
@@ -168,7 +232,7 @@ def test_saving_writes_a_vector_and_an_image_of_each_and_no_warning(tmp_path):
         study = Study(tmp_path)
         found = depths(study)
         tables = depths_with_intervals(study, found), depths_by_threshold(study, found)
-        paths = save_summary_figures(tmp_path, *tables)
-    names = {"ratio_intervals", "ratio_by_size", "ratio_by_training", "ratio_by_task", "thresholds_gsm8k"}
+        paths = save_summary_figures(study, *tables)
+    names = {"ratio_intervals", "thresholds_gsm8k"}
     assert {path.name for path in paths} == {f"{name}.{end}" for name in names for end in ("pdf", "png")}
     assert all(path.read_bytes()[:4] in (b"%PDF", b"\x89PNG") for path in paths)
