@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..params import INSTALLED
+from ..params import DATASETS, INSTALLED
 from ..prompts import ANSWER, QUESTION
 
 
@@ -128,6 +128,8 @@ def sweep_command(run: str | Path, **variables: str) -> str:
     if Path(run).name == "linear_maps":
         return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
+    if dataset not in DATASETS:
+        return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(DATASETS)})"
     given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)}
     return command("sweep", **given, **variables)
 
