@@ -102,11 +102,12 @@ class Study(Mapping):
             except ArtifactError as error:
                 warnings.warn(str(error), stacklevel=3)
                 del self._paths[dataset, model, probe]
-        without_meta = sum(not result["meta"] for result in results.values())
+        without_meta = [run for run, result in results.items() if not result["meta"]]
         if without_meta:
+            datasets = ", ".join(dict.fromkeys(dataset for dataset, _ in without_meta))
             warnings.warn(
-                f"{without_meta} of {len(results)} {probe} results under {self.folder} have no meta (not written by "
-                "depth_lib): their models, prompts and settings are unknown",
+                f"{len(without_meta)} of {len(results)} {probe} results under {self.folder} have no meta (not written "
+                f"by depth_lib): their models, prompts and settings are unknown (on {datasets})",
                 stacklevel=3,
             )
         return results

@@ -155,10 +155,15 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
         warnings.simplefilter("error")
         ours = table_of(tmp_path / "ours")
     with (
-        pytest.warns(UserWarning, match="2 of 2 logit_lens results under .*theirs have no meta"),
+        pytest.warns(UserWarning, match=r"2 of 2 logit_lens results under .*theirs have no meta.*\(on gsm8k, aime24\)"),
         pytest.warns(UserWarning, match="2 of 2 relative_contribution results"),
     ):
         theirs = table_of(tmp_path / "theirs")
+    study = Study(tmp_path / "theirs")
+    with pytest.warns(UserWarning) as said:
+        for _ in range(3):
+            read_tables(study)
+    assert len({str(warning.message) for warning in said}) == len(said) == 5  # each probe once
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
 
 
