@@ -14,6 +14,7 @@ READY  := $(VENV)/.depth-lib-installed
 ## PROBES="logit_lens"    instead of those the params name
 ## SOURCE=embedded        prompts: hub, embedded or a .jsonl or .parquet file, instead of what the params say
 ## REMOTE=1               on NDIF; 0 here; or local, or a host
+## JOBS=one               with REMOTE: all probes of a run as one job, for queues where waiting dominates
 ## QUANTIZATION=null      weights as wide as DTYPE; or 8bit, 4bit, instead of what the params say
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
@@ -21,6 +22,7 @@ READY  := $(VENV)/.depth-lib-installed
 ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION GPUS FORMAT,\
   $(if $($v),--$(shell echo $v | tr A-Z a-z) '$($v)'))
 SWEEP := $(PY) -m depth_lib.sweep
+export DEPTH_LIB_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -1,15 +1,15 @@
 """The notebooks as they are committed, and as papermill runs them on the smallest toy."""
 
 import importlib.util
+import json
 import os
-import sys
 import types
+import urllib.request
 from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
-import requests
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -193,36 +193,47 @@ def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, 
     assert said in str(raised.value).strip().splitlines()[-1]
 
 
-def run_first_cell(monkeypatch, opened, installed):
-    """What the first cell of quickstart asks pip for, in a Colab that opened the notebook from `opened`."""
+@pytest.fixture
+def colab(monkeypatch):
     monkeypatch.setenv("COLAB_JUPYTER_IP", "172.28.0.12")
     monkeypatch.setenv("KMP_TARGET_PORT", "9000")
-    answer = types.SimpleNamespace(json=lambda: [{"path": opened}])
-    monkeypatch.setattr(requests, "get", {"http://172.28.0.12:9000/api/sessions": answer}.__getitem__)
+
+
+def run_first_cell(monkeypatch, opened, installed, name="quickstart"):
+    """What the first cell of a notebook asks pip for, in a Colab that opened the notebook from `opened`."""
+    answer = types.SimpleNamespace(read=lambda: json.dumps([{"path": opened}]).encode())
+    monkeypatch.setattr(urllib.request, "urlopen", {"http://172.28.0.12:9000/api/sessions": answer}.__getitem__)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     shell, asked = InteractiveShell(), []
     shell.register_magic_function(asked.append, "line", "pip")
-    shell.run_cell(code_cells(NOTEBOOKS["quickstart"])[0].source).raise_error()
+    shell.run_cell(code_cells(NOTEBOOKS[name])[0].source).raise_error()
     return asked
 
 
 GITHUB = "fileId=https%3A%2F%2Fgithub.com%2Fsomebody%2Fdepth_lib%2Fblob%2Fmain%2Fnotebooks%2Fquickstart.ipynb"
+GIST = "fileId=https%3A%2F%2Fgist.github.com%2Fsomebody%2F0123abcd"
+lone = pytest.mark.parametrize("name", ["quickstart", "probe", "effective_depth"])
 
 
-def test_on_colab_the_first_cell_installs_the_package_from_the_repository_it_was_opened_from(monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
-    asked = run_first_cell(monkeypatch, GITHUB, installed=False)
+@lone
+def test_on_colab_the_first_cell_installs_the_package_from_the_repository_it_was_opened_from(colab, monkeypatch, name):
+    asked = run_first_cell(monkeypatch, GITHUB, installed=False, name=name)
     assert asked == ["install --quiet git+https://github.com/somebody/depth_lib@main"]
 
 
-def test_on_colab_the_first_cell_says_what_to_do_where_it_cannot_know_the_repository(monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
-    with pytest.raises(AssertionError, match="pip install the repository that holds it"):
-        run_first_cell(monkeypatch, "fileId=1aBcD", installed=False)
+@lone
+@pytest.mark.parametrize("opened", ["fileId=1aBcD", GIST, "quickstart.ipynb"])
+def test_on_colab_a_lone_file_or_gist_installs_what_its_first_cell_says(colab, monkeypatch, name, opened):
+    (line,) = [line for line in code_cells(NOTEBOOKS[name])[0].source.splitlines() if line.startswith("package = ")]
+    assert run_first_cell(monkeypatch, opened, installed=False, name=name) == ["install --quiet " + line.split('"')[1]]
 
 
-@pytest.mark.parametrize(("colab", "installed"), [(True, True), (False, False)])
-def test_the_first_cell_does_nothing_elsewhere_or_where_the_package_is_there(monkeypatch, colab, installed):
-    if colab:
-        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
-    assert run_first_cell(monkeypatch, GITHUB, installed) == []
+@lone
+def test_the_first_cell_installs_nothing_elsewhere(monkeypatch, name):
+    monkeypatch.delenv("COLAB_JUPYTER_IP", raising=False)
+    assert run_first_cell(monkeypatch, GITHUB, installed=False, name=name) == []
+
+
+@lone
+def test_the_first_cell_installs_nothing_where_the_package_is_there(colab, monkeypatch, name):
+    assert run_first_cell(monkeypatch, GITHUB, installed=True, name=name) == []

@@ -2,9 +2,10 @@
 
 import contextlib
 import datetime
+import os
 import time
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 
 import nnsight
@@ -20,6 +21,7 @@ from ..progress import heard_by
 from ..prompts import ANSWER, QUESTION
 from ..remote import journalled
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
+from ..session import together
 from .spec import RunSpec, in_project
 
 __all__ = ["Run", "in_project"]
@@ -91,6 +93,7 @@ class Run(RunSpec):
             share = (len(passes) - 1 + share) / len(self._settings(probe).get("modes", "1"))
             held.note(label=label, done=done, total=total, unit=unit, share=share)
 
+        self._in_one_job(path, llm)
         # a remote job that outlives this process is found again beside the result
         with journalled(path) as jobs, heard_by(note):
             start = time.perf_counter()
@@ -112,17 +115,27 @@ class Run(RunSpec):
         return load_model(source, remote=self.remote, **how)
 
     def _compute(self, probe: str, llm: nnsight.TransformersModel) -> dict:
+        return {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+
+    def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
+        """What the probe's result is made of: layer effects have one call for each mode."""
+        where = {"remote": self.remote}
         if probe == "layer_effects":
-            return {
-                key: tensor
-                for mode in self._settings(probe)["modes"]
-                for key, tensor in api.layer_effects(llm, self.prompts, mode=mode, remote=self.remote).items()
-            }
+            modes = self._settings(probe)["modes"]
+            return [partial(api.layer_effects, llm, self.prompts, mode=mode, **where) for mode in modes]
         if probe == "residual_erasure":
-            return api.residual_erasure(llm, QUESTION, ANSWER, self.baseline, remote=self.remote)
+            return [partial(api.residual_erasure, llm, QUESTION, ANSWER, self.baseline, **where)]
         if probe == "integrated_gradients":
-            return api.integrated_gradients(llm, **self._settings(probe), remote=self.remote)
-        return getattr(api, probe)(llm, self.prompts, remote=self.remote)
+            return [partial(api.integrated_gradients, llm, **self._settings(probe), **where)]
+        return [partial(getattr(api, probe), llm, self.prompts, **where)]
+
+    def _in_one_job(self, path: Path, llm: nnsight.TransformersModel) -> None:
+        """With DEPTH_LIB_JOBS=one, what all missing probes need from a server comes as one job, the first time."""
+        if os.environ.get("DEPTH_LIB_JOBS") != "one" or self.remote in (False, "local"):
+            return
+        missing = [probe for probe in self.asked["PROBES"] if self._reasons(self.paths[probe], self.provenance(probe))]
+        calls = [(self.paths[probe], call) for probe in missing for call in self._calls(probe, llm)]
+        together(llm, calls, self.remote, path.with_name("probes"))
 
     def _circumstances(self) -> dict:
         """What is worth knowing of a result, but does not make it another one."""
