@@ -4,10 +4,12 @@ import sys
 
 import pytest
 import torch
+from nnsight.intervention.backends.remote import RemoteBackend
 
 import depth_lib as dl
 from depth_lib import architectures, session
 from depth_lib.remote import NotReady
+from depth_lib.remote.server import Server
 from depth_lib.remote.status_line import StatusLine
 from tests.remote.loopback.client import PROBES, TEXTS
 from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
@@ -34,6 +36,24 @@ def test_the_server_speaks_to_nnsights_own_client(loopback, monkeypatch):  # noq
     for inline in (False, True):
         with loopback.faults(inline=inline):
             assert torch.equal(_by_nnsight(llm, loopback.host)["norm"], expected)
+
+
+@pytest.mark.parametrize("probe", ["logit_lens", "integrated_gradients"])
+def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(loopback, monkeypatch, probe):  # noqa: F811
+    """So that server, client and schema cannot share one mistake."""
+    llm, sent, submit = loopback.model("loopback/llama"), [], Server.submit
+    monkeypatch.setattr(Server, "submit", lambda *request: (sent.append(request[1:]), submit(*request))[1])
+    ours = PROBES[probe](llm, remote=loopback.host)
+    ((key, env, blob),) = sent
+    backend = RemoteBackend(key, host=loopback.host, api_key=KEY, env=env, blocking=False)
+    monkeypatch.setattr(backend, "_serialize", lambda tracer: blob)
+    backend.display.enabled = False
+    backend.submit(None)
+    loopback.until(lambda asked: asked["jobs"][backend.job_id]["status"] == "COMPLETED")
+    (theirs,) = (found for name, found in backend()["result"]["results"].items() if name != "check")
+    for name in theirs.keys() & ours.keys():
+        assert torch.equal(theirs[name], ours[name]), name
+    assert theirs.keys() & ours.keys()
 
 
 def _norm(llm, ids):
