@@ -123,3 +123,20 @@ def read_meta(path: str | Path) -> tuple[dict, str | None]:
 def _finite(storage: bytes, kind: str) -> bool:
     integers, exponent = _FLOATS[kind]
     return not ((np.frombuffer(storage, integers) & integers(exponent)) == integers(exponent)).any()
+
+
+def ran_otherwise(metas: Iterable[Mapping]) -> str:
+    """In what results from a server ran otherwise than those from this machine, which stand in one table; "" if alike.
+
+    Compared are dtype, whether the weights were quantised, the attention implementation and torch's version.
+    """
+    ran: dict[bool, list[Mapping]] = {False: [], True: []}
+    for meta in filter(None, metas):
+        asked = {"dtype": meta.get("dtype"), "quantized": bool(meta.get("quantization"))}  # all that older ones know
+        ran[meta.get("remote") not in (None, False, "local")].append(meta.get("runs") or asked)
+    found = []
+    for key in ("dtype", "quantized", "attention", "torch"):
+        here, there = (sorted({str(runs[key]) for runs in ran[side] if runs.get(key) is not None}) for side in ran)
+        if here and there and here != there:
+            found.append(f"{key} {' or '.join(there)} (here {' or '.join(here)})")
+    return ", ".join(found)

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from .artifacts import read_artifact
+from .meta import ran_otherwise
 from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, probe_of, sweep_command
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
@@ -108,6 +109,12 @@ class Study(Mapping):
             warnings.warn(
                 f"{len(without_meta)} of {len(results)} {probe} results under {self.folder} have no meta (not written "
                 f"by depth_lib): their models, prompts and settings are unknown (on {datasets})",
+                stacklevel=3,
+            )
+        if apart := ran_otherwise(result["meta"] for result in results.values()):
+            warnings.warn(
+                f"{probe} results under {self.folder} come from a server and from here, and ran with {apart} there: "
+                "small differences between them may come from that",
                 stacklevel=3,
             )
         return results

@@ -25,7 +25,8 @@ from depth_lib.results.artifacts import (
     sweep_command,
 )
 from depth_lib.results.files import escape_token, unescape_token
-from depth_lib.results.meta import read_meta
+from depth_lib.results.meta import ran_otherwise, read_meta
+from depth_lib.results.study import Study
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
 META = {"model_id": "nobody/toy", "revision": "abc", "n_examples": 10, "settings": {"mode": "future", "seed": 1}}
@@ -442,3 +443,37 @@ def test_a_result_that_is_not_finite_is_none_and_is_said_without_torch_too(saved
     torch.save(stored, saved)
     assert read_meta(saved) == ({}, "it holds values that are not finite")
     assert differences(saved, META) == [f"res_overlaps is {value} at index [3]"]
+
+
+HERE = {"remote": False, "runs": {"dtype": "float32", "quantized": False, "attention": "sdpa", "torch": "2.13.0"}}
+
+
+@pytest.mark.parametrize(
+    "there, said",
+    [
+        (HERE["runs"], ""),
+        (HERE["runs"] | {"dtype": "bfloat16"}, "dtype bfloat16 (here float32)"),
+        (
+            HERE["runs"] | {"quantized": True, "attention": "eager"},
+            "quantized True (here False), attention eager (here",
+        ),
+        ({"dtype": "float32", "quantized": False}, ""),  # what is not known differs from nothing
+    ],
+)
+def test_a_table_of_local_and_remote_results_says_what_ran_otherwise(there, said):
+    metas = [HERE, {}, HERE | {"remote": True, "runs": there}]
+    assert ran_otherwise(metas).startswith(said) and bool(ran_otherwise(metas)) == bool(said)
+    assert ran_otherwise([HERE, HERE | {"runs": there}]) == ""  # a table of one place is the user's own
+
+
+def test_reading_a_study_of_both_places_warns_once_of_what_ran_otherwise(tmp_path):
+    there = {"remote": "http://there", "runs": HERE["runs"] | {"dtype": "bfloat16"}}
+    for model, meta in (("Here", HERE), ("There", there)):
+        result = result_of("logit_lens", 4)
+        save_artifact(tmp_path / "gsm8k" / model / "logitlens_10exps.pt", result, meta)
+    study = Study(tmp_path)
+    with pytest.warns(UserWarning, match="ran with dtype bfloat16 .here float32. there"):
+        study.of("logit_lens")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study.of("logit_lens")
