@@ -99,7 +99,11 @@ def _relative_contribution(n_layers, n_prompts, tokens, draw) -> dict:
         "norm_mlp": 8 + 40 * depth,
         "norm_residual": torch.linspace(10, 300, n_layers + 1),
     }
-    return _per_prompt(means, n_prompts, draw)
+    further = {f"max_{key}": 3 * means[key] for key in ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")}
+    apart = torch.linspace(0, 1, n_layers + 1)
+    further |= {"angular": 0.5 * (apart - apart[:, None]).abs(), "progress": apart**2}
+    further["first_change"] = 0.1 * torch.rand(n_layers, 30, generator=draw)
+    return _per_prompt(means, n_prompts, draw) | further
 
 
 def _layer_effects(n_layers, n_prompts, tokens, draw) -> dict:
@@ -118,6 +122,7 @@ def _layer_effects(n_layers, n_prompts, tokens, draw) -> dict:
             f"max_{mode}_layer": effect.amax(0),
             f"max_{mode}_out_by_prompt": out,
             f"max_{mode}_out": out.amax(0),
+            f"{mode}_kl": out.mean(0).flatten(),
         }
     return result
 
@@ -130,6 +135,10 @@ def _logit_lens(n_layers, n_prompts, tokens, draw) -> dict:
         "res_overlaps": 0.8 * rise,
         "res_top1": 0.9 * rise,
         "res_mrr": 0.02 + 0.9 * rise,
+        **{f"res_in_top{k}": 0.9 * rise + 0.01 * k for k in (3, 5, 10)},
+        "res_entropy": 8 - 6 * rise,
+        "res_jsd": 1 - 0.9 * rise,
+        "res_settled": rise,
     }
     result = _per_prompt(means, n_prompts, draw)
     return result | {"res_overlaps": result["res_overlaps"].clamp(0, 1)}

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from ..disk import write_together
 from ..results.artifacts import MissingArtifact
 from ..results.study import Study
-from .kinds import KINDS, Kind, find_kind
+from .kind import Kind
+from .kinds import KINDS, find_kind
 from .layout import STYLE, Cell, lay_out
 
 Results = Mapping[tuple[str, str], dict]

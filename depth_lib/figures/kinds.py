@@ -1,69 +1,32 @@
 """What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
-
 from . import panels
-from .token_labels import question_of
-
-LAYER = "Layer index $l$"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A figure: the probe and the keys it reads, the mark that draws them, and what is written around and under it.
-
-    options: the mark's own. colorbar: its label, for maps; own_scale: a colour bar a panel. together: the kinds it
-    consists of, side by side, instead of keys and mark. shows: kinds that need no figure of their own beside this one.
-    of_question: about one question and its answer, not about a dataset. error: a key with each layer's relative error,
-    whose layers above the tolerance are marked. size: of a panel in a grid, inches.
-    """
-
-    probe: str
-    title: str
-    caption: str
-    keys: tuple[str, ...] = ()
-    mark: Callable[..., AxesImage | None] | None = None
-    ylabel: str = ""
-    xlabel: str = LAYER
-    options: Mapping[str, Any] = field(default_factory=dict)
-    colorbar: str | None = None
-    own_scale: bool = False
-    of_question: bool = False
-    error: str | None = None
-    short: str = ""
-    together: tuple[str, ...] = ()
-    shows: tuple[str, ...] = ()
-    size: tuple[float, float] = (2.3, 1.1)
-
-    def parts(self) -> list["Kind"]:
-        """The kinds that stand side by side for one run; itself alone unless it is made of others."""
-        return [KINDS[name] for name in self.together] or [self]
-
-    def can_draw(self, result: Mapping) -> bool:
-        return all(key in result for part in self.parts() for key in part.keys)
-
-    def draw(self, ax: Axes, result: Mapping) -> AxesImage | None:
-        """Draw a result of its probe into axes, with no text around them."""
-        curves, options = [panels.values(result[key]) for key in self.keys], dict(self.options)
-        if self.error in result:
-            tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
-            options["rough"] = np.flatnonzero(panels.values(result[self.error]) > tolerance)
-        return self.mark(ax, curves, result.get("tokens"), **options)
-
-    def subject(self, result: Mapping) -> str:
-        """The question that this kind is about; empty where it is about a dataset."""
-        return question_of(result) or "" if self.of_question else ""
-
+from .further_kinds import AT, FURTHER_KINDS, NORMS, TOKENS
+from .kind import Kind
 
 _MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
-_TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
 _PARTS = ("rc_att", "rc_mlp", "rc_layer")
+
+_FUTURE = Kind(
+    "layer_effects",
+    "Effect of skipping a layer on later layers, at future tokens",
+    "Largest relative change of a later layer's contribution (column) at the tokens that follow, when a layer "
+    "(row) is skipped for the tokens so far.",
+    ("max_future_layer",),
+    panels.layer_map,
+    short="future tokens",
+    **_MAP,
+)
+_ALL = Kind(
+    "layer_effects",
+    "Effect of skipping a layer on later layers, at all tokens",
+    "Largest relative change of a later layer's contribution (column) at any token, when a layer (row) is "
+    "skipped for all tokens but the first.",
+    ("max_all_layer",),
+    panels.layer_map,
+    short="all tokens",
+    **_MAP,
+)
 
 KINDS = {
     "cosine": Kind(
@@ -109,7 +72,7 @@ KINDS = {
         ("norm_att", "norm_mlp", "norm_residual"),
         panels.parts,
         "Mean norm",
-        options={"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True},
+        options=NORMS,
     ),
     "io_cos": Kind(
         "relative_contribution",
@@ -119,32 +82,14 @@ KINDS = {
         panels.bars,
         "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
-    "layer_effects": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on later layers, at future tokens",
-        "Largest relative change of a later layer's contribution (column) at the tokens that follow, when a layer "
-        "(row) is skipped for the tokens so far.",
-        ("max_future_layer",),
-        panels.layer_map,
-        short="future tokens",
-        **_MAP,
-    ),
-    "layer_effects_all": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on later layers, at all tokens",
-        "Largest relative change of a later layer's contribution (column) at any token, when a layer (row) is "
-        "skipped for all tokens but the first.",
-        ("max_all_layer",),
-        panels.layer_map,
-        short="all tokens",
-        **_MAP,
-    ),
+    "layer_effects": _FUTURE,
+    "layer_effects_all": _ALL,
     "layer_effects_modes": Kind(
         "layer_effects",
         "Effect of skipping a layer on later layers",
         "Left: at the tokens that follow the skipped ones; right: at all tokens, the skipped ones included. Rows "
         "that are dark on the left and bright on the right are layers that serve the current token only.",
-        together=("layer_effects", "layer_effects_all"),
+        together=(_FUTURE, _ALL),
         shows=("layer_effects", "layer_effects_all"),
         **_MAP | {"size": (1.4, 1.3)},
     ),
@@ -177,7 +122,7 @@ KINDS = {
         panels.filled_and_line,
         "Output change norm",
         "Layer skipped",
-        options={"labels": ("at future tokens", "at all tokens")},
+        options=AT,
         shows=("output_change", "output_change_all"),
     ),
     "lens_kl": Kind(
@@ -218,7 +163,7 @@ KINDS = {
         ("erasure_effect",),
         panels.token_map,
         colorbar="Probability difference norm",
-        **_TOKENS,
+        **TOKENS,
     ),
     "integrated_gradients": Kind(
         "integrated_gradients",
@@ -231,9 +176,9 @@ KINDS = {
         colorbar="Attribution (to 98th percentile)",
         own_scale=True,
         error="error",
-        **_TOKENS,
+        **TOKENS,
     ),
-}
+} | FURTHER_KINDS
 
 
 def find_kind(name: str) -> Kind:

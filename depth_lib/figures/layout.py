@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from .kinds import Kind
+from .kind import Kind
 from .token_labels import token_label
 
 STYLE = {
@@ -131,7 +131,8 @@ def _share(figure: Figure, kind: Kind, axes: list[Axes], across: int, line: floa
             shown = [ax for ax in row if ax in drawn] or row
             limits = [ax.get_ylim() for ax in shown]
             for ax in row:
-                ax.set_yscale(shown[0].get_yscale())
+                if ax not in shown:  # a scale set anew would forget how its numbers are written
+                    ax.set_yscale(shown[0].get_yscale())
                 ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
                 ax.tick_params(labelleft=ax is row[0])
         return

@@ -31,7 +31,7 @@ def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = No
         figure = plt.figure()
         return lay_out(cells, len(cells), (_WIDTH / len(cells), height), title, 8, figure).axes[0]
     if row.together:
-        raise ValueError(f"{kind} draws {len(row.together)} panels; give each of {', '.join(row.together)} its axes")
+        raise ValueError(f"{kind} draws {len(row.together)} panels; give each of {', '.join(row.shows)} its axes")
     with plt.rc_context(STYLE):
         image = row.draw(ax, result)
         ax.set(xlabel=row.xlabel, ylabel=row.ylabel)

@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ..effective_depth.rules import METRICS
 from .token_labels import label_tokens
@@ -42,13 +42,14 @@ def parts(
     """
     attention, mlp, filled = (curve[: len(curves[0])] for curve in curves)  # of h_0..h_L, what enters the blocks
     edges = np.arange(len(attention) + 1) - 0.5
-    floor = 0.5 * min(curve[curve > 0].min(initial=1) for curve in curves) if log else 0
+    floor = 0.5 * min((curve[curve > 0].min() for curve in curves if (curve > 0).any()), default=1) if log else 0
     ax.stairs(attention, edges, baseline=None, color=PARTS[0], linewidth=0.9, zorder=2.2, label=labels[0])
     ax.stairs(mlp, edges, baseline=None, color=PARTS[1], linewidth=1.3, zorder=2.1, label=labels[1])
     ax.stairs(filled, edges, baseline=floor, fill=True, color=PARTS[2], alpha=0.4, linewidth=0, label=labels[2])
     layer_axis(ax, len(attention))
     if log:
         ax.set(yscale="log", ylim=(floor, None))
+        ax.yaxis.set_minor_formatter(NullFormatter())
         return
     ax.axhline(0, color="black", linewidth=0.5)
     highest = np.max(curves, axis=0)
@@ -84,11 +85,14 @@ def filled_and_line(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[
     layer_axis(ax, len(filled))
 
 
-def lines(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str]) -> None:
+def lines(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str], log: bool = False) -> None:
     """A line a key over the layers, each thinner than the one below it, so that none hides another."""
     for i, (curve, label) in enumerate(zip(curves, labels, strict=True)):
         ax.plot(curve.reshape(-1), label=label, color=LINES[i % len(LINES)], linewidth=2.2 / (1 + 0.6 * i))
     layer_axis(ax, max(curve.size for curve in curves))
+    if log:
+        ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def layer_map(ax: Axes, curves: Curves, tokens: None, **colours: Any) -> AxesImage:

@@ -1,0 +1,102 @@
+"""Figures of what the probes' passes tell besides the papers' curves; rows of `KINDS` like those of kinds.py."""
+
+from . import panels
+from .kind import LAYER, Kind
+
+NORMS = {"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True}
+AT = {"labels": ("at future tokens", "at all tokens")}
+TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
+
+FURTHER_KINDS = {
+    "max_norms": Kind(
+        "relative_contribution",
+        "Largest norms of the residual stream and of contributions",
+        "Largest norm over tokens and prompts of what enters a block (filled) and of what its attention and MLP add.",
+        ("max_norm_att", "max_norm_mlp", "max_norm_residual"),
+        panels.parts,
+        "Largest norm",
+        options=NORMS,
+    ),
+    "max_contribution": Kind(
+        "relative_contribution",
+        "Largest relative contribution to the residual stream",
+        "Largest norm, over tokens and prompts, of what attention and MLP add over the norm of what they read.",
+        ("max_rc_att", "max_rc_mlp"),
+        panels.lines,
+        "Largest relative contribution",
+        options={"labels": ("Attention: $||a|| / ||h||$", "MLP: $||m|| / ||h + a||$"), "log": True},
+    ),
+    "first_change": Kind(
+        "relative_contribution",
+        "Turn of the residual stream at each token of the first prompt",
+        "1 less the cosine of what enters and what leaves a block, at each token of the first prompt. Colours end "
+        "at the 98th percentile of the tokens after the first.",
+        ("first_change",),
+        panels.token_map,
+        options={"limits": panels.from_zero},
+        colorbar="$1 - \\mathrm{cossim}(h_l, h_{l+1})$",
+        own_scale=True,
+        **TOKENS | {"of_question": False},
+    ),
+    "angular": Kind(
+        "relative_contribution",
+        "Angular distance between residual streams",
+        "arccos of the cosine of the residual streams before two blocks over pi, mean over tokens (Gromov et al. "
+        "2024): blocks in a dark square turn it little, and are the first to leave out.",
+        ("angular",),
+        panels.layer_map,
+        "From layer",
+        "To layer",
+        options={"vmax": 0.5},
+        colorbar="Angular distance / $\\pi$",
+        size=(1.9, 1.9),
+    ),
+    "progress": Kind(
+        "relative_contribution",
+        "Progress of the residual stream towards its end",
+        "Share of the way from embeddings to final residual that is gone before each block, mean over tokens.",
+        ("progress",),
+        panels.bars,
+        "Progress",
+    ),
+    "skip_damage": Kind(
+        "layer_effects",
+        "Damage of skipping a layer",
+        "KL divergence in nats of the output from that with the layer skipped, mean over the tokens that follow "
+        "the skipped ones (filled) and over all (line).",
+        ("future_kl", "all_kl"),
+        panels.filled_and_line,
+        "KL(y || skipped), nats",
+        "Layer skipped",
+        options=AT,
+    ),
+    "lens_first_k": Kind(
+        "logit_lens",
+        "Where the output's first token stands in the logit lens",
+        "Share of tokens whose likeliest output token is among the first 1, 3, 5 and 10 of the logit lens, and the "
+        "mean reciprocal rank it has there.",
+        ("res_top1", "res_in_top3", "res_in_top5", "res_in_top10", "res_mrr"),
+        panels.lines,
+        "Share, reciprocal rank",
+        options={"labels": ("first", "first 3", "first 5", "first 10", "mean reciprocal rank")},
+        shows=("lens_rank",),
+    ),
+    "lens_entropy": Kind(
+        "logit_lens",
+        "Entropy of the logit lens",
+        "Entropy of what the model would predict from the input of each layer, nats, mean over tokens.",
+        ("res_entropy",),
+        panels.bars,
+        "Entropy (nats)",
+    ),
+    "lens_settled": Kind(
+        "logit_lens",
+        "How the logit lens settles",
+        "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
+        "has been at most 1/2 at some layer up to this one.",
+        ("res_jsd", "res_settled"),
+        panels.lines,
+        "Divergence (bits), share",
+        options={"labels": ("divergence", "settled tokens")},
+    ),
+}
