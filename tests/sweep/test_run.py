@@ -123,7 +123,8 @@ def test_what_a_killed_run_left_beside_a_finished_result_goes_with_the_next_one(
     path = run.paths["logit_lens"]
     jobs = path.with_name(f"{path.name}.job")
     jobs.mkdir()
-    (jobs / "abc.json").write_text("{}")
+    entry = {"settings": "abc", "probe": "logit_lens", "host": "https://ndif", "model": "toy", "artifact": str(path)}
+    (jobs / "abc.json").write_text(json.dumps(entry))
     half = path.with_name(f".{path.name}.0123abcd.part")
     half.touch()
     assert run.result("logit_lens")
