@@ -12,7 +12,9 @@ from pathlib import Path
 
 import yaml
 
-DATASETS = ("gsm8k", "hellaswag", "aime24", "addition", "multiplication")
+from . import prompts
+
+DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
 PROBES = ("relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients")
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TOYS = ("toy-4l", "toy-8l", "toy-16l")
-DATASETS = ("gsm8k", "hellaswag", "aime24")
+DATASETS = tuple(sorted(path.stem for path in HERE.glob("prompts/*.jsonl")))
 
 
 def toy_path(name: str) -> Path:

@@ -22,9 +22,9 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from ..embedded import DATASETS, TOYS, toy_path
+from ..embedded import TOYS, toy_path
 from ..prompts import load_prompts
-from .corpus import draw_sum, draw_text
+from .corpus import ROWS, draw_sum, draw_text
 from .trainer import END, Recipe, train
 
 SEED, STEPS = 0, 1800
@@ -110,7 +110,7 @@ def report(folder: Path, n: int = 1000) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     print(f"{folder.name}: {sum_accuracy(model, tokenizer, n, seed=2):.3f} of {n} held-out sums right", flush=True)
     rng = random.Random(3)
-    for dataset in DATASETS:
+    for dataset in ROWS:
         sources = {
             "fresh": [draw_text(rng, dataset) for _ in range(30)],
             "sample": load_prompts(dataset, 14, source="embedded"),

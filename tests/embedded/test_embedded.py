@@ -93,7 +93,7 @@ def test_checkpoints_are_ordinary_float16_folders_of_12_mb_at_most():
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="toy-9l.*toy-4l, toy-8l, toy-16l"):
         toy_path("toy-9l")
-    with pytest.raises(ValueError, match="mmlu.*gsm8k, hellaswag, aime24"):
+    with pytest.raises(ValueError, match="mmlu.*aime24, gsm8k, hellaswag"):
         prompts_path("mmlu")
 
 
