@@ -1,4 +1,4 @@
-"""The five probes as people call them: plain strings in, a dict of CPU float32 tensors out.
+"""The probes as people call them: plain strings in, a dict of CPU float32 tensors out.
 
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
@@ -6,84 +6,144 @@ layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what o
 layers of residual erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
 """
 
-import random
 import warnings
 
 import torch
+from nnsight import TransformersModel
 
 from . import probes
 from .architectures import describe
 from .progress import steps
 from .session import run
+from .tokens import answer_span, future_positions, tokenize
+
+Result = dict[str, torch.Tensor]
 
 
-def relative_contribution(llm, prompts, remote=False):
+def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
     """How much each block adds to the residual stream, and in which direction.
 
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
     pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
 
     prompts: list of strings. Returns float32 `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`,
-    `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; for intervals the sums over each prompt's tokens
-    `<key>_sums` [P, L] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
-    Source: Csordás et al. 2025 (arXiv 2505.13898), section 3.1.
+    `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; the largest of any token `max_norm_att`,
+    `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`; the angles between residuals in units of π,
+    `angular` [L + 1, L + 1] over all tokens and `angular_last` over each prompt's last; `progress` =
+    ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1] and `turn` [L − 1], the angle between a block's update and the next;
+    1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
+    tokens `<key>_sums` [P, …] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
+    Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
     ids = tokenize(llm, prompts)
     arch, how = describe(llm), {"over": "prompts", "label": "contribution"}
-    return _pool(run(probes.relative_contribution, llm, arch, ids, remote=remote, **how))
+    found = run(probes.relative_contribution, llm, arch, ids, remote=remote, **how)
+    further = {"first_change": found.pop("change")[: len(ids[0])].T, "angular_last": found.pop("angular_last").mean(0)}
+    for key in [key for key in found if key.endswith("_by_prompt")]:
+        further[key.removesuffix("_by_prompt")] = found.pop(key).amax(0)
+    return _pool(found) | further
 
 
-def logit_lens(llm, prompts, remote=False):
+def logit_lens(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
     """What the model would predict if it stopped before block l, against what it predicts.
 
     With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
     agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens.
 
     prompts: list of strings. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads
-    the input of block l), `<key>_sums` [P, L] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
-    Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064).
+    the input of block l); the share of tokens whose final top token is among the lens' first k, `res_in_top3`,
+    `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon divergence of p_l and y
+    in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block up to l;
+    `<key>_sums` [P, L] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
+    Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570).
     """
     ids = tokenize(llm, prompts)
     return _pool(run(probes.logit_lens, llm, describe(llm), ids, remote=remote, over="prompts"))
 
 
-def layer_effects(llm, prompts, mode="future", remote=False, budget=None):
-    """What skipping block s does to every later block and to the output.
+def layer_effects(
+    llm,
+    prompts: list[str],
+    mode: str = "future",
+    remote: bool | str = False,
+    budget: int | None = None,
+    part: str = "layer",
+) -> Result:
+    """What skipping block s, or its attention or MLP alone, does to every later block and to the output.
 
     effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
     on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
-    up to 4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured.
+    up to 4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
+    "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
 
     prompts: list of strings; budget: tokens in one forward pass (default: what fits into free memory). Returns float32
-    `max_<mode>_layer` [L, L] (row = skipped, column = affected),
-    `max_<mode>_out` [L, 1], and the same for each prompt as `<key>_by_prompt` [P, …]. A prompt too short for a
-    position (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode, a
-    prompt without tokens, or if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
+    `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1], and means over the measured
+    tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`, the rise of −log p(next
+    token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for every prompt as
+    `<key>_by_prompt` [P, …]. A prompt too short for a position (under 13 tokens) is left out of future mode with a
+    warning. Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
+    Source: Csordás et al. 2025, section 3.3.
     """
-    if mode not in ("future", "all"):
-        raise ValueError(f'mode {mode!r} is not known; use "future" or "all".')
-    ids = tokenize(llm, prompts)
-    positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
-    work = list(zip(ids, positions, strict=True))
-    if mode == "future":
-        short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
-        if len(short) == len(work):
-            raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
-        if short:
-            warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=2)
-        work = [(x, t) for x, t in work if t]
-    arch, how = describe(llm), {"over": "work", "label": f"layer effects, {mode}"}
-    found = run(probes.layer_effects, llm, arch, work, mode, budget, remote=remote, **how)
-    effects, outputs = found["effects"], found["outputs"]
-    return {
-        f"max_{mode}_layer": effects.amax(0),
-        f"max_{mode}_out": outputs.amax(0),
-        f"max_{mode}_layer_by_prompt": effects,
-        f"max_{mode}_out_by_prompt": outputs,
+    if part not in ("layer", "attention", "mlp"):
+        raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
+    work, label = _skips(llm, prompts, mode, ("future", "all", "remove")), f"{part} effects, {mode}"
+    arch, how = describe(llm), {"over": "work", "label": label}
+    found = run(probes.layer_effects, llm, arch, work, mode, part, budget, remote=remote, **how)
+    names = {"effects": f"max_{mode}_layer", "outputs": f"max_{mode}_out"}
+    names |= {key: f"{mode}_{key}" for key in ("kl", "loss", "top1")}
+    total = {
+        names[key]: value.amax(0) if key in ("effects", "outputs") else value.mean(0) for key, value in found.items()
     }
+    return total | {f"{names[key]}_by_prompt": value for key, value in found.items()}
 
 
-def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budget=None):
+def local_effects(
+    llm: TransformersModel,
+    prompts: list[str],
+    mode: str = "future",
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What taking block s's contribution out of the input of block l alone does to block l.
+
+    local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, s < l, when block l reads h_l − c_s at tokens 1..t−1 and
+    everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
+
+    prompts, mode ("future" or "all"), remote, budget and errors: as for `layer_effects`. Returns float32
+    `max_<mode>_local` [L, L] (row = taken out, column = affected; 0 for l ≤ s) and `max_<mode>_local_by_prompt`
+    [P, L, L]. Source: Csordás et al. 2025, section 3.3.
+    """
+    work, label = _skips(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
+    arch, how = describe(llm), {"over": "work", "label": label}
+    effects = run(probes.local_effects, llm, arch, work, mode, budget, remote=remote, **how)["effects"]
+    return {f"max_{mode}_local": effects.amax(0), f"max_{mode}_local_by_prompt": effects}
+
+
+def _skips(llm: TransformersModel, prompts, mode, modes):
+    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T."""
+    if mode not in modes:
+        *others, last = (f'"{one}"' for one in modes)
+        raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
+    ids = tokenize(llm, prompts)
+    if mode != "future":
+        return [(x, [len(x)]) for x in ids]
+    work = list(zip(ids, future_positions([len(x) for x in ids]), strict=True))
+    short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
+    if len(short) == len(work):
+        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
+    if short:
+        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
+    return [(x, t) for x, t in work if t]
+
+
+def residual_erasure(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    baseline_prompts: list[str],
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> dict:
     """Until which block each token's residual is needed for the answer.
 
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
@@ -99,6 +159,27 @@ def residual_erasure(llm, question, answer, baseline_prompts, remote=False, budg
     work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
     result = run(probes.residual_erasure, llm, *work, remote=remote, over="layers")
     return {**result, "tokens": tokens}
+
+
+def future_erasure(
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    baseline_prompts: list[str],
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> dict:
+    """Until which block a token's residual, or those of all tokens before it, are needed for anything that follows.
+
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
+    tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
+
+    question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
+    and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
+    follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
+    """
+    (ids, _, tokens), baseline = answer_span(llm, question, answer), tokenize(llm, baseline_prompts)
+    return {**run(probes.future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
 
 
 def integrated_gradients(
@@ -160,67 +241,6 @@ def _check_finite(result):
             f"the integrated gradients of block {', '.join(map(str, bad))} are not finite: numbers overflow "
             'there; load it with dtype="float32" or "bfloat16".'
         )
-
-
-def tokenize(llm, prompts):
-    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for nothing to measure."""
-    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
-    if not prompts:
-        raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
-    ids = []
-    for p, prompt in enumerate(prompts):
-        if not isinstance(prompt, str):
-            raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
-        try:
-            ids.append(llm.tokenizer(prompt)["input_ids"])
-        except (TypeError, UnicodeError) as error:
-            raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
-        if not ids[p]:
-            raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
-        _check_length(llm, ids[p], f"prompt {p}")
-    return ids
-
-
-def _check_length(llm, ids, name):
-    """Learned positions end, with an index error or on a GPU a dead process; rotary ones go on into nonsense."""
-    limit = getattr(llm.config, "max_position_embeddings", None)
-    rope = getattr(llm.config, "rope_parameters", None) or {}
-    if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
-        limit = int(max(limit, (rope.get("original_max_position_embeddings") or limit) * rope.get("factor", 1)))
-    if limit and len(ids) > limit:
-        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit} positions; use a shorter text.")
-
-
-def future_positions(lengths):
-    """The positions t of every prompt: the first 4 of range(8, T − 4, 8) after one shuffle by one Random(123)."""
-    draw = random.Random(123)
-    positions = []
-    for n_tokens in lengths:
-        candidates = list(range(8, n_tokens - 4, 8))
-        draw.shuffle(candidates)
-        positions.append(candidates[:4])
-    return positions
-
-
-def answer_span(llm, question, answer):
-    """Token ids of question + answer, the places of the answer's tokens, and the tokens as strings.
-
-    The answer's tokens are those whose characters overlap the answer in the string tokenised once.
-    """
-    if not llm.tokenizer.is_fast:
-        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
-    if not (isinstance(question, str) and isinstance(answer, str)):
-        found = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer are of type {found}, not text; give two strings.")
-    encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
-    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    _check_length(llm, ids, "the question with its answer")
-    places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
-    if not answer.strip() or not places:
-        raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
-    if places[0] == 0:
-        raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
-    return ids, places, [llm.tokenizer.decode([i]) for i in ids]
 
 
 def _pool(sums):

@@ -16,6 +16,7 @@ from . import prompts
 
 DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
 PROBES = ("relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients")
+FURTHER_PROBES = ("attention_effects", "mlp_effects", "local_effects", "future_erasure")  # run where asked for
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.
 _INSIDE = Path(__file__).parent / "registry"
@@ -47,7 +48,7 @@ PARAMETERS = {
     "DATASET": Parameter((str,), "which prompts", DATASETS),
     "N_EXAMPLES": Parameter((int,), "number of prompts, at least 1"),
     "SOURCE": Parameter((str,), '"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'),
-    "PROBES": Parameter((list,), "which probes run", PROBES),
+    "PROBES": Parameter((list,), "which probes run", PROBES + FURTHER_PROBES),
     "SEED": Parameter((int,), "of everything drawn"),
     "OUT": Parameter((str,), "folder of the results"),
 }

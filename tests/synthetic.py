@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from depth_lib.params import PROBES
 from depth_lib.results.artifacts import ARTIFACTS, artifact_path, save_artifact
 
 PAPER_MODELS = {
@@ -35,6 +36,19 @@ def curves_with_depths(n_layers: int, cosine: int | None, kl: int | None, overla
 def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tokens: list[str] | None = None) -> dict:
     """One probe's result with every key, per-prompt sums included."""
     draw = torch.Generator().manual_seed(seed)
+    if probe not in PROBES:
+        letters = {
+            "L": n_layers,
+            "L+1": n_layers + 1,
+            "T": len(tokens or TOKENS),
+            "P": n_prompts,
+            "F": n_prompts,
+            "1": 1,
+        }
+        keys = ARTIFACTS[probe].required | ARTIFACTS[probe].optional
+        shapes = {key: [letters[letter] for letter in shape.split()] for key, shape in keys.items()}
+        drawn = {key: torch.rand(shape, generator=draw) for key, shape in shapes.items()}
+        return drawn | ({"tokens": list(tokens or TOKENS)} if ARTIFACTS[probe].tokens_file else {})
     return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
 
 
@@ -43,7 +57,7 @@ def write_run(
     dataset: str,
     model: str,
     n_layers: int,
-    probes=tuple(ARTIFACTS),
+    probes=PROBES,
     n_examples: int = 10,
     seed: int = 0,
     papers_keys_only: bool = False,

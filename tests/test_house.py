@@ -20,7 +20,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"architectures", "params", "prompts", "progress", "embedded", "lock", "disk", "hub"},
     {"probes"},
     {"remote"},
-    {"session", "check", "checkpoints", "models", "fits"},
+    {"session", "tokens", "check", "checkpoints", "models", "fits"},
     {"api", "model_maps"},
     {"results"},
     {"effective_depth"},

@@ -14,9 +14,8 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 import depth_lib as dl
-from depth_lib.params import PARAMETERS
+from depth_lib.params import PARAMETERS, PROBES
 from depth_lib.results.artifacts import artifact_path
-from depth_lib.results.schemas import ARTIFACTS
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -106,7 +105,7 @@ def first(execute, out):
 
 
 def paths(out):
-    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in ARTIFACTS}
+    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in PROBES}
 
 
 def times(out):
@@ -115,7 +114,7 @@ def times(out):
 
 def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, out):
     assert all(path.is_file() for path in paths(out).values())
-    assert printed(first).count(": computed in") == len(ARTIFACTS)
+    assert printed(first).count(": computed in") == len(PROBES)
     assert n_pictures(first) == 8
     assert "toy-4l @ gsm8k :" in printed(first)
 
@@ -124,7 +123,7 @@ def test_a_second_run_computes_nothing_loads_nothing_and_shows_the_same_figures(
     before = times(out)
     second = execute("probe", **PROBE, OUT=str(out))
     assert times(out) == before
-    assert printed(second).count("nothing to compute") == len(ARTIFACTS)
+    assert printed(second).count("nothing to compute") == len(PROBES)
     assert "loading" not in printed(second)
     assert n_pictures(second) == 8
 

@@ -2,58 +2,73 @@
 
 import torch
 
-from .residual_stream import first, in_cache, inputs, lens
+from .residual_stream import first, in_cache, inputs, lens, rows_of_logits
 
 
-def logit_lens(llm, arch, prompts, chunk=256):
+def logit_lens(llm, arch, prompts, chunk=None):
     """Sums over the tokens of each prompt of the distance between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
-    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_top1 = [top1(p_l) = top1(y)], res_mrr = 1 / rank of top1(y) under p_l.
+    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_top1 = [top1(p_l) = top1(y)], res_mrr = 1 / rank of top1(y) under p_l,
+    res_in_top3, 5, 10 = [that rank ≤ 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the Jensen–Shannon
+    divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
-    prompts: token ids, one list a prompt; chunk: tokens unembedded at a time. Returns `<key>_sums` [P, L] and
+    prompts: token ids, one list a prompt; chunk: tokens unembedded at a time, or None. Returns `<key>_sums` [P, L] and
     `n_tokens` [P].
     """
+    keys = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
+    keys += ("res_entropy", "res_jsd", "res_settled")
     sums = []
     for ids in prompts:
         with torch.no_grad():
             with llm.trace(inputs(ids), use_cache=False) as tracer:
                 residuals = [block.input[0].clone() for block in llm.blocks]
                 final = first(llm.blocks[-1].output)[0]
-                curves = torch.zeros(4, len(residuals))
-                for start in range(0, len(ids), chunk):
-                    piece = slice(start, start + chunk)
-                    target = lens(llm, arch, final[piece])
-                    top_y = _top5(target)
-                    log_y = target.log_softmax(-1)
+                rows = chunk or min(256, rows_of_logits(llm, final.device))
+                curves = torch.zeros(len(keys), len(residuals))
+                for start in range(0, len(ids), rows):
+                    piece = slice(start, start + rows)
+                    own = _own_prediction(lens(llm, arch, final[piece]))
+                    settled = torch.zeros_like(own["top"][:, 0], dtype=torch.bool)
                     for l, h in enumerate(residuals):
-                        curves[:, l] += _distances(lens(llm, arch, h[piece].to(final.device)), log_y, top_y).cpu()
+                        found = _distances(lens(llm, arch, h[piece].to(final.device)), own)
+                        settled |= found[-1] <= 0.5
+                        curves[:, l] += torch.cat([found.sum(1), settled.sum()[None]]).cpu()
                 tracer.stop()
         sums.append(curves)
-    keys = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr")
     result = {f"{key}_sums": torch.stack([curves[k] for curves in sums]) for k, key in enumerate(keys)}
     result["n_tokens"] = torch.tensor([float(len(ids)) for ids in prompts])
     return result
 
 
-def _distances(logits, log_y, top_y):
-    """The four distances of logits [N, V] to the final distribution, each summed over the N tokens: [4]."""
-    few = zip(*in_cache(logits, log_y, top_y), strict=True)
-    return torch.stack([_distances_of_few(*piece) for piece in few]).sum(0)
+def _own_prediction(logits):
+    """What the lens is compared with: y, log y, its entropy [N, 1] and its top five, from the model's logits [N, V]."""
+    top, log_y = _top5(logits), logits.log_softmax(-1)
+    y = log_y.exp().clamp_min_(torch.finfo(log_y.dtype).tiny)  # a mean of p and y then has a logarithm
+    return {"log_y": log_y, "y": y, "entropy": -torch.linalg.vecdot(y, log_y)[:, None], "top": top}
 
 
-def _distances_of_few(logits, log_y, top_y):
+def _distances(logits, own):
+    """The distances of logits [N, V] to the final distribution, all but the last of `keys`: [9, N]."""
+    few = zip(*in_cache(logits, own["log_y"], own["y"], own["entropy"], own["top"]), strict=True)
+    return torch.cat([_distances_of_few(*piece) for piece in few], dim=1)
+
+
+def _distances_of_few(logits, log_y, y, entropy_y, top_y):
     """`_distances`, overwriting the logits."""
     top_p = _top5(logits)
-    overlap = (top_p[:, :, None] == top_y[:, None, :]).sum() / 5
-    top1 = (top_p[:, 0] == top_y[:, 0]).sum()
+    overlap = (top_p[:, :, None] == top_y[:, None, :]).sum((1, 2)) / 5
     p = torch.empty_like(logits)
     rank = 1 + torch.gt(logits, logits.gather(1, top_y[:, :1]), out=p).sum(-1)
     torch.softmax(logits, -1, out=p)
-    first = top_p[:, :1]
-    log_sum = logits.gather(1, first) - p.gather(1, first).log()
-    kl = torch.linalg.vecdot(p, logits.sub_(log_sum).sub_(log_y)).sum()
-    return torch.stack([kl, overlap, top1.float(), (1 / rank).sum()])
+    log_p = logits.sub_(logits.gather(1, top_p[:, :1]) - p.gather(1, top_p[:, :1]).log())
+    entropy = -torch.linalg.vecdot(p, log_p)
+    kl = torch.linalg.vecdot(p, log_p.sub_(log_y))
+    mean = p.add_(y).mul_(0.5)
+    entropy_of_mean = -torch.linalg.vecdot(mean, torch.log(mean, out=logits))
+    jsd = (entropy_of_mean - (entropy + entropy_y[:, 0]) / 2) / torch.log(torch.tensor(2.0))
+    within = [(rank <= k).float() for k in (3, 5, 10)]
+    return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
 
 
 def _top5(logits, group=64):

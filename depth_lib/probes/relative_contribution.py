@@ -4,36 +4,74 @@ import torch
 
 from .residual_stream import contributions, first, inputs
 
+LARGEST = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")  # of which the largest token is kept
+
 
 def relative_contribution(llm, arch, prompts):
     """Sums over the tokens of each prompt of the norms, norm ratios and cosines of a_l, m_l and h_l.
 
     With h_{l+1} = h_l + a_l + m_l and r_l what the MLP reads (h_l + a_l, or h_l in parallel blocks):
     rc_att = ‖a‖ / ‖h‖, rc_mlp = ‖m‖ / ‖r‖, rc_layer = ‖a + m‖ / ‖h‖, att_cos = cos(a, h), mlp_cos = cos(m, r),
-    layer_cos = cos(a + m, h), io_cos = cos(h_l, h_{l+1}).
+    layer_cos = cos(a + m, h), io_cos = cos(h_l, h_{l+1}); and those of `_geometry`.
 
-    prompts: token ids, one list a prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]) and `n_tokens`
-    [P].
+    prompts: token ids, one list a prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
+    value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the geometry's `<key>_sums`,
+    `angular_last` [P, L + 1, L + 1] of the last tokens, `n_tokens` [P] and `change`, 1 − io_cos of every token of all
+    prompts, one after the other [T₁ + … + T_P, L].
     """
-    sums = []
+    results, changes = [], []
     for ids in prompts:
-        curves = {}
         with torch.no_grad():
             with llm.trace(inputs(ids), use_cache=False) as tracer:
-                rows = [_block_sums(block, arch) for block in llm.blocks]
-                h = first(llm.blocks[-1].output)[0].float()
-                for key in rows[0]:
-                    curves[key] = torch.stack([row[key].cpu() for row in rows])
-                curves["norm_residual"] = torch.cat([curves["norm_residual"], h.norm(dim=-1).sum().cpu()[None]])
+                residuals, rows = [], []
+                for block in llm.blocks:
+                    h, measures = _measures(block, arch)
+                    residuals.append(h[0].clone().cpu())  # some families add in place
+                    rows.append({key: value[0].cpu() for key, value in measures.items()})
+                residuals.append(first(llm.blocks[-1].output)[0].float().cpu())
                 tracer.stop()
-        sums.append(curves)
-    result = {f"{key}_sums": torch.stack([curves[key] for curves in sums]) for key in sums[0]}
-    result["n_tokens"] = torch.tensor([float(len(ids)) for ids in prompts])
-    return result
+        per_token = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+        norm_last = residuals[-1].norm(dim=-1)[None]
+        per_token["norm_residual"] = torch.cat([per_token["norm_residual"], norm_last])
+        maxima = {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in LARGEST}
+        sums = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
+        results.append(sums | maxima | _geometry(torch.stack(residuals, dim=1)))
+        changes.append(1 - per_token["io_cos"].T)
+    found = {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    return found | {"n_tokens": torch.tensor([float(len(ids)) for ids in prompts]), "change": torch.cat(changes)}
 
 
-def _block_sums(block, arch):
-    """The sums over tokens of every measure at one block, as scalars."""
+def _geometry(h):
+    """Angles and progress of a prompt's residuals h [T, L + 1, d], from the products of all pairs, which float64 keeps
+    apart where neighbours are nearly parallel.
+
+    angular = arccos(cos(h_l, h_k)) / π, [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
+    turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1]; summed over tokens, `angular_last` of the last.
+    """
+    sums = 0
+    for piece in h.split(64):
+        x = piece.double()
+        products = x @ x.mT  # [t, L + 1, L + 1]
+        angular = _angle(products, products.diagonal(dim1=1, dim2=2).sqrt())
+        moved = products - products[:, :1] - products[:, :, :1] + products[:, :1, :1]  # of h_l − h_0
+        progress = moved[:, -1] / moved[:, -1, -1:].clamp_min(1e-12)
+        steps = products[:, 1:, 1:] - products[:, :-1, 1:] - products[:, 1:, :-1] + products[:, :-1, :-1]
+        turn = _angle(steps, steps.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()).diagonal(1, 1, 2)
+        found = {"angular_sums": angular.sum(0), "progress_sums": progress.sum(0), "turn_sums": turn.sum(0)}
+        sums = found if sums == 0 else {key: sums[key] + value for key, value in found.items()}
+    return {key: value.float() for key, value in (sums | {"angular_last": angular[-1]}).items()}
+
+
+def _angle(products, norms):
+    """Angles in units of π from products [t, n, n] and norms [t, n]; 1/2 where a vector is zero, 0 with itself."""
+    cosines = products / (norms[:, :, None] * norms[:, None]).clamp_min(1e-12)
+    angles = cosines.clamp(-1, 1).arccos() / torch.pi
+    angles.diagonal(dim1=1, dim2=2).zero_()
+    return angles
+
+
+def _measures(block, arch):
+    """h and every measure [1, T] at one block."""
     h, a, m = contributions(block, arch)
     read = h if arch["parallel"] else h + a
     layer = a + m
@@ -51,7 +89,7 @@ def _block_sums(block, arch):
         "norm_mlp": norm_m,
         "norm_residual": norm_h,
     }
-    return {key: measure.sum() for key, measure in measures.items()}
+    return h, measures
 
 
 def _cosine(x, y, norm_x, norm_y):

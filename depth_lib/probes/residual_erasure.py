@@ -35,35 +35,64 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     prompt = prepared(llm, arch, ids[:end], budget)
     stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
-    parts, effect = [], torch.zeros(arch["n_layers"] + 1, len(ids))
+    effect = torch.zeros(arch["n_layers"] + 1, len(ids))
+    layouts = []
     for layout in packs(range(answer[-1]), end, arch):
-        parts += _erase(llm, arch, prompt, layout, answer, range(layers[0], stop), u)
+        read = [[p for p in _places(suffix) if layout["order"][p] + 1 in answer] for suffix in layout["suffixes"]]
+        layouts.append({**layout, "reads": read, "erased": [suffix.start for suffix in layout["suffixes"]]})
+    _erase(llm, arch, prompt, layouts, range(layers[0], stop), u, effect)
+    return {"erasure_effect": effect[layers[0] : stop]}
+
+
+def future_erasure(llm, arch, ids, baseline_prompts, budget):
+    """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
+
+    future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);
+    past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
+
+    ids: the T token ids; baseline_prompts, budget: as for `residual_erasure`. Returns both, [L + 1, T].
+    """
+    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
+    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids))
+    layouts = []
+    for layout in packs(range(len(ids) - 1), len(ids), arch):
+        reads = [list(_places(suffix))[1:] for suffix in layout["suffixes"]]
+        layouts.append({**layout, "reads": reads, "erased": [suffix.start for suffix in layout["suffixes"]]})
+    _erase(llm, arch, prompt, layouts, range(arch["n_layers"]), u, alone)
+    layouts = []
+    for layout in packs(range(2, len(ids)), len(ids), arch):  # a suffix sees erased tokens alone, however many
+        reads = [list(_places(suffix)) for suffix in layout["suffixes"]]
+        layouts.append({**layout, "reads": reads, "erased": list(range(1, layout["prefix"]))})
+    _erase(llm, arch, prompt, layouts, range(arch["n_layers"]), u, together)
+    return {"future_erasure": alone, "past_erasure": together}
+
+
+def _places(suffix):
+    return range(suffix.start, suffix.stop)
+
+
+def _erase(llm, arch, prompt, layouts, layers, u, effect):
+    """Raise effect[l, t] to the changes of the output at the places `reads` of the suffix that begins with token t,
+    when h_l is erased at the places `erased` of its layout."""
+    parts = []
+    for layout in layouts:
+
+        def erase(l, row, before, erased=layout["erased"]):
+            row[:, erased] = u[l].to(row)
+
+        read = [place for places in layout["reads"] for place in places]
+        starts = [layout["order"][suffix.start] for suffix in layout["suffixes"]]
+        t = [start for start, places in zip(starts, layout["reads"], strict=True) for _ in places]
+        found = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase)
+        parts += [{**part, "t": t} for part in found]
         if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
             _measure(llm, arch, parts, effect)
             parts = []
     _measure(llm, arch, parts, effect)
-    return {"erasure_effect": effect[layers[0] : stop]}
-
-
-def _erase(llm, arch, prompt, layout, answer, layers, u):
-    """`growing_batch` for one layout, every suffix erased at its first place; with `t`, the erased token of each place
-    that predicts the answer."""
-    order, read, t = layout["order"], [], []
-    for places in layout["suffixes"]:
-        predicting = [place for place in range(places.start, places.stop) if order[place] + 1 in answer]
-        read += predicting
-        t += [order[places.start]] * len(predicting)
-    erased = [places.start for places in layout["suffixes"]]
-
-    def erase(l, row, before):
-        row[:, erased] = u[l].to(row)
-
-    parts = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase)
-    return [{**part, "t": t} for part in parts]
 
 
 def _measure(llm, arch, parts, effect):
-    """Raise `effect` to the changes of the answer that the residuals of `parts` lead to."""
+    """Raise `effect` to the changes of the output that the residuals of `parts` lead to."""
     for part, change in zip(parts, output_change(llm, arch, parts), strict=True):
         for m, t in enumerate(part["t"]):
             effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])

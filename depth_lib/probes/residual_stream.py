@@ -55,11 +55,20 @@ def contributions(block, arch):
     return h.to(a.device).float(), a, m.to(a.device)
 
 
-def added(block, arch, start):
-    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32."""
+def added(block, arch, start, change=None):
+    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(part, x)` changes in
+    place x [B, T, d], what its "attention" and then its "mlp" gives."""
     shape = block.input.shape
-    a = first(block.attention_contribution.output).reshape(shape)[:, start:].float()
-    m = first(block.mlp_contribution.output).reshape(shape)[:, start:].float()
+    outputs = []
+    for part, module in (("attention", block.attention_contribution), ("mlp", block.mlp_contribution)):
+        output = module.output
+        x = first(output)
+        if change:
+            x = x.clone()
+            change(part, x.view(shape))
+            module.output = (x, *output[1:]) if isinstance(output, tuple) else x
+        outputs.append(x.reshape(shape)[:, start:].float())
+    a, m = outputs
     return (a + m.to(a.device)) * arch["residual_scale"]
 
 
@@ -117,32 +126,58 @@ def output_change(llm, arch, parts):
     """‖y − ȳ‖₂ [R, M] of every part, a dict of final residuals `varied` [R, M, d] and `clean` [K, d], and `same`, which
     clean one belongs to each of the M. Not inside a trace: it opens one.
 
-    Unembedded together and sorted by the clean residual, so that a piece needs the output of few clean ones.
+    Parts that know the `next` token of each of the M (−1: there is none) give [4, R, M]: the distance, KL(y ‖ ȳ) in
+    nats, log y − log ȳ of the next token, and whether the top token changes. All are unembedded together and sorted by
+    the clean residual, so that a piece needs the output of few clean ones.
     """
     if not parts:
         return []
     varied = torch.cat([part["varied"].flatten(0, 1) for part in parts])
-    cleans, same = [], []
+    cleans, same, following, n_clean = [], [], [], 0
     for part in parts:
         if not cleans or part["clean"] is not cleans[-1]:
+            n_clean += len(cleans[-1]) if cleans else 0
             cleans.append(part["clean"])
-        offset = sum(map(len, cleans[:-1]))
-        same += [offset + k for k in part["same"]] * len(part["varied"])
+        same += [n_clean + k for k in part["same"]] * len(part["varied"])
+        following += part.get("next", []) * len(part["varied"])
     clean, chunk = torch.cat(cleans).to(varied.device), rows_of_logits(llm, varied.device)
-    by_clean, changes = sorted(range(len(same)), key=same.__getitem__), torch.zeros(len(same))
+    changes, by_clean = torch.zeros(4 if following else 1, len(same)), sorted(range(len(same)), key=same.__getitem__)
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:
             for start in range(0, len(by_clean), chunk):
                 piece = by_clean[start : start + chunk]
                 bases, counts = torch.unique_consecutive(torch.tensor([same[n] for n in piece]), return_counts=True)
                 logits = lens(llm, arch, torch.cat([clean[bases.to(clean.device)], varied[piece]]))
-                y_clean, *groups = logits.split([len(bases), *counts.tolist()])
-                distances = [
-                    z.softmax(-1).sub_(y).norm(dim=-1)
-                    for y, group in zip(y_clean.softmax(-1), groups, strict=True)
-                    for z in in_cache(group)[0]
-                ]
-                changes[piece] = torch.cat(distances).cpu()
+                y_clean, groups = logits[: len(bases)], logits[len(bases) :].split(counts.tolist())
+                if following:
+                    tokens = torch.tensor([following[n] for n in piece], device=logits.device).split(counts.tolist())
+                    found = [_damage(*group) for group in zip(y_clean.log_softmax(-1), groups, tokens, strict=True)]
+                else:
+                    found = [_distance(y, group) for y, group in zip(y_clean.softmax(-1), groups, strict=True)]
+                changes[:, piece] = torch.cat(found, dim=1).cpu()
             tracer.stop()
-    shapes = [part["varied"].shape[:2] for part in parts]
-    return [change.view(shape) for change, shape in zip(changes.split([r * m for r, m in shapes]), shapes, strict=True)]
+    shapes = [(-1, *part["varied"].shape[:2]) for part in parts]
+    split = changes.split([rows * places for _, rows, places in shapes], dim=1)
+    return [
+        change.reshape(shape) if following else change[0].view(shape[1:])
+        for change, shape in zip(split, shapes, strict=True)
+    ]
+
+
+def _distance(y, logits):
+    """‖y − ȳ‖₂ [1, N] of one output y [V] and those of logits [N, V]."""
+    return torch.cat([z.softmax(-1).sub_(y).norm(dim=-1) for z in in_cache(logits)[0]])[None]
+
+
+def _damage(log_y, logits, following):
+    """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N]."""
+    y, top, found = log_y.exp(), log_y.argmax(), []
+    for z, token in zip(*in_cache(logits, following), strict=True):
+        log_p = z.log_softmax(-1)
+        known, token = token >= 0, token.clamp_min(0)
+        rise = (log_y[token] - log_p.gather(1, token[:, None])[:, 0]) * known
+        changed = (log_p[:, top] < log_p.amax(-1)).float()
+        distance = torch.exp(log_p, out=z).sub_(y).norm(dim=-1)
+        kl = torch.linalg.vecdot(torch.sub(log_y, log_p, out=log_p), y)
+        found.append(torch.stack([distance, kl, rise, changed]))
+    return torch.cat(found, dim=1)

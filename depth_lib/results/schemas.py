@@ -41,7 +41,8 @@ class Schema:
 _CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
 _NORMS = ("io_cos", "norm_att", "norm_mlp")
 _LENS = ("res_kl_divs", "res_overlaps")
-_LENS_RANKS = ("res_top1", "res_mrr")
+_LENS_RANKS = ("res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
+_LENS_RANKS += ("res_entropy", "res_jsd", "res_settled")
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 
 
@@ -49,26 +50,29 @@ def _sums(*keys: str) -> dict[str, str]:
     return {f"{key}_sums": "P L" for key in keys} | {"n_tokens": "P"}
 
 
+def _skips(mode: str, letter: str) -> dict[str, str]:
+    keys = {f"max_{mode}_layer": "L L", f"max_{mode}_out": "L 1"}
+    keys |= dict.fromkeys((f"{mode}_kl", f"{mode}_loss", f"{mode}_top1"), "L")
+    return keys | {f"{key}_by_prompt": f"{letter} {shape}" for key, shape in keys.items()}
+
+
+_SKIPPED = {"max_future_layer": "L L", "max_future_out": "L 1"}
+_FURTHER_SKIPPED = _skips("future", "F") | _skips("all", "P") | _skips("remove", "P")
+_BOTH = {"modes": ["future", "all"]}
+
 ARTIFACTS = {
     "relative_contribution": Schema(
         "relative_contribution.pt",
         required=dict.fromkeys(_CONTRIBUTIONS, "L"),
         optional=dict.fromkeys(_NORMS, "L")
         | _sums(*_CONTRIBUTIONS, *_NORMS)
-        | {"norm_residual": "L+1", "norm_residual_sums": "P L+1"},
+        | {"norm_residual": "L+1", "norm_residual_sums": "P L+1", "max_norm_residual": "L+1", "first_change": "L T"}
+        | dict.fromkeys(("max_norm_att", "max_norm_mlp", "max_rc_att", "max_rc_mlp"), "L")
+        | {"angular": "L+1 L+1", "angular_sums": "P L+1 L+1", "angular_last": "L+1 L+1"}
+        | {"progress": "L+1", "progress_sums": "P L+1"},
     ),
     "layer_effects": Schema(
-        "layer_effects_{n}exps.pt",
-        required={"max_future_layer": "L L", "max_future_out": "L 1"},
-        optional={
-            "max_all_layer": "L L",
-            "max_all_out": "L 1",
-            "max_future_layer_by_prompt": "F L L",
-            "max_future_out_by_prompt": "F L 1",
-            "max_all_layer_by_prompt": "P L L",
-            "max_all_out_by_prompt": "P L 1",
-        },
-        settings={"modes": ["future", "all"]},
+        "layer_effects_{n}exps.pt", required=_SKIPPED, optional=_FURTHER_SKIPPED, settings={"modes": ["future", "all"]}
     ),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
@@ -88,6 +92,23 @@ ARTIFACTS = {
         optional={"completeness": "L", "f_difference": "L", "n_nodes": "L", "error": "L"},
         tokens_file="igrads_tokens_{n}exps.txt",
         settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
+    ),
+    "attention_effects": Schema(
+        "attention_effects_{n}exps.pt", _SKIPPED, _FURTHER_SKIPPED, settings=_BOTH | {"part": "attention"}
+    ),
+    "mlp_effects": Schema("mlp_effects_{n}exps.pt", _SKIPPED, _FURTHER_SKIPPED, settings=_BOTH | {"part": "mlp"}),
+    "local_effects": Schema(
+        "local_effects_{n}exps.pt",
+        required={"max_future_local": "L L", "max_all_local": "L L"},
+        optional={"max_future_local_by_prompt": "F L L", "max_all_local_by_prompt": "P L L"},
+        settings=_BOTH,
+    ),
+    "future_erasure": Schema(
+        "future_erasure_{n}exps.pt",
+        required={"future_erasure": "L+1 T", "past_erasure": "L+1 T"},
+        tokens_file="future_erasure_tokens_{n}exps.txt",
+        settings=_PAIR,
+        baseline=True,
     ),
 }
 

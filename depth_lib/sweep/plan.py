@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from ..params import PARAMS, PROBES, ParamsError, load_params
+from ..params import FURTHER_PROBES, PARAMS, PROBES, ParamsError, load_params
 from ..results.schemas import sweep_command
 from .notebooks import nearby
 
@@ -84,7 +84,8 @@ class Plan:
             for name in asked
             if name not in known
         ]
-        unknown += [f"no probe {name}; there are {' '.join(PROBES)}." for name in self.probes if name not in PROBES]
+        there = PROBES + FURTHER_PROBES
+        unknown += [f"no probe {name}; there are {' '.join(there)}." for name in self.probes if name not in there]
         if unknown:
             raise ParamsError("\n".join(unknown))
         pairs = product(self.all_datasets, self.all_models)
@@ -105,7 +106,7 @@ class Plan:
         (dataset, model), known = files, {key: value for values in files.values() for key, value in values.items()}
         if absent := [key for key in _NEEDED if key not in known]:
             raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
-        probes = [probe for probe in self.probes or known["PROBES"] if probe in known["PROBES"]]
+        probes = [probe for probe in self.probes or known["PROBES"] if probe in (*known["PROBES"], *FURTHER_PROBES)]
         over = {"SOURCE": self.source, "REMOTE": self.remote, "QUANTIZATION": self.quantization}
         over = {name: word if name == "SOURCE" else _VALUES.get(word, word) for name, word in over.items() if word}
         # the notebook's own default first, for datasets that are drawn

@@ -118,13 +118,13 @@ class Run(RunSpec):
         return {key: value for call in self._calls(probe, llm) for key, value in call().items()}
 
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
-        """What the probe's result is made of: layer effects have one call for each mode."""
+        """What the probe's result is made of: effects have one call for each mode."""
         where = {"remote": self.remote}
-        if probe == "layer_effects":
-            modes = self._settings(probe)["modes"]
-            return [partial(api.layer_effects, llm, self.prompts, mode=mode, **where) for mode in modes]
-        if probe == "residual_erasure":
-            return [partial(api.residual_erasure, llm, QUESTION, ANSWER, self.baseline, **where)]
+        if "modes" in (settings := dict(self._settings(probe))):
+            effects, modes = api.local_effects if probe == "local_effects" else api.layer_effects, settings.pop("modes")
+            return [partial(effects, llm, self.prompts, mode=mode, **settings, **where) for mode in modes]
+        if probe in ("residual_erasure", "future_erasure"):
+            return [partial(getattr(api, probe), llm, QUESTION, ANSWER, self.baseline, **where)]
         if probe == "integrated_gradients":
             return [partial(api.integrated_gradients, llm, **self._settings(probe), **where)]
         return [partial(getattr(api, probe), llm, self.prompts, **where)]

@@ -18,7 +18,7 @@ def norm(x):
 @torch.no_grad()
 def relative_contribution(model, prompts):
     """Norm ratios and cosines of what attention, MLP and block add, mean over all tokens of `prompts`, lists of ids."""
-    sums, n_tokens = {}, 0
+    sums, n_tokens, maxima, last = {}, 0, {}, []
     for input_ids in prompts:
         h, a, m, _ = residuals(model, input_ids)
         before = h[:-1]
@@ -35,10 +35,28 @@ def relative_contribution(model, prompts):
             "norm_mlp": norm(m),
             "norm_residual": norm(h),
         }
+        for key in ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp"):
+            largest = per_token[key].amax(dim=-1)
+            maxima[f"max_{key}"] = torch.maximum(largest, maxima.get(f"max_{key}", largest))
+        per_token["angular"] = torch.stack([torch.stack([_angle(x, y) for y in h]) for x in h])
+        per_token["turn"] = torch.stack([_angle(y - x, z - y) for x, y, z in zip(h, h[1:], h[2:], strict=False)])
+        whole = h[-1] - h[0]
+        per_token["progress"] = ((h - h[0]) * whole).sum(dim=-1) / (whole * whole).sum(dim=-1)
+        last.append(per_token["angular"][:, :, -1])
         for key, value in per_token.items():
             sums[key] = sums.get(key, 0) + value.sum(dim=-1)
         n_tokens += len(input_ids)
-    return {key: total / n_tokens for key, total in sums.items()}
+    first_change = 1 - cosine_similarity(
+        *(x for h in [residuals(model, prompts[0])[0]] for x in (h[:-1], h[1:])), dim=-1
+    )
+    further = {"angular_last": torch.stack(last).mean(dim=0), "first_change": first_change}
+    return {key: total / n_tokens for key, total in sums.items()} | maxima | further
+
+
+def _angle(x, y):
+    """Angle between vectors in units of pi, by the formula that keeps its digits when they are nearly parallel."""
+    x, y = (v / norm(v).clamp(min=1e-30)[..., None] for v in (x, y))
+    return 2 * torch.atan2(norm(x - y), norm(x + y)) / torch.pi
 
 
 def effect_positions(lengths):
@@ -53,8 +71,9 @@ def effect_positions(lengths):
 
 
 @torch.no_grad()
-def layer_effects(model, prompts, mode, positions=None):
-    """Largest change of later contributions and of the output when a block is skipped; `mode` is "future" or "all".
+def layer_effects(model, prompts, mode, positions=None, part="layer"):
+    """Largest change of later contributions and of the output when a block, or its attention or MLP, is skipped;
+    `mode` is "future", "all" or "remove". And the mean damage: KL(y || y_bar), rise of the loss, top tokens kept.
 
     `positions`: one list of t for each prompt, instead of the drawn ones.
     """
@@ -64,26 +83,50 @@ def layer_effects(model, prompts, mode, positions=None):
         raise ValueError("no prompt has 13 tokens or more")
     n_blocks = len(places(model)[0])
     layers, out = torch.zeros(n_blocks, n_blocks), torch.zeros(n_blocks, 1)
+    damages = []
     for input_ids, drawn in zip(prompts, positions, strict=True):
         h, logits = block_states(model, input_ids)
         layers, out = layers.to(h), out.to(h)
+        log_y = log_softmax(logits, -1)
+        y = log_y.exp()
         T = len(input_ids)
+        damage = {"kl": [[] for _ in range(n_blocks)], "loss": [[] for _ in range(n_blocks)]}
+        damage["top1"] = [[] for _ in range(n_blocks)]
         for t in drawn if mode == "future" else [None]:
-            skipped = range(1, t) if mode == "future" else range(1, T)
-            measured = slice(t, T) if mode == "future" else slice(0, T)
+            skipped = {"future": range(1, t or 0), "all": range(1, T), "remove": range(T)}[mode]
+            measured = range(t, T) if mode == "future" else range(T)
             for s in range(n_blocks):
-                h_bar, logits_bar = _skipping(model, input_ids, s, list(skipped))
+                h_bar, logits_bar = _skipping(model, input_ids, s, list(skipped), part)
                 c, c_bar = h[1:] - h[:-1], h_bar[1:] - h_bar[:-1]
                 change = norm(c - c_bar) / norm(c).clamp(min=TINY)
-                y, y_bar = softmax(logits, -1), softmax(logits_bar, -1)
-                layers[s] = layers[s].maximum(change[:, measured].amax(dim=1))
-                out[s, 0] = out[s, 0].maximum(norm(y - y_bar)[measured].max())
-    return {f"max_{mode}_layer": layers, f"max_{mode}_out": out}
+                log_y_bar = log_softmax(logits_bar, -1)
+                layers[s] = layers[s].maximum(change[:, list(measured)].amax(dim=1))
+                out[s, 0] = out[s, 0].maximum(norm(y - log_y_bar.exp())[list(measured)].max())
+                for i in measured:
+                    damage["kl"][s].append(float((y[i] * (log_y[i] - log_y_bar[i])).sum()))
+                    damage["top1"][s].append(float(log_y[i].argmax() == log_y_bar[i].argmax()))
+                    if i + 1 < T:
+                        target = int(input_ids[i + 1])
+                        damage["loss"][s].append(float(log_y[i, target] - log_y_bar[i, target]))
+        if mode != "future" or drawn:
+            damages.append({key: [sum(x) / max(len(x), 1) for x in rows] for key, rows in damage.items()})
+    found = {f"{mode}_{key}": torch.tensor([d[key] for d in damages]).mean(dim=0) for key in damages[0]}
+    return {f"max_{mode}_layer": layers, f"max_{mode}_out": out} | found
 
 
-def _skipping(model, input_ids, s, tokens):
-    """(h, logits) of a run in which block `s` hands `tokens` through unchanged."""
-    block = places(model)[0][s]
+def _skipping(model, input_ids, s, tokens, part="layer"):
+    """(h, logits) of a run in which block `s`, or its attention or MLP alone, adds nothing to `tokens`."""
+    all_blocks, attention, mlp, _ = places(model)
+    block = all_blocks[s]
+    if part != "layer":
+
+        def silent(_, args, output):
+            hidden = first(output).clone()
+            hidden.view(len(input_ids), -1)[tokens] = 0
+            return with_first(output, hidden)
+
+        with hooks(block.get_submodule(attention if part == "attention" else mlp).register_forward_hook(silent)):
+            return block_states(model, input_ids)
     entered = []
 
     def entering(_, args, kwargs):
@@ -100,23 +143,59 @@ def _skipping(model, input_ids, s, tokens):
 
 
 @torch.no_grad()
+def local_effects(model, prompts, mode, positions=None):
+    """Largest change of what block l adds when it alone reads h_l − c_s at the skipped tokens: [L, L]."""
+    if positions is None:
+        positions = effect_positions([len(input_ids) for input_ids in prompts])
+    blocks = places(model)[0]
+    local = torch.zeros(len(blocks), len(blocks))
+    for input_ids, drawn in zip(prompts, positions, strict=True):
+        h, _ = block_states(model, input_ids)
+        c, local, T = h[1:] - h[:-1], local.to(h), len(input_ids)
+        for t in drawn if mode == "future" else [T]:
+            for s in range(len(blocks)):
+                for l in range(s + 1, len(blocks)):
+                    without = h[l].clone()
+                    without[1:t] -= c[s, 1:t]
+                    with hooks(_replacing(model, l, without)):
+                        h_bar, _ = block_states(model, input_ids)
+                    # what leaves block l less what was put in front of it
+                    change = norm(h_bar[l + 1] - without - c[l]) / norm(c[l]).clamp(min=TINY)
+                    measured = slice(t, T) if mode == "future" else slice(0, T)
+                    local[s, l] = local[s, l].maximum(change[measured].max())
+    return {f"max_{mode}_local": local}
+
+
+@torch.no_grad()
 def logit_lens(model, prompts):
     """How far the lens at each block's input is from the final distribution, mean over all tokens of `prompts`."""
     sums, n_tokens = {}, 0
     for input_ids in prompts:
         h, logits = block_states(model, input_ids)
         log_y = log_softmax(logits, -1)
-        for key in ("res_kl_divs", "res_overlaps", "top1_agreement", "reciprocal_rank"):
-            sums.setdefault(key, torch.zeros(len(h) - 1).to(h))
+        settled = [False] * len(input_ids)
         for layer in range(len(h) - 1):
             log_p = log_softmax(lens(model, h[layer]), -1)
-            sums["res_kl_divs"][layer] += (log_p.exp() * (log_p - log_y)).sum()
-            for p, y in zip(log_p, log_y, strict=True):
+            for i, (p, y) in enumerate(zip(log_p, log_y, strict=True)):
                 top = y.argmax()
-                shared = set(p.topk(5).indices.tolist()) & set(y.topk(5).indices.tolist())
-                sums["res_overlaps"][layer] += len(shared) / 5
-                sums["top1_agreement"][layer] += float(p.argmax() == top)
-                sums["reciprocal_rank"][layer] += 1 / (1 + (p > p[top]).sum())
+                rank = 1 + int((p > p[top]).sum())
+                log_mean = (p.exp() / 2 + y.exp() / 2).log()
+                jsd = float(((p.exp() * (p - log_mean)).sum() + (y.exp() * (y - log_mean)).sum()) / 2 / np.log(2))
+                settled[i] = settled[i] or jsd <= 0.5
+                found = {
+                    "res_kl_divs": float((p.exp() * (p - y)).sum()),
+                    "res_overlaps": len(set(p.topk(5).indices.tolist()) & set(y.topk(5).indices.tolist())) / 5,
+                    "top1_agreement": float(p.argmax() == top),
+                    "reciprocal_rank": 1 / rank,
+                    "res_in_top3": rank <= 3,
+                    "res_in_top5": rank <= 5,
+                    "res_in_top10": rank <= 10,
+                    "res_entropy": -float((p.exp() * p).sum()),
+                    "res_jsd": jsd,
+                    "res_settled": settled[i],
+                }
+                for key, value in found.items():
+                    sums.setdefault(key, torch.zeros(len(h) - 1).to(h))[layer] += value
         n_tokens += len(input_ids)
     return {key: total / n_tokens for key, total in sums.items()}
 
@@ -162,6 +241,26 @@ def residual_erasure(model, input_ids, span, baseline_prompts):
                 y_bar = softmax(run(model, input_ids), -1)[predicting]
             effect[layer, t] = norm(y - y_bar).max()
     return {"erasure_effect": effect}
+
+
+@torch.no_grad()
+def future_erasure(model, input_ids, baseline_prompts):
+    """future_erasure and past_erasure [L+1, T]: change of later outputs when residual l of token t, or of all tokens
+    1..t−1, becomes the mean."""
+    u = torch.cat([block_states(model, ids)[0] for ids in baseline_prompts], dim=1).mean(dim=1)
+    h, logits = block_states(model, input_ids)
+    y = softmax(logits, -1)
+    alone, together = torch.zeros(h.shape[:2]).to(h), torch.zeros(h.shape[:2]).to(h)
+    for layer in range(h.shape[0]):
+        for t in range(h.shape[1]):
+            for effect, erased, first_read in ((alone, [t], t + 1), (together, list(range(1, t)), t)):
+                if erased and first_read < h.shape[1]:
+                    changed = h[layer].clone()
+                    changed[erased] = u[layer]
+                    with hooks(_replacing(model, layer, changed)):
+                        y_bar = softmax(run(model, input_ids), -1)
+                    effect[layer, t] = norm(y - y_bar)[first_read:].max()
+    return {"future_erasure": alone, "past_erasure": together}
 
 
 def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, layers=None, at="block"):

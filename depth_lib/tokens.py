@@ -1,0 +1,66 @@
+"""Prompts as token ids: what there is to measure, which positions are drawn, where an answer stands."""
+
+import random
+
+from nnsight import TransformersModel
+
+
+def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
+    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for nothing to measure."""
+    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
+    if not prompts:
+        raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
+    ids = []
+    for p, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
+        try:
+            ids.append(llm.tokenizer(prompt)["input_ids"])
+        except (TypeError, UnicodeError) as error:
+            raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
+        if not ids[p]:
+            raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
+        _check_length(llm, ids[p], f"prompt {p}")
+    return ids
+
+
+def _check_length(llm, ids, name):
+    """Learned positions end, with an index error or on a GPU a dead process; rotary ones go on into nonsense."""
+    limit = getattr(llm.config, "max_position_embeddings", None)
+    rope = getattr(llm.config, "rope_parameters", None) or {}
+    if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
+        limit = int(max(limit, (rope.get("original_max_position_embeddings") or limit) * rope.get("factor", 1)))
+    if limit and len(ids) > limit:
+        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit} positions; use a shorter text.")
+
+
+def future_positions(lengths: list[int]) -> list[list[int]]:
+    """The positions t of every prompt: the first 4 of range(8, T − 4, 8) after one shuffle by one Random(123)."""
+    draw = random.Random(123)
+    positions = []
+    for n_tokens in lengths:
+        candidates = list(range(8, n_tokens - 4, 8))
+        draw.shuffle(candidates)
+        positions.append(candidates[:4])
+    return positions
+
+
+def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[list[int], list[int], list[str]]:
+    """Token ids of question + answer, the places of the answer's tokens, and the tokens as strings.
+
+    The answer's tokens are those whose characters overlap the answer in the string tokenised once.
+    """
+    if not llm.tokenizer.is_fast:
+        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
+    if not (isinstance(question, str) and isinstance(answer, str)):
+        found = f"{type(question).__name__} and {type(answer).__name__}"
+        raise ValueError(f"question and answer are of type {found}, not text; give two strings.")
+    encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
+    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    _check_length(llm, ids, "the question with its answer")
+    places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
+    if not answer.strip() or not places:
+        raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")
+    if places[0] == 0:
+        raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
+    return ids, places, [llm.tokenizer.decode([i]) for i in ids]
