@@ -63,9 +63,9 @@ def _distances_of_few(logits, log_y, y, entropy_y, top_y):
     torch.softmax(logits, -1, out=p)
     log_p = logits.sub_(logits.gather(1, top_p[:, :1]) - p.gather(1, top_p[:, :1]).log())
     entropy = -torch.linalg.vecdot(p, log_p)
-    kl = torch.linalg.vecdot(p, log_p.sub_(log_y))
-    mean = p.add_(y).mul_(0.5)
-    entropy_of_mean = -torch.linalg.vecdot(mean, torch.log(mean, out=logits))
+    kl = log_p.sub_(log_y).mul_(p).sum(-1)
+    mean = p.lerp_(y, 0.5)
+    entropy_of_mean = -torch.log(mean, out=logits).mul_(mean).sum(-1)
     jsd = (entropy_of_mean - (entropy + entropy_y[:, 0]) / 2) / torch.log(torch.tensor(2.0))
     within = [(rank <= k).float() for k in (3, 5, 10)]
     return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
