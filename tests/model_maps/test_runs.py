@@ -3,6 +3,10 @@
 import os
 import re
 import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import datasets
 import pytest
@@ -13,6 +17,7 @@ from depth_lib.model_maps import checkpoint, plan, reading
 from depth_lib.model_maps.checkpoint import resumable
 from depth_lib.model_maps.texts import TextError, read_texts
 from tests.model_maps.models import llama, words, wrapped
+from tests.tiny_tokenizers import merging_tokenizer
 
 TEXTS = words(40)
 KEYS = {"relative", "relative_mean", "best", "strength", "relative_sums", "mean_sums", "n_tokens", "n_fit_tokens"}
@@ -45,7 +50,7 @@ def one_map(pair, **more):
     return plan.bytes_of(more.pop("s", 1), more.pop("t", 1), 16, 24, 1024)
 
 
-@pytest.mark.parametrize(("s", "t"), [(1, 1), (4, 2), (2, 6)])
+@pytest.mark.parametrize(("s", "t"), [(1, 3), (4, 2), (2, 6)])
 def test_layers_in_groups_that_fit_give_what_one_pass_gives(pair, truth, s, t, capsys):
     result = dl.linear_maps(*pair, TEXTS, memory=one_map(pair, s=s, t=t))
     said = re.search(r"24 linear maps in (\d+) passes over the text, at most [\d.]+ GB on cpu", capsys.readouterr().out)
@@ -56,6 +61,87 @@ def test_layers_in_groups_that_fit_give_what_one_pass_gives(pair, truth, s, t, c
 def test_less_memory_than_one_map_takes_is_refused_with_both_numbers(pair):
     with pytest.raises(plan.TooLarge, match=r"a single map needs [\d.]+ GB and 0.00 GB may be used on cpu"):
         dl.linear_maps(*pair, TEXTS, memory=1000)
+
+
+MEASURED = """
+import re, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from depth_lib.model_maps import maps, reading
+from depth_lib.model_maps.plan import plan
+from depth_lib.model_maps.texts import cut
+from tests.model_maps.models import llama, words, wrapped
+
+class Drawn(reading.Model):
+    def read(self, number, ids, layers):
+        return torch.randn(len(layers), sum(map(len, ids)), self.width)
+
+def resident(name):
+    return int(re.search(rf"{name}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+def run(width, n_source, n_target, memory):
+    models = [Drawn(wrapped(llama()), "residual") for _ in range(2)]
+    for model, n in zip(models, (n_source, n_target)):
+        model.width, model.n_states = width, n
+    documents = torch.randint(4, 100, (16, 500)).tolist()
+    sequences = cut(documents, 500, 0.1, width)
+    work = maps._Work(*models, sequences, maps._blocks(sequences))
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    work.run(False, memory)
+    return resident("VmHWM") - before
+
+run(64, 2, 2, None)  # what libraries keep for good
+for memory in (90_000_000, 160_000_000):
+    print(run(320, 5, 8, memory))
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak is measured as Linux tells it")
+def test_the_stated_memory_is_never_exceeded():
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", MEASURED],
+        capture_output=True, text=True, check=True, cwd=Path(dl.__file__).parent.parent,
+    )  # fmt: skip
+    stated = [float(found) * 1e9 for found in re.findall(r"at most ([\d.]+) GB", run.stdout)]
+    peaks = [int(line) for line in run.stdout.split("\n") if line.isdigit()]
+    for asked, said, peak in zip((90e6, 160e6), stated[1:], peaks, strict=True):
+        assert 0.5 * said < peak <= min(said + 5e6, asked)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture(scope="module")
+def grouped(pair):
+    """Texts and memory that make two passes over six blocks, and what a run that nobody kills gives."""
+    texts, memory = words(40, length=126), one_map(pair, s=4, t=3)
+    return texts, memory, dl.linear_maps(*pair, texts, memory=memory)
+
+
+@pytest.mark.parametrize("reads", [0, 1, 4, 8, 9, 11, 12, 13, 20, 23])
+def test_a_run_that_is_killed_goes_on_where_it_was_and_gives_the_same_bits(pair, grouped, monkeypatch, tmp_path, reads):
+    monkeypatch.setattr(checkpoint, "_PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint, "_SHARE", 1e9)
+    texts, memory, whole = grouped
+    read, done = reading.Model.read, []
+
+    def dying(model, number, ids, layers):
+        if len(done) == reads:
+            raise Killed
+        done.append((layers, number))
+        return read(model, number, ids, layers)
+
+    monkeypatch.setattr(reading.Model, "read", dying)
+    with pytest.raises(Killed), resumable(tmp_path / "a.pt"):
+        dl.linear_maps(*pair, texts, memory=memory)
+    assert len(done) == reads
+    monkeypatch.setattr(reading.Model, "read", lambda *asked: (done.append(asked[1]), read(*asked))[1])
+    with resumable(tmp_path / "a.pt"):
+        same(dl.linear_maps(*pair, texts, memory=memory), whole)
+    assert len(done) == 24 + reads % 2  # six blocks of two models, twice; of a block half read, one is read again
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_killed_while_it_writes_leaves_the_state_before(pair, truth, monkeypatch, tmp_path):
@@ -103,6 +189,16 @@ def test_the_state_of_other_models_texts_or_settings_is_not_gone_on_with(pair, m
     assert len(kept) == 6
 
 
+def test_names_are_loaded_one_after_the_other_and_give_what_both_together_give(tmp_path):
+    texts = dl.load_prompts("gsm8k", 6, source="embedded")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few tokens
+        together = dl.linear_maps(dl.load_model("toy-4l"), dl.load_model("toy-8l"), texts)
+        with resumable(tmp_path / "a.pt"):
+            same(dl.linear_maps("toy-4l", "toy-8l", texts), together)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_refused():
     llm = wrapped(llama(dtype=torch.bfloat16))
     assert dl.linear_maps(llm, llm, TEXTS)["relative"].diagonal().max() < 1e-5
@@ -112,6 +208,13 @@ def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_r
     broken = wrapped(broken.half())
     with pytest.raises(reading.CannotRead, match='at layer 2 that are not finite: float16 overflows.*dtype="bfloat16"'):
         dl.linear_maps(llm, broken, TEXTS)
+
+
+def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_shows_it(pair):
+    other = wrapped(llama(), merging_tokenizer(bos=True))
+    texts = [*TEXTS, "no more than 28 words"]
+    with pytest.raises(TextError, match="the tokenizers differ: text 40 .'no more than 28 words'…. has 22 tokens"):
+        dl.linear_maps(pair[0], other, [text.replace("t", "a") for text in TEXTS] + texts[-1:])
 
 
 @pytest.mark.parametrize(

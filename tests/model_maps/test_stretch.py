@@ -5,7 +5,11 @@ import pytest
 import torch
 
 from depth_lib.figures.linear_maps import linear_maps_figure
+from depth_lib.model_maps.__main__ import main
 from depth_lib.model_maps.stretch import measure, stretch
+from depth_lib.results.artifacts import MissingArtifact, load_artifact
+from depth_lib.results.schemas import SCHEMAS, probe_of
+from depth_lib.results.study import Study
 
 
 def one(relative):
@@ -66,3 +70,25 @@ def test_the_figure_shows_every_cell_the_best_ones_and_the_diagonal():
     assert diagonal.get_xydata().tolist() == [[0, 0], [6, 3]]
     assert np.array_equal(best.get_ydata(), relative.argmin(0))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("Layer of toy-8l", "Layer of toy_4$l")
+
+
+def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_takes_it_for_its_own(tmp_path, capsys):
+    text = tmp_path / "sums.txt"
+    text.write_text("\n\n".join(f"{a} + {b} = {a + b}" for a in range(40) for b in range(0, 60, 3)))
+    asked = ["toy-4l", "toy-4l", "--texts", str(text), "--n-characters", "4000", "--out", str(tmp_path / "outputs")]
+    assert main(asked) == 0
+    folder = tmp_path / "outputs" / "linear_maps"
+    stem = "linear_map_toy-4l_to_toy-4l"
+    assert {path.name for path in folder.iterdir()} == {f"{stem}.{end}" for end in ("pt", "pdf", "png")}
+    result = load_artifact(folder / f"{stem}.pt")
+    assert probe_of(folder / f"{stem}.pt") == ("linear_map", None)
+    assert SCHEMAS["linear_map"].required.keys() <= result.keys()
+    assert result["relative"].diagonal().max() < 1e-5
+    assert result["meta"]["texts"] == str(text) and result["meta"]["n_texts"] > 100
+    capsys.readouterr()
+    assert main(asked) == 0
+    assert "nothing to compute" in capsys.readouterr().out
+    with pytest.raises(MissingArtifact):
+        Study(tmp_path / "outputs")
+    assert main([*asked[:3], str(tmp_path / "none.txt")]) == 1
+    assert "no text" in capsys.readouterr().err
