@@ -11,11 +11,17 @@ import warnings
 import torch
 from nnsight import TransformersModel
 
-from . import probes
 from .architectures import describe
+from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
+from .probes.layer_effects import layer_effects as _layer_effects
+from .probes.local_effects import local_effects as _local_effects
+from .probes.logit_lens import logit_lens as _logit_lens
+from .probes.relative_contribution import relative_contribution as _relative_contribution
+from .probes.residual_erasure import future_erasure as _future_erasure
+from .probes.residual_erasure import residual_erasure as _residual_erasure
 from .progress import steps
 from .session import run
-from .tokens import answer_span, future_positions, tokenize
+from .tokens import answer_span, skips_of, tokenize
 
 Result = dict[str, torch.Tensor]
 
@@ -37,7 +43,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     """
     ids = tokenize(llm, prompts)
     arch, how = describe(llm), {"over": "prompts", "label": "contribution"}
-    found = run(probes.relative_contribution, llm, arch, ids, remote=remote, **how)
+    found = run(_relative_contribution, llm, arch, ids, remote=remote, **how)
     further = {"first_change": found.pop("change")[: len(ids[0])].T, "angular_last": found.pop("angular_last").mean(0)}
     for key in [key for key in found if key.endswith("_by_prompt")]:
         further[key.removesuffix("_by_prompt")] = found.pop(key).amax(0)
@@ -58,7 +64,7 @@ def logit_lens(llm: TransformersModel, prompts: list[str], remote: bool | str = 
     Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570).
     """
     ids = tokenize(llm, prompts)
-    return _pool(run(probes.logit_lens, llm, describe(llm), ids, remote=remote, over="prompts"))
+    return _pool(run(_logit_lens, llm, describe(llm), ids, remote=remote, over="prompts"))
 
 
 def layer_effects(
@@ -86,9 +92,9 @@ def layer_effects(
     """
     if part not in ("layer", "attention", "mlp"):
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
-    work, label = _skips(llm, prompts, mode, ("future", "all", "remove")), f"{part} effects, {mode}"
+    work, label = skips_of(llm, prompts, mode, ("future", "all", "remove")), f"{part} effects, {mode}"
     arch, how = describe(llm), {"over": "work", "label": label}
-    found = run(probes.layer_effects, llm, arch, work, mode, part, budget, remote=remote, **how)
+    found = run(_layer_effects, llm, arch, work, mode, part, budget, remote=remote, **how)
     names = {"effects": f"max_{mode}_layer", "outputs": f"max_{mode}_out"}
     names |= {key: f"{mode}_{key}" for key in ("kl", "loss", "top1")}
     total = {
@@ -113,27 +119,10 @@ def local_effects(
     `max_<mode>_local` [L, L] (row = taken out, column = affected; 0 for l ≤ s) and `max_<mode>_local_by_prompt`
     [P, L, L]. Source: Csordás et al. 2025, section 3.3.
     """
-    work, label = _skips(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
+    work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
     arch, how = describe(llm), {"over": "work", "label": label}
-    effects = run(probes.local_effects, llm, arch, work, mode, budget, remote=remote, **how)["effects"]
+    effects = run(_local_effects, llm, arch, work, mode, budget, remote=remote, **how)["effects"]
     return {f"max_{mode}_local": effects.amax(0), f"max_{mode}_local_by_prompt": effects}
-
-
-def _skips(llm: TransformersModel, prompts, mode, modes):
-    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T."""
-    if mode not in modes:
-        *others, last = (f'"{one}"' for one in modes)
-        raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
-    ids = tokenize(llm, prompts)
-    if mode != "future":
-        return [(x, [len(x)]) for x in ids]
-    work = list(zip(ids, future_positions([len(x) for x in ids]), strict=True))
-    short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
-    if len(short) == len(work):
-        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
-    if short:
-        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
-    return [(x, t) for x, t in work if t]
 
 
 def residual_erasure(
@@ -157,7 +146,7 @@ def residual_erasure(
     ids, places, tokens = answer_span(llm, question, answer)
     arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
     work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
-    result = run(probes.residual_erasure, llm, *work, remote=remote, over="layers")
+    result = run(_residual_erasure, llm, *work, remote=remote, over="layers")
     return {**result, "tokens": tokens}
 
 
@@ -179,7 +168,7 @@ def future_erasure(
     follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, _, tokens), baseline = answer_span(llm, question, answer), tokenize(llm, baseline_prompts)
-    return {**run(probes.future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
+    return {**run(_future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
 
 
 def integrated_gradients(
@@ -209,7 +198,7 @@ def integrated_gradients(
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
-    result = _by_layers(probes.integrated_gradients, llm, work, remote, "integrated gradients")
+    result = _by_layers(_integrated_gradients, llm, work, remote, "integrated gradients")
     _check_finite(result)
     if "error" in result and (result["error"] > tolerance).any():
         rough = result["error"] > tolerance

@@ -6,6 +6,7 @@ As a command it checks files and loads nothing else: python -m depth_lib.params 
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +16,6 @@ import yaml
 from . import prompts
 
 DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
-PROBES = ("relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients")
-FURTHER_PROBES = ("attention_effects", "mlp_effects", "local_effects", "future_erasure")  # run where asked for
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.
 _INSIDE = Path(__file__).parent / "registry"
@@ -48,7 +47,7 @@ PARAMETERS = {
     "DATASET": Parameter((str,), "which prompts", DATASETS),
     "N_EXAMPLES": Parameter((int,), "number of prompts, at least 1"),
     "SOURCE": Parameter((str,), '"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'),
-    "PROBES": Parameter((list,), "which probes run", PROBES + FURTHER_PROBES),
+    "PROBES": Parameter((list,), "which probes run"),
     "SEED": Parameter((int,), "of everything drawn"),
     "OUT": Parameter((str,), "folder of the results"),
 }
@@ -107,12 +106,18 @@ def problem_of(key: str, value: object) -> str | None:
         return f"{key} is {value}; use {parameter.meaning}"
     if key in ("MODEL", "MODEL_ID", "SOURCE", "OUT") and not value:
         return f"{key} is empty; use {parameter.meaning}"
-    wrong = [item for item in (value if key == "PROBES" else [value]) if item not in parameter.allowed]
-    if parameter.allowed and wrong:
-        near = get_close_matches(str(wrong[0]).lower(), [str(one) for one in parameter.allowed if one], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, parameter.allowed))}"
-    return None
+    return not_among(parameter.allowed, key, value) if parameter.allowed else None
+
+
+def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
+    """That the first of the values that is not allowed is not known, and what is; None if all are."""
+    allowed = list(allowed)
+    wrong = [value for value in values if value not in allowed]
+    if not wrong:
+        return None
+    near = get_close_matches(str(wrong[0]).lower(), [str(one) for one in allowed if one], n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, allowed))}"
 
 
 def _kind(value) -> str:

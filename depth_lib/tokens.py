@@ -1,6 +1,7 @@
 """Prompts as token ids: what there is to measure, which positions are drawn, where an answer stands."""
 
 import random
+import warnings
 
 from nnsight import TransformersModel
 
@@ -64,3 +65,22 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     if places[0] == 0:
         raise ValueError(f"nothing precedes the answer {answer!r}, so no token predicts it; give a longer question.")
     return ids, places, [llm.tokenizer.decode([i]) for i in ids]
+
+
+def skips_of(
+    llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
+) -> list[tuple[list[int], list[int]]]:
+    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T."""
+    if mode not in modes:
+        *others, last = (f'"{one}"' for one in modes)
+        raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
+    ids = tokenize(llm, prompts)
+    if mode != "future":
+        return [(x, [len(x)]) for x in ids]
+    work = list(zip(ids, future_positions([len(x) for x in ids]), strict=True))
+    short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
+    if len(short) == len(work):
+        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
+    if short:
+        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
+    return [(x, t) for x, t in work if t]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from depth_lib.params import PROBES
 from depth_lib.results.artifacts import ARTIFACTS, artifact_path, save_artifact
+from depth_lib.results.schemas import PROBES
 
 PAPER_MODELS = {
     f"{family}{size}{ending}": layers

@@ -83,7 +83,8 @@ def test_answers_that_no_token_predicts(llm, probe, question, answer, message):
 
 
 def test_unknown_modes_and_quadratures(llm):
-    assert line(dl.layer_effects, llm, [TEXT], mode="futur") == 'mode \'futur\' is not known; use "future" or "all".'
+    message = line(dl.layer_effects, llm, [TEXT], mode="futur")
+    assert message == 'mode \'futur\' is not known; use "future", "all" or "remove".'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", quadrature="simpson")
     assert message == 'quadrature \'simpson\' is not known; use "gauss" or "riemann".'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", at="norm")

@@ -14,8 +14,9 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 import depth_lib as dl
-from depth_lib.params import PARAMETERS, PROBES
+from depth_lib.params import PARAMETERS
 from depth_lib.results.artifacts import artifact_path
+from depth_lib.results.schemas import PROBES
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}

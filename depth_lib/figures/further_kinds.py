@@ -7,7 +7,63 @@ NORMS = {"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h
 AT = {"labels": ("at future tokens", "at all tokens")}
 TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
 
+MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
+
+
+def _of_part(part: str) -> dict[str, Kind]:
+    """The maps of a skip, and of the gradients, of attention or the MLP alone."""
+    return {
+        f"{part.lower()}_effects": Kind(
+            f"{part.lower()}_effects",
+            f"Effect of skipping a layer's {part} on later layers, at future tokens",
+            "Largest relative change of a later layer's contribution (column) at the tokens that follow, when the "
+            f"{part} of a layer (row) adds nothing for the tokens so far.",
+            ("max_future_layer",),
+            panels.layer_map,
+            **MAP,
+        ),
+        f"{part.lower()}_gradients": Kind(
+            f"{part.lower()}_gradients",
+            f"Integrated gradients of what {part} adds",
+            f"Attribution of the answer's probability to what each layer's {part} adds at each token. Colours end at "
+            "the 98th percentile of the tokens after the first.",
+            ("igrads",),
+            panels.token_map,
+            options={"limits": panels.symmetric, "cmap": "seismic"},
+            colorbar="Attribution (to 98th percentile)",
+            own_scale=True,
+            **TOKENS,
+        ),
+    }
+
+
+def _erased(key: str, title: str, what: str) -> Kind:
+    caption = f"Largest change, in norm, of any later prediction when {what} is replaced by an uninformative one."
+    return Kind(
+        "future_erasure", title, caption, (key,), panels.token_map, colorbar="Probability difference norm", **TOKENS
+    )
+
+
 FURTHER_KINDS = {
+    **_of_part("attention"),
+    **_of_part("MLP"),
+    "local_effects": Kind(
+        "local_effects",
+        "Direct effect of a layer on later ones, at future tokens",
+        "Largest relative change of a later layer's contribution (column) at the tokens that follow, when what a layer "
+        "(row) added to the tokens so far is taken out of its input alone.",
+        ("max_future_local",),
+        panels.layer_map,
+        **MAP | {"ylabel": "Contribution taken out"},
+    ),
+    "future_erasure": _erased(
+        "future_erasure", "Erasure and all that follows", "the residual stream of one token at one layer"
+    ),
+    "past_erasure": _erased(
+        "past_erasure",
+        "Erasure of the past and all that follows",
+        "the residual stream at one layer of all tokens before this one, but the first,",
+    ),
     "max_norms": Kind(
         "relative_contribution",
         "Largest norms of the residual stream and of contributions",

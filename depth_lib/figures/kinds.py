@@ -1,10 +1,9 @@
 """What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
 
 from . import panels
-from .further_kinds import AT, FURTHER_KINDS, NORMS, TOKENS
+from .further_kinds import AT, FURTHER_KINDS, MAP, NORMS, TOKENS
 from .kind import Kind
 
-_MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
 _PARTS = ("rc_att", "rc_mlp", "rc_layer")
 
 _FUTURE = Kind(
@@ -15,7 +14,7 @@ _FUTURE = Kind(
     ("max_future_layer",),
     panels.layer_map,
     short="future tokens",
-    **_MAP,
+    **MAP,
 )
 _ALL = Kind(
     "layer_effects",
@@ -25,7 +24,7 @@ _ALL = Kind(
     ("max_all_layer",),
     panels.layer_map,
     short="all tokens",
-    **_MAP,
+    **MAP,
 )
 
 KINDS = {
@@ -91,7 +90,7 @@ KINDS = {
         "that are dark on the left and bright on the right are layers that serve the current token only.",
         together=(_FUTURE, _ALL),
         shows=("layer_effects", "layer_effects_all"),
-        **_MAP | {"size": (1.4, 1.3)},
+        **MAP | {"size": (1.4, 1.3)},
     ),
     "output_change": Kind(
         "layer_effects",

@@ -5,11 +5,11 @@ Without torch, so that results are listed in no time.
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..params import DATASETS, INSTALLED
+from ..params import DATASETS, INSTALLED, not_among
 from ..prompts import ANSWER, QUESTION
 
 
@@ -28,6 +28,8 @@ class Schema:
     `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
     blocks, T the tokens, P the prompts (F those long enough for future mode); a letter means one number per file.
     `settings` are what a sweep runs the probe with; `baseline`: it reads further prompts, whose hash is a setting too.
+    `further`: it runs where PROBES asks for it by name only. `function`: of the api, where it has another name. `cost`:
+    its seconds beside the others', as measured on models of 4 to 16 blocks.
     """
 
     file: str
@@ -36,6 +38,9 @@ class Schema:
     tokens_file: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     baseline: bool = False
+    further: bool = False
+    function: str = ""
+    cost: float = 2
 
 
 _CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
@@ -59,6 +64,20 @@ def _skips(mode: str, letter: str) -> dict[str, str]:
 _SKIPPED = {"max_future_layer": "L L", "max_future_out": "L 1"}
 _FURTHER_SKIPPED = _skips("future", "F") | _skips("all", "P") | _skips("remove", "P")
 _BOTH = {"modes": ["future", "all"]}
+_CONVERGED = {"completeness": "L", "f_difference": "L", "n_nodes": "L", "error": "L"}
+_QUADRATURE = {"quadrature": "gauss", "tolerance": 0.01}
+
+
+def _part_effects(part: str) -> Schema:
+    how = {"settings": _BOTH | {"part": part}, "further": True, "function": "layer_effects", "cost": 14}
+    return Schema(f"{part}_effects_{{n}}exps.pt", _SKIPPED, _FURTHER_SKIPPED, **how)
+
+
+def _part_gradients(part: str) -> Schema:
+    how = {"further": True, "function": "integrated_gradients", "cost": 7}
+    how |= {"settings": _PAIR | _QUADRATURE | {"at": part}, "tokens_file": f"igrads_{part}_tokens_{{n}}exps.txt"}
+    return Schema(f"igrads_{part}_igrads_{{n}}exps.pt", {"igrads": "L T"}, _CONVERGED, **how)
+
 
 ARTIFACTS = {
     "relative_contribution": Schema(
@@ -70,9 +89,10 @@ ARTIFACTS = {
         | dict.fromkeys(("max_norm_att", "max_norm_mlp", "max_rc_att", "max_rc_mlp"), "L")
         | {"angular": "L+1 L+1", "angular_sums": "P L+1 L+1", "angular_last": "L+1 L+1"}
         | {"progress": "L+1", "progress_sums": "P L+1"},
+        cost=1,
     ),
     "layer_effects": Schema(
-        "layer_effects_{n}exps.pt", required=_SKIPPED, optional=_FURTHER_SKIPPED, settings={"modes": ["future", "all"]}
+        "layer_effects_{n}exps.pt", required=_SKIPPED, optional=_FURTHER_SKIPPED, settings=_BOTH, cost=14
     ),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
@@ -89,19 +109,22 @@ ARTIFACTS = {
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt",
         required={"igrads": "L T"},
-        optional={"completeness": "L", "f_difference": "L", "n_nodes": "L", "error": "L"},
+        optional=_CONVERGED,
         tokens_file="igrads_tokens_{n}exps.txt",
-        settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
+        settings=_PAIR | _QUADRATURE,
+        cost=7,
     ),
-    "attention_effects": Schema(
-        "attention_effects_{n}exps.pt", _SKIPPED, _FURTHER_SKIPPED, settings=_BOTH | {"part": "attention"}
-    ),
-    "mlp_effects": Schema("mlp_effects_{n}exps.pt", _SKIPPED, _FURTHER_SKIPPED, settings=_BOTH | {"part": "mlp"}),
+    "attention_effects": _part_effects("attention"),
+    "mlp_effects": _part_effects("mlp"),
+    "attention_gradients": _part_gradients("attention"),
+    "mlp_gradients": _part_gradients("mlp"),
     "local_effects": Schema(
         "local_effects_{n}exps.pt",
         required={"max_future_local": "L L", "max_all_local": "L L"},
         optional={"max_future_local_by_prompt": "F L L", "max_all_local_by_prompt": "P L L"},
         settings=_BOTH,
+        further=True,
+        cost=10,
     ),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
@@ -109,8 +132,19 @@ ARTIFACTS = {
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
+        further=True,
+        cost=6,
     ),
 }
+
+PROBES = tuple(probe for probe, row in ARTIFACTS.items() if not row.further)  # the papers' five
+FURTHER_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.further)
+
+
+def unknown_probe(names: Iterable[str]) -> str | None:
+    """What is wrong with the first of these names that is no probe's; None if all are."""
+    return not_among(ARTIFACTS, "PROBES", *names)
+
 
 # What belongs to two models lies one folder higher, `out/linear_maps/`, where no dataset × model looks for its own.
 BETWEEN_MODELS = {

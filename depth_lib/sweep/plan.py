@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from ..params import FURTHER_PROBES, PARAMS, PROBES, ParamsError, load_params
-from ..results.schemas import sweep_command
+from ..params import PARAMS, ParamsError, load_params
+from ..results.schemas import ARTIFACTS, FURTHER_PROBES, sweep_command, unknown_probe
 from .notebooks import nearby
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
@@ -84,8 +84,9 @@ class Plan:
             for name in asked
             if name not in known
         ]
-        there = PROBES + FURTHER_PROBES
-        unknown += [f"no probe {name}; there are {' '.join(there)}." for name in self.probes if name not in there]
+        unknown += [
+            f"no probe {name}; there are {' '.join(ARTIFACTS)}." for name in self.probes if name not in ARTIFACTS
+        ]
         if unknown:
             raise ParamsError("\n".join(unknown))
         pairs = product(self.all_datasets, self.all_models)
@@ -106,6 +107,8 @@ class Plan:
         (dataset, model), known = files, {key: value for values in files.values() for key, value in values.items()}
         if absent := [key for key in _NEEDED if key not in known]:
             raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
+        if problem := unknown_probe(known["PROBES"]):
+            raise ParamsError(f"{dataset}: {problem}")
         probes = [probe for probe in self.probes or known["PROBES"] if probe in (*known["PROBES"], *FURTHER_PROBES)]
         over = {"SOURCE": self.source, "REMOTE": self.remote, "QUANTIZATION": self.quantization}
         over = {name: word if name == "SOURCE" else _VALUES.get(word, word) for name, word in over.items() if word}

@@ -18,9 +18,9 @@ from ..fits import check_fits
 from ..lock import COMPUTING, Lock, hold, remove_leftovers
 from ..models import load_model
 from ..progress import heard_by
-from ..prompts import ANSWER, QUESTION
 from ..remote import journalled
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
+from ..results.schemas import ARTIFACTS
 from ..session import together
 from .spec import RunSpec, in_project
 
@@ -119,15 +119,13 @@ class Run(RunSpec):
 
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
         """What the probe's result is made of: effects have one call for each mode."""
-        where = {"remote": self.remote}
-        if "modes" in (settings := dict(self._settings(probe))):
-            effects, modes = api.local_effects if probe == "local_effects" else api.layer_effects, settings.pop("modes")
-            return [partial(effects, llm, self.prompts, mode=mode, **settings, **where) for mode in modes]
-        if probe in ("residual_erasure", "future_erasure"):
-            return [partial(getattr(api, probe), llm, QUESTION, ANSWER, self.baseline, **where)]
-        if probe == "integrated_gradients":
-            return [partial(api.integrated_gradients, llm, **self._settings(probe), **where)]
-        return [partial(getattr(api, probe), llm, self.prompts, **where)]
+        row, how = ARTIFACTS[probe], {"remote": self.remote} | ARTIFACTS[probe].settings
+        if row.baseline:
+            how["baseline_prompts"] = self.baseline
+        if "question" not in row.settings:
+            how["prompts"] = self.prompts
+        function = partial(getattr(api, row.function or probe), llm)
+        return [partial(function, mode=mode, **how) for mode in how.pop("modes", ())] or [partial(function, **how)]
 
     def _in_one_job(self, path: Path, llm: nnsight.TransformersModel) -> None:
         """With DEPTH_LIB_JOBS=one, what all missing probes need from a server comes as one job, the first time."""

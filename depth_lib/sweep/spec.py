@@ -14,7 +14,7 @@ from ..embedded import TOYS, toy_path
 from ..params import PARAMETERS, ParamsError, problem_of
 from ..prompts import DRAWN, NAMED_SOURCES, load_prompts
 from ..results.meta import prompts_hash
-from ..results.schemas import ARTIFACTS, artifact_path
+from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
 
 _PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB
 
@@ -40,6 +40,8 @@ class RunSpec:
         asked = {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
         problems = [problem for name, value in asked.items() if (problem := problem_of(name, value))]
         problems += [f"{name} is missing; set it in the parameters cell" for name in PARAMETERS if name not in asked]
+        if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
+            problems.append(problem)
         if problems:
             raise ParamsError("; ".join(problems))
         self.asked = asked

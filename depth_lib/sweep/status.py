@@ -10,18 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..lock import COMPUTING, describe, elapsed, holder
-from ..params import FURTHER_PROBES, PROBES
 from ..results.meta import differing, read_meta
-from ..results.schemas import command
+from ..results.schemas import ARTIFACTS, PROBES, command
 from .plan import PlannedRun
 from .spec import OfflineSpec
 
 RUNNING = ".running"  # in a run's folder, held by the process that executes its notebook
 FAILED = "FAILED: "  # begins the last line of a failed run's log
 STATES = ("done", "stale", "partial", "failed", "missing")
-# Seconds of the probes beside each other, as measured on models of 4 to 16 blocks.
-_ALL = PROBES + FURTHER_PROBES
-TYPICAL = dict(zip(_ALL, (1, 14, 2, 2, 7, 14, 14, 10, 6), strict=True))
+TYPICAL = {probe: row.cost for probe, row in ARTIFACTS.items()}
 
 
 @dataclass
@@ -63,7 +60,7 @@ def status_of(run: PlannedRun) -> RunStatus:
     log = folder / "probe.log"
     left = (folder / "probe.partial.ipynb").exists()
     failed = _failure(log) if running is None else None
-    cells = {probe: _probe_status(asked, probe) for probe in _ALL if probe in run.parameters["PROBES"]}
+    cells = {probe: _probe_status(asked, probe) for probe in ARTIFACTS if probe in run.parameters["PROBES"]}
     _explain(cells, running, failed)
     interrupted = left and running is None
     return RunStatus(asked.dataset, run.parameters["MODEL"], cells, running, failed, interrupted, str(log), run.command)
@@ -162,7 +159,7 @@ def _total(run: RunStatus, costs: Mapping[str, float]) -> float:
 
 def matrix(out: str, runs: list[RunStatus]) -> str:
     """A row for each run, a column for each probe; then a line for whatever is not as it should be, and a count."""
-    columns = [probe for probe in _ALL if probe in PROBES or any(probe in run.cells for run in runs)]
+    columns = [probe for probe in ARTIFACTS if probe in PROBES or any(probe in run.cells for run in runs)]
     rows, lines, counts, size = [("dataset", "model", *columns)], [], Counter(), 0
     for run in runs:
         rows.append((run.dataset, run.model, *(_shown(run.cells.get(probe)) for probe in columns)))

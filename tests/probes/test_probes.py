@@ -7,9 +7,13 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import probes
 from depth_lib.api import tokenize
 from depth_lib.architectures import describe
+from depth_lib.probes.integrated_gradients import integrated_gradients as probe_integrated_gradients
+from depth_lib.probes.layer_effects import layer_effects as probe_layer_effects
+from depth_lib.probes.local_effects import local_effects as probe_local_effects
+from depth_lib.probes.residual_erasure import future_erasure as probe_future_erasure
+from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
 from depth_lib.session import run
 from tests.families import FAMILIES, build, save_family
 from tests.oracles import probes as oracle
@@ -113,7 +117,7 @@ def test_erasure_and_the_future_equal_the_oracle(pair, n_tokens):
 def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens):
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
-    ours = run(probes.integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], LEFT_ENDS, None)
+    ours = run(probe_integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], LEFT_ENDS, None)
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3])
     close(ours["igrads"], truth["igrads"][[0, 2, 3]])
     # a difference of nearly equal numbers, F among them
@@ -134,7 +138,7 @@ def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3], at=at)
     for arch in (describe(llm), {**describe(llm), "grows": False}):
         how = {**LEFT_ENDS, "at": at}
-        ours = run(probes.integrated_gradients, llm, arch, x, list(range(*span)), [0, 2, 3], how, None)
+        ours = run(probe_integrated_gradients, llm, arch, x, list(range(*span)), [0, 2, 3], how, None)
         close(ours["igrads"], truth["igrads"][[0, 2, 3]])
         close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
@@ -149,14 +153,14 @@ def test_the_plain_path_equals_the_fast_one(pair, in_batch, monkeypatch):
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     text = tokenize(llm, [SIXTY])
     calls = [
-        (probes.layer_effects, [(text[0], [8, 24, 40])], "future", "layer", None),
-        (probes.layer_effects, [(text[0], [len(text[0])])], "all", "layer", None),
-        (probes.layer_effects, [(text[0], [8, 24, 40])], "future", "attention", None),
-        (probes.layer_effects, [(text[0], [len(text[0])])], "remove", "mlp", None),
-        (probes.local_effects, [(text[0], [8, 24, 40])], "future", None),
-        (probes.future_erasure, x, text, None),
-        (probes.residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
-        (probes.integrated_gradients, x, list(range(*span)), [0, 2], LEFT_ENDS, None),
+        (probe_layer_effects, [(text[0], [8, 24, 40])], "future", "layer", None),
+        (probe_layer_effects, [(text[0], [len(text[0])])], "all", "layer", None),
+        (probe_layer_effects, [(text[0], [8, 24, 40])], "future", "attention", None),
+        (probe_layer_effects, [(text[0], [len(text[0])])], "remove", "mlp", None),
+        (probe_local_effects, [(text[0], [8, 24, 40])], "future", None),
+        (probe_future_erasure, x, text, None),
+        (probe_residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
+        (probe_integrated_gradients, x, list(range(*span)), [0, 2], LEFT_ENDS, None),
     ]
     for probe, *args in calls:
         one = run(probe, llm, fast, *args)

@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from depth_lib import probes
 from depth_lib.architectures import describe
+from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.session import run
 from tests.oracles import answer_span
@@ -22,7 +22,7 @@ def found(llm):
     """What the probe finds for each of BLOCKS with the default tolerance."""
     ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
     how = {"at": "block", "steps": None, "tolerance": 0.01}
-    result = run(probes.integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, how, None)
+    result = run(integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, how, None)
     return {l: {key: value[k] for key, value in result.items()} for k, l in enumerate(BLOCKS)}
 
 

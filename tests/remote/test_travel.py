@@ -15,7 +15,7 @@ from nnsight.intervention.serialization import CustomCloudUnpickler
 from nnsight.schema.request import RequestModel
 
 import depth_lib as dl
-from depth_lib import probes, remote, session
+from depth_lib import remote, session
 from depth_lib.remote.travel import travelling
 from tests.remote.loopback.client import PROBES
 from tests.remote.loopback.fixture import KEY, Client, hurried, loopback, same  # noqa: F401 (fixtures)
@@ -80,7 +80,8 @@ def test_every_function_travels_as_source_and_nothing_of_this_machine_does(clien
     for probe, payload in zip(PROBES, seen["payloads"], strict=True):
         text = zstandard.ZstdDecompressor().decompress(payload)
         copies = {}
-        travelling(getattr(probes, probe.removesuffix("_all")), copies)
+        name = probe.removesuffix("_all")
+        travelling(getattr(importlib.import_module(f"depth_lib.probes.{name}"), name), copies)
         for function in copies.values():
             assert f"def {function.__name__}(".encode() in text
         for private in (KEY, str(home), "alice", str(Path(torch.__file__).parent), "site-packages", "client.py"):

@@ -195,6 +195,9 @@ def test_a_typo_in_any_params_file_stops_before_anything_runs(make, study):
         assert said.returncode != 0 and said.calls == []
         assert "params/models/paper/Typo.yaml: unknown key DTYP; did you mean DTYPE?" in said.stderr
         assert 'params/models/paper/Typo.yaml: N_EXAMPLES is "ten" (text)' in said.stderr
+        typo.write_text("PROBES: [logitlens]\n")
+        said = make("sweep", "MODELS=Typo", "DATASETS=gsm8k")
+        assert said.returncode != 0 and said.calls == []
     finally:
         typo.unlink()
 

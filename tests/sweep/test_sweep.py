@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from depth_lib.lock import hold
-from depth_lib.params import PROBES
+from depth_lib.results.schemas import PROBES
 from depth_lib.sweep.launch import Launch
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.status import ProbeStatus, RunStatus, progress
