@@ -1,0 +1,107 @@
+"""CONTRIBUTING.md is true: a throw-away probe with its figure goes into the places that it names, and no other."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+PROBE = '''"""How long the residual stream is: the mean over tokens of ‖h_l‖."""
+
+import torch
+
+from .residual_stream import inputs
+
+
+def stream_length(llm, arch, prompts):
+    """Sums over each prompt's tokens of ‖h_l‖, `length_sums` [P, L], and `n_tokens` [P]."""
+    sums = []
+    for ids in prompts:
+        with torch.no_grad():
+            with llm.trace(inputs(ids), use_cache=False) as tracer:
+                lengths = [block.input[0].float().norm(dim=-1).sum().cpu() for block in llm.blocks]
+                sums.append(torch.stack(lengths))
+                tracer.stop()
+    return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
+'''
+API = '''
+def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
+    """Mean norm of what enters each block, `length` [L]."""
+    from .probes.stream_length import stream_length as probe
+
+    return _pool(run(probe, llm, describe(llm), tokenize(llm, prompts), remote=remote, over="prompts"))
+'''
+SCHEMA = """
+    "stream_length": Schema("stream_length.pt", {"length": "L"}, _sums("length"), further=True),
+"""
+KIND = """
+    "stream_length": Kind(
+        "stream_length", "Length of the stream", "Mean norm of what enters.", ("length",), panels.bars, "Norm"
+    ),
+"""
+# The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).
+PLACES = {
+    "probes/<name>.py": (None, PROBE),
+    "api.py": ("Result = dict[str, torch.Tensor]\n", API),
+    "results/schemas.py": ("ARTIFACTS = {\n", SCHEMA),
+    "figures/kinds.py": ("KINDS = {\n", KIND),
+    "__init__.py": ("_HOMES = {\n", '    "stream_length": "api",\n'),
+}
+
+
+def named_in(section):
+    """The files of the package that a section's list names."""
+    listed = re.search(rf"## {section}\n.*?\n((?:\d\. .*\n(?:   .*\n)*)+)", TEXT, re.S)[1]
+    return re.findall(r"^\d\. `([^`]+)`", listed, re.M)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """A copy of the project with the throw-away probe in exactly the places that CONTRIBUTING.md names."""
+    folder = tmp_path_factory.mktemp("house")
+    shutil.copytree(ROOT / "depth_lib", folder / "depth_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for kept in ("params", "notebooks"):
+        shutil.copytree(ROOT / kept, folder / kept)
+    for place in named_in("Add a probe"):
+        behind, added = PLACES[place]
+        path = folder / "depth_lib" / place.replace("<name>", "stream_length")
+        source = path.read_text(encoding="utf-8") if behind else ""
+        assert behind is None or source.count(behind) == 1
+        path.write_text(source.replace(behind, behind + added) if behind else added, encoding="utf-8")
+    return folder
+
+
+def run(house, *command):
+    environment = os.environ | {"PYTHONPATH": str(house), "JUPYTER_PREFER_ENV_PATH": "1"}
+    done = subprocess.run([sys.executable, *command], cwd=house, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_probe_is_five_places_and_these(house):
+    assert named_in("Add a probe") == list(PLACES)
+
+
+def test_the_new_probe_is_public_and_right(house):
+    code = (
+        "import depth_lib as dl, torch; assert 'stream_length' in dir(dl); llm = dl.load_model('toy-4l'); "
+        "prompts = dl.load_prompts('gsm8k', 2, source='embedded'); found = dl.stream_length(llm, prompts)['length']; "
+        "known = dl.relative_contribution(llm, prompts)['norm_residual'][:-1]; torch.testing.assert_close(found, known)"
+    )
+    run(house, "-c", code)
+
+
+def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house):
+    asked = ("--models", "toy-4l", "--datasets", "gsm8k", "--source", "embedded", "--probes", "stream_length")
+    asked += ("--out", "outputs")
+    run(house, "-m", "depth_lib.sweep", "sweep", *asked)
+    folder = house / "outputs/gsm8k/toy-4l"
+    assert (folder / "stream_length.pt").is_file()
+    assert (folder / "probe.ipynb").read_text().count('"image/png"') == 1
+    assert "stream_length" in run(house, "-m", "depth_lib.sweep", "status", *asked)
