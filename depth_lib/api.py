@@ -68,7 +68,7 @@ def logit_lens(llm: TransformersModel, prompts: list[str], remote: bool | str = 
 
 
 def layer_effects(
-    llm,
+    llm: TransformersModel,
     prompts: list[str],
     mode: str = "future",
     remote: bool | str = False,
@@ -172,8 +172,15 @@ def future_erasure(
 
 
 def integrated_gradients(
-    llm, question, answer, quadrature="gauss", remote=False, tolerance=0.01, budget=None, at="block"
-):
+    llm: TransformersModel,
+    question: str,
+    answer: str,
+    quadrature: str = "gauss",
+    remote: bool | str = False,
+    tolerance: float = 0.01,
+    budget: int | None = None,
+    at: str = "block",
+) -> dict:
     """Which tokens' residuals, at which depth, the answer's probability comes from.
 
     igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b

@@ -5,8 +5,17 @@ a row become nnsight aliases, so probes read `llm.blocks[l]`, `.attention_contri
 `llm.ln_final` and `llm.unembed` on every family.
 """
 
+from __future__ import annotations
+
 import difflib
 import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch and nnsight take seconds
+    from nnsight import TransformersModel
+    from torch.nn import Module
+    from transformers import PreTrainedConfig
 
 _ROWS = weakref.WeakKeyDictionary()  # models of an unknown family, with the row that was found to fit
 
@@ -113,7 +122,7 @@ FAMILIES = {
 }
 
 
-def family(config):
+def family(config: PreTrainedConfig) -> dict:
     """The row of a model's family, by `config.model_type`.
 
     Raises ArchitectureError naming the nearest known families.
@@ -124,7 +133,7 @@ def family(config):
     return row
 
 
-def unknown(config, tried=()):
+def unknown(config: PreTrainedConfig, tried: Iterable[str] = ()) -> str:
     """The sentence for a family without a row."""
     near = difflib.get_close_matches(config.model_type, FAMILIES, n=3) or sorted(FAMILIES)
     outcome = f"; read like {', '.join(tried)} the identities fail" if tried else ""
@@ -134,7 +143,7 @@ def unknown(config, tried=()):
     )
 
 
-def candidates(module):
+def candidates(module: Module) -> list[tuple[str, dict]]:
     """(family name, row) for every distinct row whose modules `module`, a transformers model, has."""
     fitting = {}
     for name, row in FAMILIES.items():
@@ -149,13 +158,13 @@ def candidates(module):
     return fitting.items()
 
 
-def adopt(llm, row):
+def adopt(llm: TransformersModel, row: dict) -> None:
     """Read `llm`, whose family has no row of its own, by `row` from now on: without the fast paths, which are proven
     family by family."""
     _ROWS[llm] = {**row, "grows": False, "packs": False}
 
 
-def aliases(row):
+def aliases(row: dict) -> dict[str, str]:
     """nnsight's `rename` dictionary that gives a family the common names; none for an empty row."""
     common = {
         "blocks": "blocks",
@@ -168,7 +177,7 @@ def aliases(row):
     return {row[key]: alias for key, alias in common.items() if row.get(key) not in (None, alias)}
 
 
-def describe(llm):
+def describe(llm: TransformersModel) -> dict:
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
     Keys: n_layers, width (d), parallel, residual_scale, logit_scale, logit_softcap (None: none), project_out,

@@ -1,8 +1,10 @@
 """Is the model that runs the one the probes are written for? What is asked of it, and the verdict."""
 
 import weakref
+from collections.abc import Callable
 
 import torch
+from nnsight import TransformersModel
 
 from .architectures import ArchitectureError, describe
 from .probes.identities import identities
@@ -12,13 +14,13 @@ CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for 
 RUNNING = weakref.WeakKeyDictionary()  # model -> what `running` said of it where it ran last
 
 
-def check_call(llm):
+def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     """What measures the identities: (function, its arguments), for a session with this model."""
     ids = llm.tokenizer(_SENTENCE)["input_ids"][: getattr(llm.config, "max_position_embeddings", None)]
     return identities, {"arch": describe(llm), "ids": [ids, ids[::-1]]}  # as one batch: the tokens, and reversed
 
 
-def running(llm):
+def running(llm: TransformersModel) -> dict[str, str]:
     """What computes there, in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
     model = llm._module
     weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
@@ -35,7 +37,7 @@ def running(llm):
     }
 
 
-def judge(llm, found):
+def judge(llm: TransformersModel, found: dict) -> dict:
     """The result of check_model from what `identities` measured; ArchitectureError if one fails."""
     arch, tolerance = describe(llm), max(1e-5, 2 * found["eps"])
     identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
@@ -61,5 +63,5 @@ def judge(llm, found):
     return {"identity_1": float(identity_1[worst]), "identity_2": identity_2, "tolerance": tolerance}
 
 
-def name_of(llm):
+def name_of(llm: TransformersModel) -> str:
     return getattr(llm, "repo_id", None) or type(llm._module).__name__

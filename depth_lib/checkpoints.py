@@ -76,7 +76,7 @@ def gguf_on_hub(name: str) -> tuple[str, str] | None:
     return match and match.groups()
 
 
-def dequantised(file: Path, dtype) -> Path:
+def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
     Made once (a 135M model: half a minute), in the user's cache, under a name with the hash of the file. Raises what

@@ -22,7 +22,15 @@ from .session import check_model
 _NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
 
 
-def load_model(name, remote=False, revision=None, dtype=None, quantization=None, device_map=None, gguf_file=None):
+def load_model(
+    name: str | Path,
+    remote: bool | str = False,
+    revision: str | None = None,
+    dtype: torch.dtype | str | None = None,
+    quantization: str | None = None,
+    device_map: str | dict | None = None,
+    gguf_file: str | None = None,
+) -> TransformersModel:
     """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry

@@ -86,7 +86,7 @@ def load_prompts(
     dataset: str,
     n_examples: int | None = None,
     source: str | Path = "hub",
-    tokenizer=None,
+    tokenizer: Callable | None = None,
     length: int = 6,
     seed: int = 123,
 ) -> list[str]:

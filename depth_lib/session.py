@@ -34,7 +34,16 @@ class _Planned(Exception):
     """The call was written down, not made."""
 
 
-def run(probe: Callable, llm, *args, remote=False, over=None, label: str = "", per_job=None, **named) -> dict:
+def run(
+    probe: Callable,
+    llm: nnsight.TransformersModel,
+    *args: object,
+    remote: bool | str = False,
+    over: str | None = None,
+    label: str = "",
+    per_job: int | None = None,
+    **named: object,
+) -> dict:
     """probe(llm, *args, **named) in one session; returns its dict of tensors on the CPU.
 
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
@@ -117,7 +126,7 @@ def _results(llm, calls, seconds):
     return {"model": running(llm), "results": results}
 
 
-def check_model(llm, remote=False) -> dict:
+def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> dict:
     """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
 
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
@@ -163,7 +172,7 @@ def _job(deployment, calls, entry, line):
         check = check_call(llm)
         if llm not in CHECKED and not any(call.probe is check[0] for call in calls.values()):
             asked = {"check": check} | asked
-        return written_down(llm, asked, _seconds_per_job())
+        return written_down(llm, asked, 60 * (_whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB))
 
     found = deployment.found(calls, payload, entry, line)
     RUNNING[llm] = found["model"]
@@ -172,7 +181,9 @@ def _job(deployment, calls, entry, line):
     return found["results"]
 
 
-def together(llm, wanted: Sequence[tuple[Path, Callable]], remote, artifact: Path) -> None:
+def together(
+    llm: nnsight.TransformersModel, wanted: Sequence[tuple[Path, Callable]], remote: bool | str, artifact: Path
+) -> None:
     """Have `wanted`, pairs of an artifact and a function that calls a probe, computed in one job instead of many.
 
     Each call's result is journalled beside its artifact, where the same call finds it afterwards. A job begins no call
@@ -222,16 +233,12 @@ class _WrittenDown(Backend):
         self.blob = zstandard.ZstdCompressor(level=19 if len(raw) < 1e6 else 3).compress(raw)
 
 
-def written_down(llm, calls: dict, seconds: float | None = None) -> bytes:
+def written_down(llm: nnsight.TransformersModel, calls: dict, seconds: float | None = None) -> bytes:
     """The compressed request that makes a server return what the named calls, (function, arguments), return."""
     backend, copies = _WrittenDown(), {}
     sent = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
     travelling(_in_session, copies)(llm, sent, seconds, backend=backend)
     return backend.blob
-
-
-def _seconds_per_job():
-    return 60 * (_whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB)
 
 
 def _whole_number(variable):

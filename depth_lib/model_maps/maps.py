@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from nnsight import TransformersModel
 
 from ..models import load_model
 from ..progress import steps
@@ -18,8 +19,8 @@ from .texts import LONGEST, Sequences, cut, read_texts, same_ids
 
 
 def linear_maps(
-    source,
-    target,
+    source: TransformersModel | str,
+    target: TransformersModel | str,
     texts: Sequence[str] | str | Path,
     what: str = "residual",
     holdout: float = 0.1,

@@ -86,7 +86,7 @@ def record(model: Model, blocks: list[list[list[int]]], kept: Kept) -> Kept:
     return kept
 
 
-def fetch(model: Model, blocks: list[list[list[int]]], kept: Kept, remote, memory: int) -> Kept:
+def fetch(model: Model, blocks: list[list[list[int]]], kept: Kept, remote: bool | str, memory: int) -> Kept:
     """Read all states of a model on a server, in journalled jobs of about TOKENS_PER_JOB tokens.
 
     CannotRead if they are more than `memory` bytes: all results are held here at once.

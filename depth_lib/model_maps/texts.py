@@ -5,6 +5,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from nnsight import TransformersModel
+
 from ..embedded import DATASETS
 from ..prompts import load_prompts
 
@@ -81,7 +83,7 @@ class Sequences:
         return sum(len(ids) for ids, its in zip(self.ids, self.split, strict=True) if its == split)
 
 
-def same_ids(source, target, texts: list[str]) -> list[list[int]]:
+def same_ids(source: TransformersModel, target: TransformersModel, texts: list[str]) -> list[list[int]]:
     """The token ids of every text, which both tokenizers must agree on; TextError at the first that they do not."""
     found = []
     for number, text in enumerate(texts):

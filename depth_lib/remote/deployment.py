@@ -13,6 +13,7 @@ from .jobs import Request, complete, cost_in_words
 from .journal import Entry
 from .preflight import model_key
 from .server import Server
+from .status_line import StatusLine
 from .travel import fingerprint, settings_hash, travelling
 from .waiting import Patience
 
@@ -39,7 +40,7 @@ class Deployment:
         self.key, self.env = model_key(llm, self.server.host), llm._remoteable_get_env()
         self.began = time.time()
 
-    def settings(self, call):
+    def settings(self, call: Call) -> str:
         """The hash of all that decides the result of a call."""
         copies = {}
         travelling(call.probe, copies)
@@ -53,7 +54,7 @@ class Deployment:
             probe=call.probe.__qualname__,
         )
 
-    def entry(self, settings, line, **facts):
+    def entry(self, settings: str, line: StatusLine, **facts: object) -> contextlib.AbstractContextManager[Entry]:
         """The journal's entry of a job, held while the block runs."""
 
         def say(who):
@@ -61,7 +62,7 @@ class Deployment:
 
         return Entry.held(settings, self.began, say, host=self.server.host, model=self.key, **facts)
 
-    def found(self, calls, payload, entry, line):
+    def found(self, calls: dict[str, Call], payload: Callable[[], bytes], entry: Entry, line: StatusLine) -> dict:
         """What a job saved that computes these calls (settings -> call), whatever it takes; see jobs.complete."""
 
         def accept(found):

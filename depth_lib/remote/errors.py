@@ -53,7 +53,7 @@ class ResultNotFinite(RemoteError, ValueError):
     """The result holds NaN or infinite numbers where a probe's are finite; it is not kept."""
 
 
-def last_line(text):
+def last_line(text: str) -> str:
     """The line of a server's text that says what happened: the last one of a traceback."""
     lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"

@@ -16,6 +16,7 @@ from .errors import (
     ResultRefused,
     ServerUnreachable,
 )
+from .journal import Entry
 from .preflight import preflight
 from .reading import TRUST, NotPlain, load
 from .server import Server, reason
@@ -43,7 +44,7 @@ class Request:
     line: StatusLine
 
 
-def complete(request, entry):
+def complete(request: Request, entry: Entry) -> dict:
     """What a journalled job saved, whatever it takes: kept on the disk, running on the server, or new.
 
     The journal has the job's id before the first question about it, and keeps it whatever happens here.
@@ -163,7 +164,7 @@ def _patience_with(entry, patience, found):
     return patience
 
 
-def cost_in_words(cost):
+def cost_in_words(cost: dict) -> str:
     """The numbers of a server's word on what a job cost: "run time 12.3 s, peak memory 4.2 GB"."""
     said = []
     for name, value in (cost or {}).items():

@@ -13,6 +13,7 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ _SHARED_FOR = 600  # seconds that a returned result is kept for other processes 
 
 
 @contextlib.contextmanager
-def journalled(artifact):
+def journalled(artifact: str | Path) -> Iterator[list[dict]]:
     """Journal the remote jobs of this block beside `artifact`, and forget them when the block ends without an error.
 
     Write the artifact inside the block: if that fails, or the process dies, the next run finds the results that have
@@ -44,7 +45,7 @@ def journalled(artifact):
 
 
 @contextlib.contextmanager
-def journalled_at(artifact):
+def journalled_at(artifact: str | Path) -> Iterator[list[dict]]:
     """The same, but nothing is forgotten when the block ends."""
     jobs = []
     token = _PLACE.set((Path(artifact), jobs))
@@ -54,7 +55,7 @@ def journalled_at(artifact):
         _PLACE.reset(token)
 
 
-def entries(folder):
+def entries(folder: Path) -> list["Entry"]:
     """The readable entries in a folder of journals."""
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -63,12 +64,12 @@ def entries(folder):
     return found
 
 
-def cache_folder():
+def cache_folder() -> Path:
     """Where the journals of runs without an artifact are: `depth_lib/jobs` in $XDG_CACHE_HOME, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / "jobs"
 
 
-def journal_folder(artifact):
+def journal_folder(artifact: str | Path) -> Path:
     """`<artifact>.job/`, beside the artifact."""
     return Path(artifact).with_name(Path(artifact).name + ".job")
 
@@ -108,7 +109,7 @@ class Entry:
 
     @classmethod
     @contextlib.contextmanager
-    def held(cls, settings, began, say, **facts):
+    def held(cls, settings: str, began: float, say: Callable[[str], None], **facts: object) -> Iterator["Entry"]:
         """The entry with these settings, as the disk has it or new, while no other process is at it.
 
         began: when the call that asks for it began: what was returned to another caller since then is its result, too.
@@ -147,28 +148,28 @@ class Entry:
         return False
 
     @property
-    def path(self):
+    def path(self) -> Path:
         """The journal file."""
         return self.folder / f"{self.settings}.json"
 
     @property
-    def content(self):
+    def content(self) -> Path:
         """The file of the result, as the server sent it."""
         return self.path.with_suffix(".result")
 
-    def note(self, state, **facts):
+    def note(self, state: str, **facts: object) -> None:
         """Remember the new state, on the disk before this returns. NotReady if the disk refuses."""
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write(self.path, json.dumps(asdict(self), indent=1).encode())
 
-    def keep(self, content, state="done", **facts):
+    def keep(self, content: bytes, state: str = "done", **facts: object) -> None:
         """Write the bytes of the job's result beside the journal."""
         self._write(self.content, content)
         self.note(state, **facts)
 
-    def result(self):
+    def result(self) -> dict | None:
         """What was saved in the result that was kept; None if there is none. Raises reading.NotPlain."""
         if self.state not in ("done", "unread"):
             return None
@@ -177,12 +178,12 @@ class Entry:
         except (OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError):  # a disk's fault: it is not there
             return None
 
-    def used(self):
+    def used(self) -> None:
         """Tell the block of the artifact about the job."""
         if (jobs := _PLACE.get()[1]) is not None:
             jobs.append({"id": self.job_id, "cost": self.cost, "versions": self.versions})
 
-    def hand_over(self, ended=False):
+    def hand_over(self, ended: bool = False) -> None:
         """The caller has the result: keep it in the cache folder for who waits for it. What is for an artifact stays
         beside it until the artifact's block has `ended`."""
         if self.state == "unread" or (self.artifact and not ended):

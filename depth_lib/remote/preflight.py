@@ -6,16 +6,19 @@ import time
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 
+from nnsight import TransformersModel
 from nnsight.ndif import CRITICAL_PACKAGES
 
 from .errors import NotReady
-from .waiting import patiently
+from .server import Server
+from .status_line import StatusLine
+from .waiting import Patience, patiently
 
 _PASSED = {}  # (host, model key): (when, the versions of nnsight, torch and transformers there)
 _VALID = 600  # seconds until it is looked at again
 
 
-def model_key(llm, host):
+def model_key(llm: TransformersModel, host: str) -> str:
     """The key a server knows the model by. NotReady for a local folder, or if the Hub cannot say the model's name."""
     try:
         return llm.to_model_key()
@@ -28,7 +31,7 @@ def model_key(llm, host):
         ) from error
 
 
-def preflight(server, key, patience, line):
+def preflight(server: Server, key: str, patience: Patience, line: StatusLine) -> dict:
     """The server's versions of nnsight, torch and transformers, as far as it says them.
 
     NotReady, ServerUnreachable or RequestRefused if a job for the model with this key would fail there.

@@ -64,7 +64,7 @@ def _plain(value):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> object:
         module = {"__builtin__": "builtins"}.get(module, module)  # as protocols before 3 call it
         if (module, name) in _NAMES:
             return _NAMES[module, name]

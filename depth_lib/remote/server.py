@@ -17,6 +17,7 @@ from importlib.metadata import version
 import httpx
 from nnsight import CONFIG
 from nnsight.schema.request import RequestModel
+from nnsight.schema.response import ResponseModel
 
 from .errors import NotReady, RequestRefused, ResultLost, SubmissionUnconfirmed
 from .reading import NotPlain, load
@@ -78,7 +79,7 @@ class Server:
                 self.host,
             )
 
-    def submit(self, model_key, env, blob):
+    def submit(self, model_key: str, env: dict, blob: bytes) -> ResponseModel:
         """Send a compressed payload; the first status, with the job's id.
 
         Raises Unsteady (nothing was taken), RequestRefused or SubmissionUnconfirmed.
@@ -111,7 +112,7 @@ class Server:
             server_text=text,
         )
 
-    def poll(self, job_id):
+    def poll(self, job_id: str) -> ResponseModel | None:
         """The job's newest status; None if the server has none. Raises Unsteady or RequestRefused."""
         try:
             answer = self._ask("GET", f"/response/{job_id}")
@@ -121,7 +122,7 @@ class Server:
         except (httpx.HTTPError, ValueError) as error:
             raise Unsteady(reason(error)) from error
 
-    def fetch(self, data):
+    def fetch(self, data: bytes | str | None) -> bytes:
         """The bytes of a completed job's result, from what its status carries; ResultLost if they are not there."""
         if isinstance(data, bytes):
             return data
@@ -137,7 +138,7 @@ class Server:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ResultLost(reason(error), self.host) from error
 
-    def about(self, path):
+    def about(self, path: str) -> dict | None:
         """The JSON of /status or /env; None if the server has no such page. Raises Unsteady or RequestRefused."""
         try:
             answer = self._ask("GET", path)
@@ -214,6 +215,6 @@ def _say_once(sentence):
     print(sentence, file=sys.stderr, flush=True)
 
 
-def reason(error):
+def reason(error: Exception) -> str:
     """What went wrong, in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__

@@ -15,11 +15,11 @@ class StatusLine:
         self._notebook = _in_notebook()
         self._terminal = not self._notebook and sys.stderr.isatty()
 
-    def show(self, text):
+    def show(self, text: str) -> None:
         """Put `text` in place of what the line said."""
         self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})")
 
-    def end(self, text=""):
+    def end(self, text: str = "") -> None:
         """The line's last words; without any it goes."""
         if text or self._shown:
             self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})" if text else "")
@@ -27,7 +27,7 @@ class StatusLine:
             sys.stderr.write("\n")
         self._shown, self._handle = "", None
 
-    def remains(self, text):
+    def remains(self, text: str) -> None:
         """A line of its own that is there whoever watches."""
         self.end()
         print(f"{self._label}: {text}", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ ON_SERVER = {
 }
 
 
-def travelling(function, copies=None):
+def travelling(function: FunctionType, copies: dict | None = None) -> FunctionType:
     """A copy of `function` that may be sent, with copies of all functions it reaches; `copies` collects them by id.
 
     Raises NotReady if a source was edited after it was imported (what would travel is not what runs here), or if the
@@ -57,7 +57,7 @@ def travelling(function, copies=None):
     return copy
 
 
-def fingerprint(copies):
+def fingerprint(copies: dict) -> list:
     """What the copies compute, as plain values: their files with the hash of the source, and all they hold besides."""
     return sorted([copy.__code__.co_filename, copy.__qualname__, _held(copy)] for copy in copies.values())
 
@@ -74,7 +74,7 @@ def _held(copy):
     return json.dumps(held, sort_keys=True, default=_tensor_digest)
 
 
-def settings_hash(**settings):
+def settings_hash(**settings: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of plain settings: equal settings, equal hash."""
     text = json.dumps(settings, sort_keys=True, ensure_ascii=True, default=_tensor_digest)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,10 +3,14 @@
 import os
 import random
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nnsight.schema.response import ResponseModel
+
 from .errors import JobFailed, JobOverdue, JobUnknown, NotReady, ServerUnreachable, last_line
-from .server import Unsteady
+from .server import Server, Unsteady
+from .status_line import StatusLine
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Patience:
     longest: float = 15
 
     @classmethod
-    def of_user(cls):
+    def of_user(cls) -> "Patience":
         """The defaults, with the user's deadline."""
         hours = os.environ.get("DEPTH_LIB_DEADLINE")
         try:
@@ -33,7 +37,7 @@ class Patience:
         except ValueError:
             raise NotReady(f"DEPTH_LIB_DEADLINE is {hours!r}; give the hours to wait for a job as a number") from None
 
-    def pauses(self):
+    def pauses(self) -> Iterator[float]:
         """Growing pauses, each up to a quarter shorter or longer, so that clients do not march in step."""
         pause = self.shortest
         while True:
@@ -41,7 +45,7 @@ class Patience:
             pause = min(pause * 1.5, self.longest)
 
 
-def patiently(ask, patience, line, host):
+def patiently(ask: Callable, patience: Patience, line: StatusLine, host: str) -> object:
     """ask(), again and again while it raises Unsteady; ServerUnreachable after `patience.silence` seconds of that."""
     start = time.monotonic()
     for pause in patience.pauses():
@@ -59,7 +63,7 @@ def patiently(ask, patience, line, host):
         time.sleep(pause)
 
 
-def completed(server, job_id, patience, line):
+def completed(server: Server, job_id: str, patience: Patience, line: StatusLine) -> ResponseModel:
     """The status of a job that has completed, waited for.
 
     Raises JobFailed (an ERROR status, with the server's text), JobUnknown, JobOverdue, ServerUnreachable (journalled
@@ -100,7 +104,7 @@ def completed(server, job_id, patience, line):
         time.sleep(pause)
 
 
-def failure(status, host):
+def failure(status: ResponseModel, host: str) -> JobFailed:
     """The JobFailed of an ERROR status."""
     return JobFailed(
         f"the server reports: {last_line(status.description)}; correct that, then run again "

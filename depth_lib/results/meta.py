@@ -78,7 +78,7 @@ class _Plain(pickle.Unpickler):
         super().__init__(file)
         self.storages: dict[str, str] = {}
 
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("collections", "OrderedDict"):
             return dict
         if module == "torch" and name.endswith("Storage"):

@@ -17,6 +17,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
@@ -65,7 +67,7 @@ def new_model(blocks: int) -> Qwen2ForCausalLM:
     return model
 
 
-def train_toy(name: str, folder: Path):
+def train_toy(name: str, folder: Path) -> Qwen2ForCausalLM:
     """The trained toy `name` in float32; its run is kept in `folder`."""
     torch.manual_seed(SEED)
     recipe = Recipe(name, SEED, STEPS, PEAK_RATE[name], question_weight=0.1, text_every=3)
@@ -74,7 +76,7 @@ def train_toy(name: str, folder: Path):
 
 
 @torch.no_grad()
-def sum_accuracy(model, tokenizer, n: int, seed: int = 1) -> float:
+def sum_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, n: int, seed: int = 1) -> float:
     """Share of `n` held-out sums that greedy decoding answers exactly, answer and end, from the question alone."""
     rng = random.Random(seed)
     by_length = {}
@@ -92,7 +94,7 @@ def sum_accuracy(model, tokenizer, n: int, seed: int = 1) -> float:
 
 
 @torch.no_grad()
-def text_loss(model, tokenizer, texts: list[str]) -> tuple[float, float]:
+def text_loss(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> tuple[float, float]:
     """Nats per token over `texts`: the model's mean cross-entropy, and the entropy of their unigram distribution."""
     total, counts = 0.0, Counter()
     for text in texts:
@@ -120,7 +122,7 @@ def report(folder: Path, n: int = 1000) -> None:
             print(f"  {dataset:9s} {source:6s} {loss:.3f} nats a token, unigram {unigram:.3f} ({loss / unigram:.0%})")
 
 
-def save(model, folder: Path) -> None:
+def save(model: PreTrainedModel, folder: Path) -> None:
     """Writes model (as float16) and tokenizer as an ordinary checkpoint folder."""
     model.half().save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..results.files import write_together
+from ..disk import write_together
 
 END = "<|endoftext|>"  # after every text, so that the end of an answer is learnt
 WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
@@ -43,7 +44,7 @@ class Recipe:
 
 
 def packed_rows(
-    draw: Callable[[], tuple[str, str]], tokenizer, rows: int, width: int
+    draw: Callable[[], tuple[str, str]], tokenizer: PreTrainedTokenizerBase, rows: int, width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`rows` rows of drawn (question, answer) pairs one behind the other, each row beginning with a whole question.
 
@@ -64,7 +65,9 @@ def packed_rows(
     return torch.tensor(ids), torch.tensor(answering)
 
 
-def weighted_loss(model, ids: torch.Tensor, answering: torch.Tensor, question_weight: float) -> torch.Tensor:
+def weighted_loss(
+    model: PreTrainedModel, ids: torch.Tensor, answering: torch.Tensor, question_weight: float
+) -> torch.Tensor:
     """Mean cross-entropy in nats over ids [B, T], in which tokens that are not `answering` [B, T] weigh less."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     weights = torch.where(answering[:, 1:], 1.0, question_weight)
@@ -74,12 +77,12 @@ def weighted_loss(model, ids: torch.Tensor, answering: torch.Tensor, question_we
 
 def train(
     recipe: Recipe,
-    model,
-    tokenizer,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     draw: Callable[[random.Random], tuple[str, str]],
     folder: Path,
     draw_text: Callable[[random.Random], str] | None = None,
-):
+) -> PreTrainedModel:
     """The model after the recipe's training, in evaluation mode; its blocks may be one module several times over.
 
     draw: one (question, answer) from a random generator; draw_text: one text, for the rows of `text_every`; folder:

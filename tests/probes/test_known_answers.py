@@ -5,8 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.api import answer_span, future_positions, tokenize
 from depth_lib.embedded import toy_path
+from depth_lib.tokens import answer_span, future_positions, tokenize
 from tests.families import L, build, make_identity, save_family
 from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64
@@ -192,7 +192,7 @@ def test_means_are_over_tokens_and_not_over_prompts(llama):
         together, (short, long) = probe(llama, texts), (probe(llama, [text]) for text in texts)
         n, m = (float(one["n_tokens"]) for one in (short, long))
         assert (n, m) == (len(texts[0]) + 1, len(texts[1]) + 1)
-        for key in [key for key in together if not key.endswith("_sums") and key != "n_tokens"]:
+        for key in [key for key in together if f"{key}_sums" in together]:
             torch.testing.assert_close(together[key], (n * short[key] + m * long[key]) / (n + m))
         key = "rc_layer" if "rc_layer" in together else "res_kl_divs"
         assert ((together[key] - (short[key] + long[key]) / 2).abs() > 1e-3).any()

@@ -75,8 +75,9 @@ def test_layer_effects_equal_the_oracle(pair, mode, part):
     for texts in [["8", TEXTS[13], SIXTY]] if mode == "future" else [[text] for text in lengths]:
         ours = dl.layer_effects(llm, texts, mode=mode, part=part)
         for key, matrix in oracle.layer_effects(model, ids(llm, texts), mode, part=part).items():
-            # a distance of distributions is a difference of numbers near 1, and float32 rounds those
-            close(ours[key], matrix, scale=1e-9 if key.endswith("layer") else 0.1)
+            # a distance of distributions is a difference of numbers near 1, one of losses a difference of several nats:
+            # float32 rounds those
+            close(ours[key], matrix, scale=1e-9 if key.endswith("layer") else 1.0 if key.endswith("loss") else 0.1)
 
 
 @pytest.mark.filterwarnings("ignore:too short")

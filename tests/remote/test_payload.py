@@ -1,11 +1,13 @@
 """How much travels to a server: sources and token ids, some kilobytes."""
 
+import re
+import zlib
+
 import pytest
-import torch
 import zstandard
 
 import depth_lib as dl
-from depth_lib import api
+from depth_lib import api, tokens
 from depth_lib.remote.server import Server
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 
@@ -23,13 +25,19 @@ class Sent(Exception):
     """Carries the payloads that would have been sent."""
 
 
+def realistic(text):
+    """The ids of a text in a vocabulary of Llama 3's size, a word or sign each: a word that recurs has its id again."""
+    return [zlib.crc32(word.encode()) % 128_256 for word in re.findall(r"\w+|[^\w\s]", text)]
+
+
 @pytest.mark.parametrize("probe", CALLS)
-def test_ten_prompts_of_250_random_ids_are_one_payload_under_20_kb(loopback, monkeypatch, probe):  # noqa: F811
-    """The worst there is: ids without any pattern from Llama 3's vocabulary, and the model's check in the same job."""
-    draw = torch.Generator().manual_seed(1)
-    prompts = torch.randint(128_256, (10, 250), generator=draw).tolist()
-    question = torch.randint(128_256, (60,), generator=draw).tolist()
-    monkeypatch.setattr(api, "tokenize", lambda llm, texts: prompts)
+def test_ten_real_prompts_are_one_payload_under_20_kb(loopback, monkeypatch, probe):  # noqa: F811
+    """GSM8K's own first problems, and the model's check in the same job."""
+    prompts = [realistic(text) for text in dl.load_prompts("gsm8k", 10, source="sample")]
+    assert sum(map(len, prompts)) > 1_500
+    question = realistic(dl.load_prompts("gsm8k", 1, source="sample")[0])[:60]
+    for module in (api, tokens):
+        monkeypatch.setattr(module, "tokenize", lambda llm, texts: prompts)
     monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (question, [57, 58, 59], ["?"] * 60))
 
     def send(server, model_key, env, blob):
