@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
 _HOMES = {
     "check_model": "session",
+    "depth_by_difficulty": "by_difficulty",
     "effective_depth_cosine": "effective_depth.rules",
     "effective_depth_kl": "effective_depth.rules",
     "effective_depth_overlap": "effective_depth.rules",
@@ -22,6 +23,7 @@ _HOMES = {
     "layer_effects": "api",
     "linear_maps": "model_maps.maps",
     "load_artifact": "results.artifacts",
+    "load_examples": "examples",
     "load_model": "models",
     "load_prompts": "prompts",
     "load_results": "results.study",

@@ -3,29 +3,23 @@
 A row always has the Hub's own fields, wherever it comes from, so one writer a dataset is enough.
 """
 
-import json
 import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from .embedded import prompts_path
 from .hub import without_retries
+from .rows import PromptError, read_rows, unreachable
 
 # The pair that residual erasure and integrated gradients look at.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
 ANSWER = "28"
 
-NAMED_SOURCES = ("hub", "embedded", "sample")  # any other is a file
-
 # The papers count aime24's tokens with this one whatever model is probed, so that all models see the same prompts.
 LENGTH_TOKENIZER = "Qwen/Qwen2.5-1.5B-Instruct"
-
-
-class PromptError(ValueError):
-    """What was asked for cannot be turned into prompts; the message is one line and ends with the next step."""
 
 
 def _write_gsm8k(row: dict) -> str:
@@ -57,9 +51,26 @@ def _write_aime24(row: dict) -> str:
     )
 
 
+def _pair_mquake(row: dict) -> tuple[str, str]:
+    return f"Question: {row['questions'][0]}\nAnswer:", f" {row['answer']}"
+
+
+def _pair_math(row: dict) -> tuple[str, str]:
+    return f"Problem: {row['problem']}\nAnswer:", f" {row['solution']}"
+
+
+def _level_of_math(row: dict) -> int | None:
+    number = row["level"].removeprefix("Level ")
+    return int(number) if number.isdigit() else None  # some rows have "Level ?"
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Where a dataset's rows are on the Hub, the fields a row must have, and how a row is written as a prompt."""
+    """Where a dataset's rows are on the Hub, the fields a row must have, and how a row is written as a prompt.
+
+    Of a dataset with levels of difficulty also how it is cut into question and answer, the level of a row (None: it has
+    none), and whether it is measured within the answer (see `examples.Example`).
+    """
 
     repo: str
     config: str | None
@@ -68,6 +79,14 @@ class Dataset:
     write: Callable[[dict], str]
     n_examples: int = 10
     max_tokens: int | None = None
+    pair: Callable[[dict], tuple[str, str]] | None = None
+    level: Callable[[dict], int | None] | None = None
+    within: bool = False
+
+    @property
+    def place(self) -> tuple[str, str | None, str]:
+        """Repository, configuration and split on the Hub."""
+        return self.repo, self.config, self.split
 
 
 DATASETS = {
@@ -78,8 +97,31 @@ DATASETS = {
     "aime24": Dataset(
         "Maxwell-Jia/AIME_2024", None, "train", {"Problem": str, "Solution": str}, _write_aime24, 5, max_tokens=400
     ),
+    "mquake": Dataset(
+        "henryzhongsc/MQuAKE-Remastered",
+        None,
+        "CF3k",
+        {"questions": list, "answer": str, "orig_triples": list},
+        lambda row: "".join(_pair_mquake(row)),
+        pair=_pair_mquake,
+        level=lambda row: len(row["orig_triples"]),
+    ),
+    "math": Dataset(
+        "EleutherAI/hendrycks_math",
+        "intermediate_algebra",
+        "test",
+        {"problem": str, "level": str, "solution": str},
+        lambda row: "".join(_pair_math(row)),
+        pair=_pair_math,
+        level=_level_of_math,
+        within=True,
+    ),
 }
-DRAWN = {"addition": "+", "multiplication": "*"}
+DRAWN = {
+    "addition": lambda rng, length: _operation(rng, length, "+"),
+    "multiplication": lambda rng, length: _operation(rng, length, "*"),
+    "sums": lambda rng, length: "".join(one_sum(rng, rng.randint(2, 6))),
+}
 
 
 def load_prompts(
@@ -93,7 +135,8 @@ def load_prompts(
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
     dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of `length` digits: "addition",
-    "multiplication". n_examples: 10 unless given, 5 for aime24; with fewer rows than that, all there are and a warning.
+    "multiplication"; of several levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums".
+    n_examples: 10 unless given, 5 for aime24; with fewer rows than that, all there are and a warning.
     source: "hub"; what ships with the package: "embedded" (rows of our own, the kind that the toys were trained on) or
     "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); or the path of a
     .jsonl or .parquet file whose rows have the Hub's fields. tokenizer: aime24 keeps only prompts of at most 400 of its
@@ -103,21 +146,21 @@ def load_prompts(
     """
     if dataset not in DATASETS and dataset not in DRAWN:
         known = [*DATASETS, *DRAWN]
-        near = get_close_matches(str(dataset).lower(), known, n=3, cutoff=0.4)
+        near = get_close_matches(str(dataset).lower(), known, n=3, cutoff=0.55)
         hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
         raise PromptError(f"unknown dataset {dataset!r}; {hint}")
     wanted = (DATASETS[dataset].n_examples if dataset in DATASETS else 10) if n_examples is None else n_examples
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         raise PromptError(f"n_examples is {n_examples!r}; give a whole number of at least 1")
     if dataset in DRAWN:
-        return _draw(DRAWN[dataset], wanted, length, seed)
+        return _draw(dataset, wanted, length, seed)
 
-    name, rows = _rows(dataset, source)
     spec, prompts, too_long = DATASETS[dataset], [], 0
+    name, rows = read_rows(dataset, spec.place, source)
     if spec.max_tokens and tokenizer is None and source == "hub":
         tokenizer = _length_tokenizer()
     for number, row in rows:
-        prompt = _write(spec, dataset, f"{name} row {number}", row)
+        prompt = _written(dataset, f"{name} row {number}", row, spec.write)
         if spec.max_tokens and tokenizer is not None and len(tokenizer.encode(prompt)) > spec.max_tokens:
             too_long += 1
             continue
@@ -131,52 +174,44 @@ def load_prompts(
     return prompts
 
 
-def _draw(sign: str, n_examples: int, length: int, seed: int) -> list[str]:
+def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
+    """Question and answer of a sum of `terms` digits 0–9, such as ("5 + 7 + 5 = ", "17")."""
+    digits = [rng.randrange(10) for _ in range(terms)]
+    return " + ".join(map(str, digits)) + " = ", str(sum(digits))
+
+
+def _draw(dataset: str, n_examples: int, length: int, seed: int) -> list[str]:
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:
         raise PromptError(f"length is {length!r}; give the operands' digits, a whole number of at least 1")
-    rng, prompts = random.Random(seed), []
-    for _ in range(n_examples):
-        a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
-        prompts.append(f"Give the answer directly: {a} {sign} {b} = {a + b if sign == '+' else a * b}")
-    return prompts
+    rng = random.Random(seed)
+    return [DRAWN[dataset](rng, length) for _ in range(n_examples)]
 
 
-def _write(spec: Dataset, dataset: str, where: str, row: dict) -> str:
+def _operation(rng: random.Random, length: int, sign: str) -> str:
+    a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
+    return f"Give the answer directly: {a} {sign} {b} = {a + b if sign == '+' else a * b}"
+
+
+def written_rows(dataset: str, source: str | Path, write: Callable[[dict], Any]) -> Iterator[Any]:
+    """write(row) of every row of a dataset, each checked to have its fields; PromptError as `load_prompts`."""
+    name, rows = read_rows(dataset, DATASETS[dataset].place, source)
+    return (_written(dataset, f"{name} row {number}", row, write) for number, row in rows)
+
+
+def _written(dataset: str, where: str, row: dict, write: Callable[[dict], Any]) -> Any:
+    """write(row), of a row that has the fields of its dataset."""
+    fields = DATASETS[dataset].fields
     if not isinstance(row, dict):
-        raise PromptError(f"{where} is not an object; a {dataset} row has the fields {', '.join(spec.fields)}")
-    for field, kind in spec.fields.items():
+        raise PromptError(f"{where} is not an object; a {dataset} row has the fields {', '.join(fields)}")
+    for field, kind in fields.items():
         value = row.get(field)
         if not isinstance(value, kind):
             found = "is missing" if value is None else f"is {type(value).__name__}"
-            raise PromptError(f"{where}: {field!r} {found}; a {dataset} row has the fields {', '.join(spec.fields)}")
+            raise PromptError(f"{where}: {field!r} {found}; a {dataset} row has the fields {', '.join(fields)}")
     try:
-        return spec.write(row)
+        return write(row)
     except PromptError as problem:
         raise PromptError(f"{where}: {problem}") from None
-
-
-def _rows(dataset: str, source: str | Path) -> tuple[str, Iterator[tuple[int, dict]]]:
-    if source == "hub":
-        return DATASETS[dataset].repo, enumerate(_hub_rows(dataset), 1)
-    path = prompts_path(dataset, published=source == "sample") if source in NAMED_SOURCES else Path(source)
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise PromptError(
-            f'unknown source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl or .parquet file'
-        )
-    if not path.is_file():
-        raise PromptError(f'no file {path}; check the path or use source="embedded"')
-    return str(path), _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path)
-
-
-def _hub_rows(dataset: str) -> Iterator[dict]:
-    import datasets  # takes seconds, and the embedded sample does not need it
-
-    spec = DATASETS[dataset]
-    try:
-        with without_retries(spec.repo):
-            return iter(datasets.load_dataset(spec.repo, spec.config, split=spec.split))
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as problem:
-        raise PromptError(_unreachable(f"{dataset} ({spec.repo})", problem)) from problem
 
 
 def _length_tokenizer():
@@ -186,35 +221,5 @@ def _length_tokenizer():
         with without_retries(LENGTH_TOKENIZER):
             return AutoTokenizer.from_pretrained(LENGTH_TOKENIZER)
     except (OSError, ValueError) as problem:
-        message = _unreachable(f"aime24's tokenizer ({LENGTH_TOKENIZER})", problem)
+        message = unreachable(f"aime24's tokenizer ({LENGTH_TOKENIZER})", problem)
         raise PromptError(f"{message}, or pass tokenizer=") from problem
-
-
-def _unreachable(what: str, problem: Exception) -> str:
-    reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
-    return (
-        f"could not load {what} from the Hub: {reason}; check the network and the name, "
-        'or use source="embedded" or the path of a .jsonl or .parquet file'
-    )
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict]]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except ValueError as problem:
-                raise PromptError(f"{path} row {number} is not JSON ({problem}); write one object a line") from None
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict]]:
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, ValueError) as problem:
-        reason = str(problem).splitlines()[0]
-        raise PromptError(f"{path} is not a readable parquet file ({reason}); write it again") from None
-    return enumerate(table.to_pylist(), 1)

@@ -43,11 +43,15 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             "T": len(tokens or TOKENS),
             "P": n_prompts,
             "F": n_prompts,
+            "E": 9,
+            "K": 3,
             "1": 1,
         }
         keys = ARTIFACTS[probe].required | ARTIFACTS[probe].optional
         shapes = {key: [letters[letter] for letter in shape.split()] for key, shape in keys.items()}
         drawn = {key: torch.rand(shape, generator=draw) for key, shape in shapes.items()}
+        if ARTIFACTS[probe].by_level:
+            drawn |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
         return drawn | ({"tokens": list(tokens or TOKENS)} if ARTIFACTS[probe].tokens_file else {})
     return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
 

@@ -9,6 +9,7 @@ import pytest
 
 from depth_lib import params
 from depth_lib.embedded import TOYS
+from depth_lib.examples import WITH_LEVELS
 from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
 from depth_lib.prompts import DATASETS, DRAWN
 from depth_lib.results.schemas import ARTIFACTS, unknown_probe
@@ -58,6 +59,10 @@ def test_ndif_models_run_remotely_and_toys_here_on_embedded_prompts():
 
 def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywhere():
     for path in params.PARAMS.glob("datasets/*.yaml"):
+        if path.stem in WITH_LEVELS:
+            asked = load_params(path)
+            assert asked["PROBES"] == ["depth_by_difficulty"] and (asked["N_EXAMPLES"], asked["SEED"]) == (20, 42)
+            continue
         everywhere = ["relative_contribution", "layer_effects", "logit_lens"]
         once = ["residual_erasure", "integrated_gradients"] if path.stem == "gsm8k" else []
         assert load_params(path)["PROBES"] == everywhere + once

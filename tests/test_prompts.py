@@ -200,7 +200,10 @@ def test_a_label_that_names_no_ending_is_refused(rows, label):
     [
         (dict(dataset="gsm8"), "unknown dataset 'gsm8'; did you mean gsm8k?"),
         (dict(dataset="HellaSwag"), "unknown dataset 'HellaSwag'; did you mean hellaswag?"),
-        (dict(dataset="zzz"), "unknown dataset 'zzz'; use one of gsm8k, hellaswag, aime24, addition, multiplication"),
+        (
+            dict(dataset="zzz"),
+            "unknown dataset 'zzz'; use one of gsm8k, hellaswag, aime24, mquake, math, addition, multiplication, sums",
+        ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", n_examples="10"), "n_examples is '10'; give a whole number"),
         (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),

@@ -57,7 +57,7 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, seed: int =
     curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
     n_prompts, n_layers = sums.shape
     depth, depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
-    widened = _widening(n_prompts) * (drawn.astype(float) - curve)
+    widened = widening(n_prompts) * (drawn.astype(float) - curve)
     curve = curve.astype(float)
     first, last = _cosine_span(curve, widened) if metric == "cosine" else _crossing_span(metric, curve, widened)
     first, last = min(first, depth), max(last, depth)
@@ -106,7 +106,7 @@ def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple
         peaks = np.unique((curve + widened).argmax(1))
         gaps = curve[:, None] - threshold * curve[peaks]
         deviations = widened[:, :, None] - threshold * widened[:, None, peaks]
-    may_cross = gaps - np.quantile(deviations, _upper(), axis=0) < 0
+    may_cross = gaps - np.quantile(deviations, upper(), axis=0) < 0
     spread, least, _ = _simultaneous(deviations)
     crosses = gaps + least * spread < 0
     found = []
@@ -118,8 +118,8 @@ def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple
 
 def _cosine_span(curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
     """The first and last layer after which the last turn from below zero may lie."""
-    may_be_negative = curve - np.quantile(widened, _upper(), axis=0) < 0
-    may_be_positive = curve - np.quantile(widened, 1 - _upper(), axis=0) >= 0
+    may_be_negative = curve - np.quantile(widened, upper(), axis=0) < 0
+    may_be_positive = curve - np.quantile(widened, 1 - upper(), axis=0) >= 0
     spread, least, most = _simultaneous(widened)
     negative, positive = curve + least * spread < 0, curve - most * spread >= 0
     positive_later = np.append(np.maximum.accumulate(positive[::-1])[::-1][1:], False)
@@ -139,7 +139,7 @@ def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
     spread = np.sqrt((deviations**2).mean(0))
     studentised = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
     studentised = studentised.reshape(len(deviations), -1)
-    return spread, float(np.quantile(-studentised.min(1), _upper())), float(np.quantile(studentised.max(1), _upper()))
+    return spread, float(np.quantile(-studentised.min(1), upper())), float(np.quantile(studentised.max(1), upper()))
 
 
 def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -156,13 +156,14 @@ def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
     return sums, n_tokens
 
 
-def _upper() -> float:
+def upper() -> float:
+    """The quantile at which an interval ends."""
     return (1 + LEVEL) / 2
 
 
-def _widening(n_prompts: int) -> float:
+def widening(n_prompts: int) -> float:
     """sqrt(P / (P - 1)) · t / z, Student's quantile by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
-    z, v = NormalDist().inv_cdf(_upper()), n_prompts - 1
+    z, v = NormalDist().inv_cdf(upper()), n_prompts - 1
     t = (
         z
         + (z**3 + z) / (4 * v)

@@ -19,6 +19,9 @@ def prompts_path(dataset: str, published: bool = False) -> Path:
 
     published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
     """
+    by_level = HERE / "prompts" / "by_level" / f"{dataset}.jsonl"
+    if by_level.is_file():
+        return by_level
     if dataset not in DATASETS:
         raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(DATASETS)}")
     own = HERE / "prompts" / f"{dataset}.jsonl"

@@ -16,17 +16,8 @@ import torch
 from ..disk import move_aside, write_together
 from .files import escape_token, parse, plain, storable
 from .meta import differing, prompts_hash
-from .schemas import (
-    ARTIFACTS,
-    SCHEMAS,
-    ArtifactError,
-    MissingArtifact,
-    artifact_path,
-    mismatch,
-    not_finite,
-    probe_of,
-    sweep_command,
-)
+from .schemas import ARTIFACTS, SCHEMAS, ArtifactError, MissingArtifact, artifact_path, probe_of, sweep_command
+from .shapes import mismatch, not_finite
 
 __all__ = [
     "ARTIFACTS",

@@ -28,6 +28,7 @@ class Schema:
     `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
     blocks, T the tokens, P the prompts (F those long enough for future mode); a letter means one number per file.
     `settings` are what a sweep runs the probe with; `baseline`: it reads further prompts, whose hash is a setting too.
+    `by_level`: it runs on examples with levels of difficulty, E of them on K levels.
     `further`: it runs where PROBES asks for it by name only. `function`: of the api, where it has another name. `cost`:
     its seconds beside the others', as measured on models of 4 to 16 blocks.
     """
@@ -38,6 +39,7 @@ class Schema:
     tokens_file: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     baseline: bool = False
+    by_level: bool = False
     further: bool = False
     function: str = ""
     cost: float = 2
@@ -135,6 +137,16 @@ ARTIFACTS = {
         further=True,
         cost=6,
     ),
+    "depth_by_difficulty": Schema(
+        "depth_by_difficulty_{n}exps.pt",
+        required={"level": "E", "layer_effect": "E L L", "output_effect": "E L"},
+        optional={"levels": "K"}
+        | dict.fromkeys(("mean_layer_effect", "max_layer_effect"), "K L L")
+        | dict.fromkeys(("mean_output_effect", "max_output_effect"), "K L"),
+        by_level=True,
+        further=True,
+        cost=14,
+    ),
 }
 
 PROBES = tuple(probe for probe, row in ARTIFACTS.items() if not row.further)  # the papers' five
@@ -198,50 +210,3 @@ def command(target: str, **variables: str) -> str:
     launcher = given.pop("LAUNCH", "")
     words = [f"--{name.lower()} {' '.join(map(shlex.quote, value.split()))}" for name, value in given.items()]
     return " ".join(["depth-lib", target, *words, *(["--", launcher] if launcher else [])])
-
-
-def mismatch(probe: str, result: Mapping) -> str | None:
-    """The first way in which a result has not the keys and shapes of its probe."""
-    import torch  # not above: what lists results knows their names without waiting for it
-
-    schema = SCHEMAS[probe]
-    sizes: dict[str, int] = {}
-    for key, shape in (schema.required | schema.optional).items():
-        if key not in result:
-            if key in schema.required:
-                return f"it has no key {key} (it has {', '.join(result) or 'none'})"
-            continue
-        value = result[key]
-        if not isinstance(value, torch.Tensor):
-            return f"{key} is a {type(value).__name__}, not a tensor"
-        dims = shape.split()
-        fits = value.dim() == len(dims) and value.numel() > 0
-        if not fits or not all(_bind(dim, size, sizes) for dim, size in zip(dims, value.shape, strict=True)):
-            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
-            return f"{key} has shape {list(value.shape)}, not [{', '.join(dims)}]" + (f" with {known}" if known else "")
-    tokens = result.get("tokens")
-    if schema.tokens_file and tokens is not None:
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            return "tokens is not a list of strings"
-        if len(tokens) != sizes["T"]:
-            return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
-    return None
-
-
-def _bind(dim: str, size: int, sizes: dict[str, int]) -> bool:
-    """Whether an axis has the size its letter stands for; the first axis with a letter decides."""
-    if dim == "1":
-        return size == 1
-    letter, plus, _ = dim.partition("+1")
-    return sizes.setdefault(letter, size - bool(plus)) == size - bool(plus)
-
-
-def not_finite(result: Mapping) -> str | None:
-    """The first value that is nan or infinite; None if there is none."""
-    import torch
-
-    for key, value in result.items():
-        if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
-            index = torch.nonzero(~torch.isfinite(value))[0].tolist()
-            return f"{key} is {value[tuple(index)].item()} at index {index}"
-    return None

@@ -109,7 +109,8 @@ class Plan:
             raise ParamsError(f"{dataset} with {model}: no {', '.join(absent)}; add it to one of them")
         if problem := unknown_probe(known["PROBES"]):
             raise ParamsError(f"{dataset}: {problem}")
-        probes = [probe for probe in self.probes or known["PROBES"] if probe in (*known["PROBES"], *FURTHER_PROBES)]
+        there = {*known["PROBES"], *(probe for probe in FURTHER_PROBES if not ARTIFACTS[probe].by_level)}
+        probes = [probe for probe in self.probes or known["PROBES"] if probe in there]
         over = {"SOURCE": self.source, "REMOTE": self.remote, "QUANTIZATION": self.quantization}
         over = {name: word if name == "SOURCE" else _VALUES.get(word, word) for name, word in over.items() if word}
         # the notebook's own default first, for datasets that are drawn

@@ -12,6 +12,7 @@ import nnsight
 import torch
 
 from .. import api, check
+from ..by_difficulty import depth_by_difficulty
 from ..checkpoints import WHEELS
 from ..embedded import TOYS
 from ..fits import check_fits
@@ -122,6 +123,8 @@ class Run(RunSpec):
         row, how = ARTIFACTS[probe], {"remote": self.remote} | ARTIFACTS[probe].settings
         if row.baseline:
             how["baseline_prompts"] = self.baseline
+        if row.by_level:
+            return [partial(depth_by_difficulty, llm, self.examples, **how)]
         if "question" not in row.settings:
             how["prompts"] = self.prompts
         function = partial(getattr(api, row.function or probe), llm)

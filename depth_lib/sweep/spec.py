@@ -5,16 +5,19 @@ Without torch, so that asking is quick.
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from ..checkpoints import WHEELS, gguf_in
 from ..embedded import TOYS, toy_path
+from ..examples import WITH_LEVELS, Example, load_examples
 from ..params import PARAMETERS, ParamsError, problem_of
-from ..prompts import DRAWN, NAMED_SOURCES, load_prompts
+from ..prompts import DRAWN, load_prompts
 from ..results.meta import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
+from ..rows import NAMED_SOURCES
 
 _PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB
 
@@ -42,6 +45,9 @@ class RunSpec:
         problems += [f"{name} is missing; set it in the parameters cell" for name in PARAMETERS if name not in asked]
         if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
             problems.append(problem)
+        elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in WITH_LEVELS:
+            by_level = [probe for probe in asked["PROBES"] if ARTIFACTS[probe].by_level]
+            problems += [f"{probe} needs one of the datasets {', '.join(WITH_LEVELS)}" for probe in by_level]
         if problems:
             raise ParamsError("; ".join(problems))
         self.asked = asked
@@ -54,6 +60,8 @@ class RunSpec:
 
     def provenance(self, probe: str) -> dict:
         """What a stored result must have been made from to be the one asked for."""
+        by_level = ARTIFACTS[probe].by_level
+        prompts = [one.question + one.answer for one in self.examples] if by_level else self.prompts
         return {
             "model": self.asked["MODEL"],
             "model_id": self.asked["MODEL_ID"],
@@ -63,8 +71,8 @@ class RunSpec:
             "quantization": self.asked["QUANTIZATION"],
             "dataset": self.dataset,
             "source": "drawn" if self.dataset in DRAWN else self.source,
-            "n_prompts": len(self.prompts),
-            "prompts_hash": prompts_hash(self.prompts),
+            "n_prompts": len(prompts),
+            "prompts_hash": prompts_hash(prompts),
             "seed": self.asked["SEED"],
             "settings": self._settings(probe),
         }
@@ -73,6 +81,11 @@ class RunSpec:
     def prompts(self) -> list[str]:
         """The prompts of the run, in order."""
         return self._prompts_of(self.dataset)
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
+        return load_examples(self.dataset, self.asked["N_EXAMPLES"], self._source, self.asked["SEED"])
 
     @cached_property
     def baseline(self) -> list[str]:
@@ -87,8 +100,11 @@ class RunSpec:
         return self._prompts_of("gsm8k")
 
     def _prompts_of(self, dataset: str) -> list[str]:
-        source = self.source if self.source in NAMED_SOURCES else in_project(self.source)
-        return load_prompts(dataset, self.asked["N_EXAMPLES"], source=source, seed=self.asked["SEED"])
+        return load_prompts(dataset, self.asked["N_EXAMPLES"], source=self._source, seed=self.asked["SEED"])
+
+    @property
+    def _source(self) -> str | Path:
+        return self.source if self.source in NAMED_SOURCES else in_project(self.source)
 
     def _settings(self, probe: str) -> dict:
         settings = dict(ARTIFACTS[probe].settings)
@@ -130,7 +146,8 @@ class OfflineSpec(RunSpec):
         """What is known of it: without the number and hash of prompts where they are the Hub's."""
         if self.source != "hub" or self.dataset in DRAWN:
             return super().provenance(probe)
-        known = self.__class__(self.asked | {"SOURCE": "embedded"}).provenance(probe)
+        with warnings.catch_warnings(action="ignore"):  # that the embedded sample is smaller
+            known = self.__class__(self.asked | {"SOURCE": "embedded"}).provenance(probe)
         for key in ("n_prompts", "prompts_hash"):
             known.pop(key)
         known["settings"].pop("baseline_hash", None)

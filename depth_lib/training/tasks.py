@@ -7,18 +7,14 @@ arithmetic__mixed; the wording and the numbers are ours, and small, so that a to
 import random
 import zlib
 
+from ..prompts import one_sum
+
 LARGEST = 99  # of any intermediate result, either sign
 
 
 def is_held_out(question: str) -> bool:
     """Whether a question is kept out of training: one in ten, by CRC-32, so that anybody can tell."""
     return zlib.crc32(question.encode()) % 10 == 0
-
-
-def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
-    """Question and answer of a sum of `terms` digits 0–9, such as ("5 + 7 + 5 = ", "17")."""
-    digits = [rng.randrange(10) for _ in range(terms)]
-    return " + ".join(map(str, digits)) + " = ", str(sum(digits))
 
 
 def draw_sum(rng: random.Random, terms: int, held_out: bool) -> tuple[str, str]:

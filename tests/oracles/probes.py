@@ -114,6 +114,32 @@ def layer_effects(model, prompts, mode, positions=None, part="layer"):
     return {f"max_{mode}_layer": layers, f"max_{mode}_out": out} | found
 
 
+def difficulty_positions(spans):
+    """For each (first, last + 1 of the answer's tokens, whether measured within it): the positions t."""
+    generator, drawn = random.Random(123), []
+    for first_token, end, within in spans:
+        if not within:
+            drawn.append([first_token - 1])
+            continue
+        A = end - first_token
+        places_within = list(range(0, A - 4, 4))
+        generator.shuffle(places_within)
+        drawn.append([first_token + place for place in places_within[:4]] or [first_token])
+    return drawn
+
+
+def depth_by_difficulty(model, tokenizer, examples):
+    """D [E, L, L] and o [E, L] of (level, question, answer, within)."""
+    found = [answer_span(tokenizer, question, answer) for _, question, answer, _ in examples]
+    positions = difficulty_positions([(*span, one[3]) for (_, span), one in zip(found, examples, strict=True)])
+    effects = [
+        layer_effects(model, [torch.tensor(ids)], "future", positions=[drawn])
+        for (ids, _), drawn in zip(found, positions, strict=True)
+    ]
+    D = torch.stack([effect["max_future_layer"] for effect in effects])
+    return D, torch.stack([effect["max_future_out"][:, 0] for effect in effects])
+
+
 def _skipping(model, input_ids, s, tokens, part="layer"):
     """(h, logits) of a run in which block `s`, or its attention or MLP alone, adds nothing to `tokens`."""
     all_blocks, attention, mlp, _ = places(model)

@@ -176,7 +176,10 @@ def test_jobs_side_by_side_share_the_cores(make):
     "argument, message",
     [
         ("MODELS=toy", "no params/models/*/toy.yaml; there are DeepSeek-R1-Distill-Qwen-1.5B "),
-        ("DATASETS=gsm", "no params/datasets/gsm.yaml; there are addition aime24 gsm8k hellaswag multiplication."),
+        (
+            "DATASETS=gsm",
+            "no params/datasets/gsm.yaml; there are addition aime24 gsm8k hellaswag math mquake multiplication sums.",
+        ),
         ("PROBES=logitlens", "no probe logitlens; there are relative_contribution layer_effects logit_lens "),
         ("SET=papers", "no set papers; params/models has demo ndif paper real."),
         ("MODEL=toy-4l", 'no variable MODEL; write MODELS="toy-4l"'),

@@ -11,10 +11,12 @@ import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
 from depth_lib.prompts import ANSWER, QUESTION
-from depth_lib.results.artifacts import ArtifactError
+from depth_lib.results.artifacts import ArtifactError, differences
 from depth_lib.results.schemas import ARTIFACTS
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run, in_project
+
+ANY_DATASET = [probe for probe, row in ARTIFACTS.items() if not row.by_level]
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +33,12 @@ def cell(tmp_path_factory):
         "DATASET": "addition",
         "N_EXAMPLES": 2,
         "SOURCE": "embedded",
-        "PROBES": list(ARTIFACTS),
+        "PROBES": ANY_DATASET,
         "SEED": 1,
         "OUT": str(tmp_path_factory.mktemp("results")),
     }
     run = Run(cell)
-    for probe in ARTIFACTS:
+    for probe in ANY_DATASET:
         run.result(probe)
     return cell
 
@@ -57,15 +59,15 @@ def no_loading(monkeypatch):
 
 
 def written(run):
-    return {probe: path.stat().st_mtime_ns for probe, path in run.paths.items()}
+    return {probe: path.stat().st_mtime_ns for probe, path in run.paths.items() if path.exists()}
 
 
 def test_results_that_match_are_read_and_the_model_is_never_loaded(cell, no_loading, capsys):
     run = Run(cell)
     before = written(run)
-    assert all(run.result(probe) for probe in ARTIFACTS)
+    assert all(run.result(probe) for probe in ANY_DATASET)
     assert written(run) == before
-    assert capsys.readouterr().out.count("nothing to compute") == len(ARTIFACTS)
+    assert capsys.readouterr().out.count("nothing to compute") == len(ANY_DATASET)
 
 
 def test_a_stored_result_is_what_the_probe_itself_returns(cell):
@@ -113,7 +115,7 @@ def test_deleting_one_result_recomputes_that_one_only(own_cell, probe):
     run = Run(own_cell)
     before = written(run)
     run.paths[probe].unlink()
-    for name in ARTIFACTS:
+    for name in ANY_DATASET:
         run.result(name)
     assert [name for name, time in written(run).items() if time != before[name]] == [probe]
 
@@ -209,6 +211,11 @@ def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dat
     [
         ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
         ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
+        (
+            {"PROBES": ["depth_by_difficulty"]},
+            ParamsError,
+            "depth_by_difficulty needs one of the datasets mquake, math, sums",
+        ),
         ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
         ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
         ({"REMOTE": None}, ParamsError, "REMOTE is null"),
@@ -237,3 +244,19 @@ def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_
     assert in_project(tmp_path) == tmp_path
     monkeypatch.chdir(tmp_path)
     assert in_project("outputs").resolve() == tmp_path / "outputs"
+
+
+def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_for(cell, capsys, tmp_path):
+    asked = cell | {"DATASET": "sums", "N_EXAMPLES": 3, "PROBES": ["depth_by_difficulty"], "OUT": str(tmp_path)}
+    run = Run(asked)
+    found = run.result("depth_by_difficulty")
+    fresh = dl.depth_by_difficulty(run.llm, dl.load_examples("sums", 3, seed=1))
+    assert all(torch.equal(found[key], value) for key, value in fresh.items())
+    assert found["meta"]["n_prompts"] == 15 and found["meta"]["source"] == "drawn"
+    assert run.paths["depth_by_difficulty"] == tmp_path / "sums" / "toy-4l" / "depth_by_difficulty_3exps.pt"
+    Run(asked).result("depth_by_difficulty")
+    assert "nothing to compute" in capsys.readouterr().out
+    (reason,) = differences(
+        run.paths["depth_by_difficulty"], Run(asked | {"SEED": 2}).provenance("depth_by_difficulty")
+    )[:1]
+    assert "prompts_hash" in reason or "seed" in reason

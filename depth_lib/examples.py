@@ -1,0 +1,63 @@
+"""Questions with known difficulty: (level, question, answer), from rows of a dataset with levels or drawn."""
+
+import random
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from .prompts import DATASETS, PromptError, one_sum, written_rows
+
+TERMS = range(2, 7)  # of drawn sums
+
+
+class Example(NamedTuple):
+    """A question of one level of difficulty and its answer, which follows it without anything between.
+
+    within: what follows is measured from places inside the answer on, for answers that are worked out in it; otherwise
+    from the place that predicts the answer's first token.
+    """
+
+    level: int
+    question: str
+    answer: str
+    within: bool = False
+
+
+WITH_LEVELS = (*(name for name, spec in DATASETS.items() if spec.level), "sums")
+
+
+def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub", seed: int = 42) -> list[Example]:
+    """n_per_level examples of each level, easy levels first (Csordás et al. 2025, section 4).
+
+    dataset: "mquake" (level: hops, 2–4), "math" (level as printed, 1–5) or "sums" (terms, 2–6; drawn with `seed`, each
+    once). Of rows, all are read, shuffled by random.Random(seed), and the first of each level taken; with fewer, all
+    there are and a warning. source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
+    """
+    if dataset not in WITH_LEVELS:
+        raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(WITH_LEVELS)}")
+    if isinstance(n_per_level, bool) or not isinstance(n_per_level, int) or n_per_level < 1:
+        raise PromptError(f"n_per_level is {n_per_level!r}; give a whole number of at least 1")
+    found = _sums(n_per_level, seed) if dataset == "sums" else _of_rows(dataset, source, seed)
+    levels = {level: [one for one in found if one.level == level] for level in sorted({one.level for one in found})}
+    if fewer := [f"{len(all_of)} of level {level}" for level, all_of in levels.items() if len(all_of) < n_per_level]:
+        warnings.warn(f"{dataset} from {source} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
+    return [one for all_of in levels.values() for one in all_of[:n_per_level]]
+
+
+def _sums(n_per_level: int, seed: int) -> list[Example]:
+    draw, found = random.Random(seed), []
+    for terms in TERMS:
+        drawn = {}
+        while len(drawn) < min(n_per_level, 10**terms // 2):  # each once, and there are 10**terms
+            drawn |= dict([one_sum(draw, terms)])
+        found += [Example(terms, *pair) for pair in drawn.items()]
+    return found
+
+
+def _of_rows(dataset: str, source: str | Path, seed: int) -> list[Example]:
+    spec = DATASETS[dataset]
+    found = [one for one in written_rows(dataset, source, lambda row: (spec.level(row), *spec.pair(row))) if one[0]]
+    if not found:
+        raise PromptError(f"{dataset} from {source} has no row with a level; give a source with at least one")
+    random.Random(seed).shuffle(found)
+    return [Example(*one, spec.within) for one in found]

@@ -1,0 +1,115 @@
+"""Depth scores by level: known values, the slope, and whether the intervals hold the truth."""
+
+import numpy as np
+import pytest
+
+from depth_lib.effective_depth.difficulty import depth_scores, importance
+from depth_lib.effective_depth.intervals import NoInterval
+
+L, N = 12, 20
+
+
+def result_of(layer, output, levels):
+    """What `depth_by_difficulty` returns, with these effects."""
+    return {"level": np.asarray(levels), "layer_effect": np.asarray(layer), "output_effect": np.asarray(output)}
+
+
+def drawn(rng, centres, n_examples=N):
+    """Examples whose importance over layers lies about a centre of its level, and differs in size and form."""
+    layers, effects = np.arange(L), []
+    for centre in centres:
+        mean = np.exp(-((layers - centre) ** 2) / 8)
+        size = rng.lognormal(0, 0.5, (n_examples, 1))
+        effects.append(mean * size * rng.gamma(2, 0.5, (n_examples, L)))
+    return np.concatenate(effects)
+
+
+def truth_of(centre):
+    mean = np.exp(-((np.arange(L) - centre) ** 2) / 8)
+    return np.arange(L) @ mean / mean.sum()
+
+
+def as_map(importances):
+    """Effects on later layers with this importance: the mean over later layers is e_s, the last row has none."""
+    maps = np.zeros((*importances.shape, L))
+    for s in range(L - 1):
+        maps[:, s, s + 1 :] = importances[:, s : s + 1]
+    return maps
+
+
+def test_importance_is_the_mean_effect_on_later_layers_and_the_output_effect_itself():
+    layer = np.arange(16.0).reshape(1, 4, 4)
+    found = result_of(layer, [[4.0, 3.0, 2.0, 1.0]], [2])
+    assert importance(found, "layer").tolist() == [[2.0, 6.5, 11.0, 0.0]]
+    assert importance(found, "output").tolist() == [[4.0, 3.0, 2.0, 1.0]]
+    with pytest.raises(ValueError, match="effect \"?'?both"):
+        importance(found, "both")
+
+
+@pytest.mark.parametrize("effect", ["layer", "output"])
+def test_an_effect_of_one_layer_only_gives_that_layer_without_any_doubt(effect):
+    importances = np.zeros((3 * N, L))
+    for k, s in enumerate((2, 5, 8)):
+        importances[k * N : (k + 1) * N, s] = 0.7
+    other = np.ones((3 * N, L)) if effect == "layer" else np.ones((3 * N, L, L))
+    both = (as_map(importances), other) if effect == "layer" else (other, importances)
+    found = depth_scores(result_of(*both, np.repeat([2, 3, 4], N)), effect)
+    assert {level: (e.value, e.low, e.high) for level, e in found.scores.items()} == {
+        2: (2,) * 3,
+        3: (5,) * 3,
+        4: (8,) * 3,
+    }
+    assert (found.slope.value, found.slope.low, found.slope.high) == pytest.approx((3, 3, 3))
+    assert str(found).startswith("Harder questions use more depth: ") and "+3.00 layers a level" in str(found)
+
+
+def test_levels_that_are_not_next_to_each_other_count_as_far_as_they_are_apart():
+    importances = np.zeros((2 * N, L))
+    importances[:N, 6], importances[N:, 2] = 1, 1
+    found = depth_scores(result_of(as_map(importances), importances, np.repeat([1, 5], N)))
+    assert found.slope.value == -1 and str(found).startswith("Harder questions use less depth")
+
+
+def test_the_intervals_of_scores_and_slope_hold_the_truth():
+    rng, centres = np.random.default_rng(0), (3.0, 4.0, 5.5)
+    levels, truths = np.array([2, 3, 4]), [truth_of(centre) for centre in centres]
+    slope = np.polyfit(levels, truths, 1)[0]
+    held, repeats = np.zeros(4), 300
+    for _ in range(repeats):
+        effects = drawn(rng, centres)
+        found = depth_scores(result_of(as_map(effects), effects, np.repeat(levels, N)), "output", draws=500)
+        estimates = [*found.scores.values(), found.slope]
+        held += [one.low <= truth <= one.high for one, truth in zip(estimates, [*truths, slope], strict=True)]
+    assert (held / repeats >= 0.9).all(), held / repeats
+    assert (held / repeats < 1).all(), "so wide that it says nothing"
+
+
+def test_without_a_difference_the_question_is_rarely_decided():
+    rng, decided = np.random.default_rng(1), 0
+    for _ in range(100):
+        effects = drawn(rng, (4.0, 4.0, 4.0))
+        found = depth_scores(result_of(as_map(effects), effects, np.repeat([2, 3, 4], N)), draws=300)
+        decided += "not decided" not in str(found)
+    assert decided <= 12
+
+
+def test_every_level_draws_its_own_examples():
+    """Two levels with the same examples: drawn alike, their slope would be 0 without any doubt."""
+    effects = drawn(np.random.default_rng(2), (4.0,))
+    twice = np.concatenate([effects, effects])
+    found = depth_scores(result_of(as_map(twice), twice, np.repeat([2, 3], N)))
+    assert found.slope.value == 0 and found.slope.low < -0.05 and found.slope.high > 0.05
+
+
+@pytest.mark.parametrize(
+    "levels, size, message",
+    [
+        ([2] * 6, 1, "one level of difficulty, 2, has no slope"),
+        ([2] * 4 + [3] * 2, 1, "2 examples of level 3 are too few; run 3 or more"),
+        ([2] * 3 + [3] * 3, 0, "skipping a layer has no layer effect on examples of level 2"),
+    ],
+)
+def test_what_has_no_interval_is_said(levels, size, message):
+    effects = np.full((6, L), float(size))
+    with pytest.raises(NoInterval, match=message):
+        depth_scores(result_of(as_map(effects), effects, levels))

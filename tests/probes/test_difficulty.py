@@ -1,0 +1,142 @@
+"""Depth by difficulty against the plain version, its positions, and answers that are known beforehand."""
+
+import random
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib import by_difficulty
+from depth_lib.effective_depth.difficulty import importance
+from depth_lib.effective_depth.rules import depth_score
+from depth_lib.examples import Example
+from tests.families import L, build, make_identity, save_family
+from tests.oracles import probes as oracle
+from tests.oracles.streams import in_float64
+from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
+
+LONG = " so it is 7 and then 19 is the sum"
+EXAMPLES = [
+    Example(2, "5 + 7 = ", "12"),
+    Example(3, "5 + 7 + 1 = ", "13"),
+    Example(3, "Find the sum:", LONG, True),
+    Example(2, "9 + 9 = ", "18", True),  # four tokens and fewer have no place to draw from
+]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt_neox", "gemma2", "bloom", "mistral_sliding", "olmo2"])
+def pair(request, tmp_path_factory):
+    folder = save_family(request.param, tmp_path_factory.mktemp(request.param), char_tokenizer())
+    return dl.load_model(str(folder)), in_float64(build(request.param))
+
+
+def close(ours, truth, scale):
+    assert ours.shape == truth.shape and ours.dtype == torch.float32
+    assert (ours - truth).abs().max() <= 1e-5 * truth.abs().max().clamp_min(scale)
+
+
+def test_both_effects_of_every_example_equal_the_oracle(pair):
+    llm, model = pair
+    ours, (D, o) = dl.depth_by_difficulty(llm, EXAMPLES), oracle.depth_by_difficulty(model, llm.tokenizer, EXAMPLES)
+    assert (D.amax((1, 2)) > 1e-3).all() and (o.amax(1) > 1e-5).all()
+    close(ours["layer_effect"], D, 1e-9)
+    close(ours["output_effect"], o, 0.1)
+    assert ours["level"].tolist() == [2, 3, 3, 2] and ours["levels"].tolist() == [2, 3]
+    for name, truth in (("layer_effect", D), ("output_effect", o)):
+        levels = [truth[[0, 3]], truth[[1, 2]]]
+        close(ours[f"mean_{name}"], torch.stack([level.mean(0) for level in levels]), 0.1)
+        close(ours[f"max_{name}"], torch.stack([level.amax(0) for level in levels]), 0.1)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "bloom"])
+@pytest.mark.parametrize("s", range(L - 1))
+def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(family, s, tmp_path):
+    """The last block reads what block s wrote; nobody reads what the last one wrote at earlier tokens."""
+    model = make_identity(build(family), set(range(L)) - {s, L - 1})
+    model.save_pretrained(tmp_path)
+    char_tokenizer().save_pretrained(tmp_path)
+    found = dl.depth_by_difficulty(dl.load_model(tmp_path), EXAMPLES)
+    for effect in ("layer", "output"):
+        for e in importance(found, effect):
+            assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding
+
+
+class Work:
+    """Stands in for `run`: keeps what would be computed."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(by_difficulty, "run", self)
+
+    def __call__(self, probe, llm, arch, work, *args, **how):
+        self.starts, self.ids, self.args = [starts for _, starts in work], [ids for ids, _ in work], args
+        n_layers = arch["n_layers"]
+        return {"effects": torch.ones(len(work), n_layers, n_layers), "outputs": torch.ones(len(work), n_layers, 1)}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return dl.load_model(str(save_family("llama", tmp_path_factory.mktemp("llama"), char_tokenizer())))
+
+
+def test_the_token_that_predicts_the_answer_is_measured_not_skipped(llama, monkeypatch):
+    work = Work(monkeypatch)
+    dl.depth_by_difficulty(llama, [Example(2, "5 + 7 = ", "12")])
+    ((t,),) = work.starts
+    assert llama.tokenizer.decode(work.ids[0][t + 1 :]) == "12"  # tokens 1..t-1 are skipped, t.. measured
+    assert work.args[:2] == ("future", "layer")
+
+
+@pytest.mark.parametrize("answer", ["1", "1234", "12345"])
+def test_an_answer_of_few_tokens_is_measured_from_its_start(llama, monkeypatch, answer):
+    work = Work(monkeypatch)
+    dl.depth_by_difficulty(llama, [Example(1, "What is it? ", answer, True)])
+    assert work.starts == [[len(work.ids[0]) - len(answer)]]
+
+
+def test_places_within_answers_are_drawn_by_one_generator_of_their_own(llama, monkeypatch):
+    work, draw = Work(monkeypatch), random.Random(123)
+    random.seed(0)
+    state = random.getstate()
+    dl.depth_by_difficulty(llama, [Example(1, "What is it? ", "x" * 40, True), Example(2, "And it? ", "y" * 30, True)])
+    for ids, n_tokens, starts in zip(work.ids, (40, 30), work.starts, strict=True):
+        offsets = list(range(0, n_tokens - 4, 4))
+        draw.shuffle(offsets)
+        assert starts == [len(ids) - n_tokens + offset for offset in offsets[:4]]
+    assert random.getstate() == state
+
+
+def test_drawing_positions_leaves_the_operands_as_they_are(llama, monkeypatch):
+    Work(monkeypatch)
+    before = dl.load_examples("sums", 3)
+    dl.depth_by_difficulty(llama, [one._replace(within=True) for one in before])
+    assert dl.load_examples("sums", 3) == before
+
+
+def test_the_answers_length_is_counted_in_the_joint_text_by_characters(tmp_path, monkeypatch):
+    llm = dl.load_model(str(save_family("llama", tmp_path, merging_tokenizer())))
+    work, question, answer = Work(monkeypatch), "Find the sum:", LONG
+    dl.depth_by_difficulty(llm, [Example(1, question, answer, True)])
+    ids, (start, end) = oracle.answer_span(llm.tokenizer, question, answer)
+    offsets = list(range(0, end - start - 4, 4))
+    random.Random(123).shuffle(offsets)
+    assert work.starts == [[start + offset for offset in offsets[:4]]]
+
+
+def test_layer_and_output_effects_have_their_own_names(llama):
+    found = dl.depth_by_difficulty(llama, EXAMPLES[:1])
+    assert found["layer_effect"].shape == (1, L, L) and not found["layer_effect"].tril().any()
+    assert found["output_effect"].shape == (1, L) and found["output_effect"].max() <= 2**0.5
+    assert torch.equal(torch.tensor(importance(found, "output")).float(), found["output_effect"])
+
+
+@pytest.mark.parametrize(
+    "examples, message",
+    [
+        ([], "there are no examples to measure"),
+        ([Example(1, "5 + 7 = ", " ")], "the answer ' ' has no token"),
+        ([Example(1, "=", "5")], r"example 0 \('='\) has no token to skip; give a longer question"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(llama, examples, message):
+    with pytest.raises(ValueError, match=message):
+        dl.depth_by_difficulty(llama, examples)

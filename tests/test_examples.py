@@ -1,0 +1,96 @@
+"""Examples with levels of difficulty: drawn, from files, from the samples that ship with the package, from the Hub."""
+
+import json
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from depth_lib.examples import WITH_LEVELS, Example, load_examples
+from depth_lib.prompts import DATASETS, PromptError, load_prompts
+
+MQUAKE = {"questions": ["Who leads it?", "Another?"], "answer": "Ann", "orig_triples": [["a", "b", "c"]] * 2}
+MATH = {"problem": "Find $x$.", "level": "Level 3", "type": "Intermediate Algebra", "solution": "It is $\\boxed{2}$."}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*rows):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def test_sums_have_as_many_terms_as_their_level_and_are_right():
+    examples = load_examples("sums")
+    assert Counter(one.level for one in examples) == dict.fromkeys(range(2, 7), 20)
+    assert len({one.question for one in examples}) == 100
+    for level, question, answer, within in examples:
+        assert re.fullmatch(r"\d( \+ \d)* = ", question) and not within
+        terms = [int(term) for term in question.removesuffix(" = ").split(" + ")]
+        assert len(terms) == level and str(sum(terms)) == answer
+    assert load_examples("sums", seed=42) == examples != load_examples("sums", seed=1)
+
+
+def test_more_sums_of_two_terms_than_there_are_is_half_of_them_with_a_warning():
+    with pytest.warns(UserWarning, match="sums.* has 50 of level 2, not 60: using those"):
+        assert Counter(one.level for one in load_examples("sums", 60))[2] == 50
+
+
+def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(file):
+    with pytest.warns(UserWarning, match="has 1 of level 2, not 20"):
+        found = load_examples("mquake", source=file(MQUAKE))
+    assert found == [Example(2, "Question: Who leads it?\nAnswer:", " Ann")]
+    assert load_prompts("mquake", 1, file(MQUAKE)) == ["Question: Who leads it?\nAnswer: Ann"]
+
+
+def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(file):
+    rows = file(MATH, {**MATH, "level": "Level ?"})
+    found = load_examples("math", 1, source=rows)
+    assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
+
+
+def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(file):
+    rows = [{**MATH, "problem": str(i), "level": f"Level {1 + i % 2}"} for i in range(12)]
+    order = list(range(12))
+    random.Random(42).shuffle(order)
+    wanted = [i for i in order if i % 2 == 0][:3] + [i for i in order if i % 2 == 1][:3]
+    found = load_examples("math", 3, source=file(*rows))
+    assert [one.question for one in found] == [f"Problem: {i}\nAnswer:" for i in wanted]
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        (dict(dataset="gsm8k"), f"'gsm8k' has no levels of difficulty; use one of {', '.join(WITH_LEVELS)}"),
+        (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
+        (dict(dataset="math", source="hug"), 'unknown source "hug"'),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(asked, message):
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_examples(**asked)
+
+
+def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(file):
+    with pytest.raises(PromptError, match="row 1: 'orig_triples' is missing; a mquake row has the fields questions"):
+        load_examples("mquake", source=file({"questions": ["q"], "answer": "a"}))
+    with pytest.raises(PromptError, match="has no row with a level"):
+        load_examples("math", source=file({**MATH, "level": "Level ?"}))
+
+
+@pytest.mark.filterwarnings("ignore:m")
+@pytest.mark.parametrize("dataset, levels, fewest", [("mquake", range(2, 5), 6), ("math", range(1, 6), 4)])
+def test_the_samples_that_ship_have_every_level_in_the_hubs_schema(dataset, levels, fewest):
+    for source in ("embedded", "sample"):
+        examples = load_examples(dataset, source=source)
+        assert Counter(one.level for one in examples) == dict.fromkeys(levels, fewest)
+        assert len(set(examples)) == len(examples) and all(one.within == (dataset == "math") for one in examples)
+
+
+def test_the_hubs_rows_come_from_the_split_and_configuration_of_the_paper():
+    assert DATASETS["mquake"].place == ("henryzhongsc/MQuAKE-Remastered", None, "CF3k")
+    assert DATASETS["math"].place == ("EleutherAI/hendrycks_math", "intermediate_algebra", "test")
