@@ -48,7 +48,7 @@ status: $(READY) ## what is done, stale, partial, failed or missing in OUT
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
 	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
-	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)'
+	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)' $(if $(QUANTIZATION),--quantization $(QUANTIZATION))
 
 # A variable's name without its s would be ignored, and everything be run.
 $(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))

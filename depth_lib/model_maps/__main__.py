@@ -19,13 +19,13 @@ from .stretch import MEASURES, stretch
 from .texts import read_texts
 
 
-def run(source: str, target: str, texts: str, what: str, n_characters: int, out: str) -> Path:
+def run(source: str, target: str, texts: str, what: str, n_characters: int, out: str, **loading: str) -> Path:
     """The artifact of two models, read where it is there and was made from this, computed where not."""
     names = [Path(name).name for name in (source, target)]
     path = Path(out) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
     documents = read_texts(texts, n_characters)
     wanted = {"source_model": source, "target_model": target, "what": what, "texts": str(texts)}
-    wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
+    wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold(path.with_name(f"{path.name}.computing"), wait=False):
         if path.exists() and not differences(path, wanted):
@@ -33,7 +33,7 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
         else:
             began = time.time()
             with journalled(path), resumable(path):
-                result = linear_maps(source, target, documents, what)
+                result = linear_maps(source, target, documents, what, **loading)
                 save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - began})
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
@@ -51,9 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
     parser.add_argument("--n-characters", type=int, default=1_000_000)
     parser.add_argument("--out", default="outputs")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--dtype", default=argparse.SUPPRESS, help="of both models: float32, bfloat16, float16")
+    parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
     try:
-        run(asked.source, asked.target, asked.texts, asked.what, asked.n_characters, asked.out)
+        run(**vars(parser.parse_args(arguments)))
     except (ValueError, ArtifactError, Busy) as error:  # sentences that say what to do next
         print(error, file=sys.stderr)
         return 1

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from nnsight import TransformersModel
 
-from ..models import load_model
+from ..models import load_model, without_weights
 from ..progress import steps
 from .checkpoint import Checkpoint, folder_beside
 from .plan import TOKENS, Plan, free_bytes, plan
@@ -26,7 +27,8 @@ def linear_maps(
     holdout: float = 0.1,
     remote: bool | str = False,
     memory: int | None = None,
-) -> dict:
+    **loading: str | torch.dtype | dict | None,
+) -> dict[str, torch.Tensor]:
     """How well each layer of `target` is an affine function of each layer of `source`, a model with the same tokenizer.
 
     relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6), x = h_m of the source, with the W
@@ -37,6 +39,7 @@ def linear_maps(
     "contribution" (c_0..c_{L−1}). holdout: share of the tokens to test on, and again to choose the ridge on; whole
     sequences, and no token is tested whose beginning was fitted on. remote: where the remote one is. memory: bytes
     that may be used beside the models (default: half of what is free); what does not fit in one pass takes several.
+    loading: dtype=, quantization=, device_map= of load_model, for names.
 
     Returns float32 `relative` [M, N]; `relative_mean` [N], the error of predicting the mean; `best` [N], the source
     layer that predicts each target layer best; `strength` [M, N], the ridge in units of the mean eigenvalue of XᵀWX;
@@ -46,9 +49,16 @@ def linear_maps(
     """
     if what not in ("residual", "contribution"):
         raise ValueError(f'what {what!r} is not known; use "residual" or "contribution".')
-    names = isinstance(source, str) and isinstance(target, str)
-    # of names only config and tokenizer, until each one's turn comes
-    models = [load_model(m, remote=names or False) if isinstance(m, str) else m for m in (source, target)]
+    named = [isinstance(model, str) for model in (source, target)]
+    if loading and not any(named):
+        raise ValueError(
+            f"{', '.join(loading)} cannot be given for models that are loaded; load them so, or give names"
+        )
+    names = all(named)
+    if names:  # only config and tokenizer, until each one's turn comes
+        models = [without_weights(name) for name in (source, target)]
+    else:
+        models = [load_model(m, **loading) if isinstance(m, str) else m for m in (source, target)]
     source_model, target_model = (Model(llm, what) for llm in models)
     if not names and not (source_model.here or target_model.here):
         raise CannotRead("both models are on a server; load one of them here, where the moments are: its remote=False")
@@ -58,7 +68,7 @@ def linear_maps(
     sequences = cut(documents, longest, holdout, source_model.width)
     work = _Work(source_model, target_model, sequences, _blocks(sequences))
     if names:
-        work.one_after_the_other(source, target)
+        work.one_after_the_other(*(partial(load_model, name, **loading) for name in (source, target)))
     return work.run(remote, memory)
 
 
@@ -95,16 +105,16 @@ class _Work:
         self.tested = [n for block in blocks if block.split == "test" for n in block.numbers]
         self.readers = {}
 
-    def one_after_the_other(self, source: str, target: str) -> None:
+    def one_after_the_other(self, load_source: Callable, load_target: Callable) -> None:
         """Keep the states of the source on the disk, let it go, and load the target."""
         what = self.source.what
-        self.source = Model(load_model(source), what)
+        self.source = Model(load_source(), what)
         size = sum(map(len, self.sequences.ids)) * self.source.n_states * self.source.width * 4
         self.readers["source"] = self._kept(self.source, size)
         record(self.source, [block.ids for block in self.blocks], self.readers["source"])
         self.source_fingerprint = self.source.fingerprint()
         self.source.llm = None
-        self.target = Model(load_model(target), what)
+        self.target = Model(load_target(), what)
 
     def run(self, remote: bool | str, memory: int | None) -> dict:
         device = next((m.device for m in (self.target, self.source) if m.device.type != "cpu"), torch.device("cpu"))

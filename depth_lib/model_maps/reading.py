@@ -12,7 +12,7 @@ from ..probes.states import states, states_of_blocks
 from ..session import run
 from .checkpoint import write
 
-TOKENS_PER_JOB = 4096
+JOB_BYTES = 500_000_000  # of states that one job returns; a block of text at the least
 
 
 class CannotRead(ValueError):
@@ -87,10 +87,14 @@ def record(model: Model, blocks: list[list[list[int]]], kept: Kept) -> Kept:
 
 
 def fetch(model: Model, blocks: list[list[list[int]]], kept: Kept, remote: bool | str, memory: int) -> Kept:
-    """Read all states of a model on a server, in journalled jobs of about TOKENS_PER_JOB tokens.
+    """Read all states of a model on a server, in journalled jobs of about JOB_BYTES each.
 
-    CannotRead if they are more than `memory` bytes: all results are held here at once.
+    CannotRead without `remote`, and if they are more than `memory` bytes: all results are held here at once.
     """
+    if not remote:
+        raise CannotRead(
+            f"the weights of {model.name} are on a server; give remote=True or its host, or load them here"
+        )
     n_tokens = sum(len(ids) for block in blocks for ids in block)
     width = 4 if model.what == "contribution" else model.llm.dtype.itemsize
     size = n_tokens * model.n_states * model.width * width
@@ -100,7 +104,7 @@ def fetch(model: Model, blocks: list[list[list[int]]], kept: Kept, remote: bool 
             f"the server, and {memory / 1e9:.1f} GB may be used here; give fewer texts or more memory (memory=)"
         )
     layers = list(range(model.n_states))
-    per_job = max(1, TOKENS_PER_JOB * len(blocks) // max(1, n_tokens))
+    per_job = max(1, JOB_BYTES * len(blocks) // size)
     how = {"remote": remote, "over": "blocks", "label": "states", "per_job": per_job}
     found = run(states_of_blocks, model.llm, model.arch, blocks, layers, model.what, **how)["blocks"]
     for number, block in enumerate(found):

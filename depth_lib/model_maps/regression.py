@@ -15,6 +15,7 @@ the one that is reported.
 import torch
 
 STRENGTHS = [10.0**k for k in range(-12, 3)]  # λ in units of the mean eigenvalue of the centred XᵀWX
+_STRIPS = 3  # of the rows of XᵀWX: more leave out more of its lower triangle, in slower products
 _TIE = 1e-12  # of the squares explained: a smaller gain on the third split is rounding, and the weaker ridge wins
 
 
@@ -34,16 +35,21 @@ def normed(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def accumulate(moments: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
     """Add Σ w [x 1]ᵀ [x 1 y] of a block of tokens to moments [S, T, d_s + 1, d_s + 1 + d_t], for every pair.
 
-    x: source states [S, n, d_s]; y: target states [T, n, d_t].
+    x: source states [S, n, d_s]; y: target states [T, n, d_t]. Of the symmetric XᵀWX only what `solve` reads is
+    right: the upper triangle. Strips of rows leave most of the other one out.
     """
     x, width = ones_beside(x), x.shape[2] + 1
-    rows = torch.empty(x.shape[1], width + y.shape[2], dtype=torch.float64, device=x.device)
+    columns, strip = width + y.shape[2], -(-width // _STRIPS)
+    # rows whose length is a multiple of a cache line make the products a tenth faster
+    rows = torch.empty(x.shape[1], -(-columns // 8) * 8, dtype=torch.float64, device=x.device)[:, :columns]
     for l in range(len(y)):
         target, root = normed(y[l])
         torch.mul(target, root, out=rows[:, width:])
         for m in range(len(x)):
             torch.mul(x[m], root, out=rows[:, :width])
-            moments[m, l].addmm_(rows[:, :width].T, rows)
+            for start in range(0, width, strip):
+                part = slice(start, min(start + strip, width))
+                moments[m, l, part, start:].addmm_(rows[:, part].T, rows[:, start:])
 
 
 def solve(fit: torch.Tensor, choose: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -55,9 +61,12 @@ def solve(fit: torch.Tensor, choose: torch.Tensor) -> tuple[float, torch.Tensor]
     Σ_ij D_i (Qᵀ G Q)_ij D_j (P Pᵀ)_ij − 2 Σ_i D_i (Qᵀ C Pᵀ)_ii, D = (Λ + λ)⁻¹, P = Qᵀ XᵀWY; G, C those of `choose`.
     """
     d = len(fit) - 1
+    for moments in (fit, choose):
+        square = moments[:, : d + 1]
+        square.copy_(square.triu() + square.triu(1).T)
     mean = fit[d] / fit[d, d]
     centred = fit[:d] - fit[:d, d, None] * mean
-    eigenvalues, q = torch.linalg.eigh(centred[:, :d])
+    eigenvalues, q = _eigh(centred[:, :d])
     p = q.T @ centred[:, d + 1 :]
     unit = eigenvalues.mean().clamp_min(torch.finfo(torch.float64).tiny)
     # about the means of the split to fit, as the map is: Σ w (z − μ)(z − μ)ᵀ = M − μ s − s μ + Σw μμ
@@ -70,6 +79,17 @@ def solve(fit: torch.Tensor, choose: torch.Tensor) -> tuple[float, torch.Tensor]
     fit[:d, d + 1 :] = weights
     fit[d, d + 1 :] = mean[d + 1 :] - mean[:d] @ weights
     return STRENGTHS[best], mean[d + 1 :].clone()
+
+
+def _eigh(matrix):
+    """On one thread: threads that wait for each other a few hundred times a matrix take a hundred times as long where
+    others compute, and hardly less where nobody does."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return torch.linalg.eigh(matrix)
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def errors(maps: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
