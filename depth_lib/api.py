@@ -7,6 +7,7 @@ layers of residual erasure give it to rounding (1e-6 of the largest value), as t
 """
 
 import warnings
+from contextlib import nullcontext
 
 import torch
 from nnsight import TransformersModel
@@ -19,7 +20,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .progress import steps
+from .progress import steps, ticked
 from .session import run
 from .tokens import answer_span, skips_of, tokenize
 
@@ -42,8 +43,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
     ids = tokenize(llm, prompts)
-    arch, how = describe(llm), {"over": "prompts", "label": "contribution"}
-    found = run(_relative_contribution, llm, arch, ids, remote=remote, **how)
+    found = run(_relative_contribution, llm, describe(llm), ids, remote=remote, over="prompts", label="contribution")
     further = {"first_change": found.pop("change")[: len(ids[0])].T, "angular_last": found.pop("angular_last").mean(0)}
     for key in [key for key in found if key.endswith("_by_prompt")]:
         further[key.removesuffix("_by_prompt")] = found.pop(key).amax(0)
@@ -146,8 +146,7 @@ def residual_erasure(
     ids, places, tokens = answer_span(llm, question, answer)
     arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
     work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
-    result = run(_residual_erasure, llm, *work, remote=remote, over="layers")
-    return {**result, "tokens": tokens}
+    return {**_ticking(_residual_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
 
 
 def future_erasure(
@@ -168,7 +167,13 @@ def future_erasure(
     follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, _, tokens), baseline = answer_span(llm, question, answer), tokenize(llm, baseline_prompts)
-    return {**run(_future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
+    return {**_ticking(_future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
+
+
+def _ticking(probe, llm, arch, *work, remote, over=None):
+    """run(probe, llm, arch, *work); on this machine the probe says how far it is, by arch["tick"]."""
+    with nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
+        return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over=over)
 
 
 def integrated_gradients(
@@ -207,8 +212,7 @@ def integrated_gradients(
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
     result = _by_layers(_integrated_gradients, llm, work, remote, "integrated gradients")
     _check_finite(result)
-    if "error" in result and (result["error"] > tolerance).any():
-        rough = result["error"] > tolerance
+    if "error" in result and (rough := result["error"] > tolerance).any():
         warnings.warn(
             f"the integrated gradients of block {', '.join(str(int(l)) for l in rough.nonzero())} are rough: the "
             f"estimated error is up to {result['error'].max():.1%} of the largest attribution, as F jumps on the way",

@@ -1,6 +1,12 @@
 """What is told of a probe's progress, and to whom."""
 
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib import api
 from depth_lib.progress import heard_by, steps
+from depth_lib.session import run
 
 
 def test_who_listens_is_told_before_each_prompt_and_at_the_end():
@@ -21,3 +27,17 @@ def test_the_share_that_is_done_is_that_of_the_costs():
 def test_what_is_piped_has_no_bar(capfd):
     assert list(steps(range(3), "logit lens")) == [0, 1, 2]
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("probe", ["residual_erasure", "future_erasure"])
+def test_erasure_says_how_far_it_is_and_gives_the_same_numbers(probe, monkeypatch):
+    llm, heard = dl.load_model("toy-4l"), []
+    work = (llm, "5 + 7 + 5 = ", "17", dl.load_prompts("gsm8k", 3, source="embedded"))
+    with heard_by(lambda *words: heard.append(words)):
+        found = getattr(dl, probe)(*work)
+    shares = [share for *_, share in heard]
+    assert shares[0] == 0 and shares[-1] == 1 and len(shares) > 4 and shares == sorted(set(shares)), "0, 3 prompts, …"
+    assert {label for label, *_ in heard} == {probe.replace("_", " ")}
+    monkeypatch.setattr(api, "_ticking", run)
+    silent = getattr(dl, probe)(*work)
+    assert all(torch.equal(found[key], silent[key]) for key in silent if key != "tokens")

@@ -17,6 +17,7 @@ def mean_residual(llm, arch, prompts):
                 h.append(first(llm.blocks[-1].output)[0].float().sum(0).cpu())
                 total, n_tokens = total + torch.stack(h), n_tokens + len(ids)
                 tracer.stop()
+        arch["tick"](len(ids) * arch["n_layers"])
     return total / n_tokens
 
 
@@ -31,15 +32,15 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     [len(layers), T], or [L + 1, T] of all; 0 for tokens behind the last predicting position, which nothing measured
     sees.
     """
-    u = mean_residual(llm, arch, baseline_prompts)
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    prompt = prepared(llm, arch, ids[:end], budget)
     stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
     effect = torch.zeros(arch["n_layers"] + 1, len(ids))
     layouts = []
     for layout in packs(range(answer[-1]), end, arch):
         read = [[p for p in _places(suffix) if layout["order"][p] + 1 in answer] for suffix in layout["suffixes"]]
         layouts.append({**layout, "reads": read, "erased": [suffix.start for suffix in layout["suffixes"]]})
+    arch = _counting(arch, baseline_prompts, layouts, range(layers[0], stop))
+    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids[:end], budget)
     _erase(llm, arch, prompt, layouts, range(layers[0], stop), u, effect)
     return {"erasure_effect": effect[layers[0] : stop]}
 
@@ -52,23 +53,35 @@ def future_erasure(llm, arch, ids, baseline_prompts, budget):
 
     ids: the T token ids; baseline_prompts, budget: as for `residual_erasure`. Returns both, [L + 1, T].
     """
-    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
-    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids))
-    layouts = []
+    layers, single, several = range(arch["n_layers"]), [], []
     for layout in packs(range(len(ids) - 1), len(ids), arch):
         reads = [list(_places(suffix))[1:] for suffix in layout["suffixes"]]
-        layouts.append({**layout, "reads": reads, "erased": [suffix.start for suffix in layout["suffixes"]]})
-    _erase(llm, arch, prompt, layouts, range(arch["n_layers"]), u, alone)
-    layouts = []
+        single.append({**layout, "reads": reads, "erased": [suffix.start for suffix in layout["suffixes"]]})
     for layout in packs(range(2, len(ids)), len(ids), arch):  # a suffix sees erased tokens alone, however many
         reads = [list(_places(suffix)) for suffix in layout["suffixes"]]
-        layouts.append({**layout, "reads": reads, "erased": list(range(1, layout["prefix"]))})
-    _erase(llm, arch, prompt, layouts, range(arch["n_layers"]), u, together)
+        several.append({**layout, "reads": reads, "erased": list(range(1, layout["prefix"]))})
+    arch = _counting(arch, baseline_prompts, single + several, layers)
+    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
+    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids))
+    _erase(llm, arch, prompt, single, layers, u, alone)
+    _erase(llm, arch, prompt, several, layers, u, together)
     return {"future_erasure": alone, "past_erasure": together}
 
 
 def _places(suffix):
     return range(suffix.start, suffix.stop)
+
+
+def _counting(arch, baseline_prompts, layouts, layers):
+    """`arch` with a tick that is told what is done, in tokens × blocks, and tells it, with the whole, to who asked."""
+    total = sum(map(len, baseline_prompts)) * arch["n_layers"]
+    total += sum(_cost(arch, layout, layers) for layout in layouts)
+    ask = arch.get("tick")
+    return {**arch, "tick": lambda cost: ask and ask(cost, total)}
+
+
+def _cost(arch, layout, layers):
+    return len(layout["order"]) * sum(arch["n_layers"] - l for l in layers)
 
 
 def _erase(llm, arch, prompt, layouts, layers, u, effect):
@@ -88,6 +101,7 @@ def _erase(llm, arch, prompt, layouts, layers, u, effect):
         if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
             _measure(llm, arch, parts, effect)
             parts = []
+        arch["tick"](_cost(arch, layout, layers))
     _measure(llm, arch, parts, effect)
 
 
