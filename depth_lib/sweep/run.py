@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -116,7 +117,29 @@ class Run(RunSpec):
         return load_model(source, remote=self.remote, **how)
 
     def _compute(self, probe: str, llm: nnsight.TransformersModel) -> dict:
-        return {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+        with self._warnings_named():
+            return {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+
+    @contextlib.contextmanager
+    def _warnings_named(self) -> Iterator[None]:
+        """Our warnings begin with dataset and model, and what two probes warn of is said once."""
+        show = warnings.showwarning
+
+        def show_named(message: Warning | str, category: type[Warning], *where: object) -> None:
+            if category is UserWarning:
+                message = f"{self.dataset} × {self.asked['MODEL']}: {message}"
+                if message in self._warned:
+                    return
+                self._warned.add(message)
+            show(message, category, *where)
+
+        with warnings.catch_warnings():
+            warnings.showwarning = show_named
+            yield
+
+    @cached_property
+    def _warned(self) -> set[str]:
+        return set()
 
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
         """What the probe's result is made of: effects have one call for each mode."""

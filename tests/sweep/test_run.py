@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,17 @@ def test_layer_effects_leave_short_prompts_out_of_future_mode_only(own_cell, tmp
     with pytest.warns(UserWarning, match="left out: prompt 0"):
         result = Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("layer_effects")
     assert len(result["max_future_layer_by_prompt"]) == 1 and len(result["max_all_layer_by_prompt"]) == 2
+
+
+@pytest.mark.filterwarnings("always")
+def test_what_several_probes_warn_of_is_said_once_with_dataset_and_model(own_cell, tmp_path):
+    source = hellaswag_file(tmp_path / "mixed.jsonl", "cat", "dog that runs away from it")
+    run = Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source})
+    with warnings.catch_warnings(record=True) as caught:
+        for probe in ("layer_effects", "attention_effects", "local_effects"):
+            run.result(probe)
+    said = [str(one.message) for one in caught if "too short" in str(one.message)]
+    assert len(said) == 1 and said[0].startswith("hellaswag × toy-4l: too short for future mode (13 tokens)")
 
 
 def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dataset(own_cell, tmp_path):
