@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import first, in_cache, inputs, lens, rows_of_logits
+from .residual_stream import first, in_cache, inputs, lens, rows_of_logits, softmax_and_log
 
 
 def logit_lens(llm, arch, prompts, chunk=None):
@@ -42,33 +42,33 @@ def logit_lens(llm, arch, prompts, chunk=None):
 
 
 def _own_prediction(logits):
-    """What the lens is compared with: y, log y, its entropy [N, 1] and its top five, from the model's logits [N, V]."""
+    """What the lens is compared with: y, log y, its entropy [N] and its top five, from the model's logits [N, V]."""
     top, log_y = _top5(logits), logits.log_softmax(-1)
     y = log_y.exp().clamp_min_(torch.finfo(log_y.dtype).tiny)  # a mean of p and y then has a logarithm
-    return {"log_y": log_y, "y": y, "entropy": -torch.linalg.vecdot(y, log_y)[:, None], "top": top}
+    return {"log_y": log_y, "y": y, "entropy": -torch.linalg.vecdot(y, log_y), "top": top}
 
 
 def _distances(logits, own):
-    """The distances of logits [N, V] to the final distribution, all but the last of `keys`: [9, N]."""
-    few = zip(*in_cache(logits, own["log_y"], own["y"], own["entropy"], own["top"]), strict=True)
-    return torch.cat([_distances_of_few(*piece) for piece in few], dim=1)
-
-
-def _distances_of_few(logits, log_y, y, entropy_y, top_y):
-    """`_distances`, overwriting the logits."""
-    top_p = _top5(logits)
+    """The distances of logits [N, V], overwritten, to the final distribution, all but the last of `keys`: [9, N]."""
+    top_p, top_y = _top5(logits), own["top"]
+    pieces = in_cache(logits, logits.gather(1, top_y[:, :1]), own["log_y"], own["y"])
+    few = [_of_few(*piece) for piece in zip(*pieces, strict=True)]
+    rank, entropy, kl, entropy_of_mean = torch.cat(few, dim=1)
     overlap = (top_p[:, :, None] == top_y[:, None, :]).sum((1, 2)) / 5
+    jsd = (entropy_of_mean - (entropy + own["entropy"]) / 2) / torch.log(torch.tensor(2.0))
+    within = [(rank <= k).float() for k in (3, 5, 10)]
+    return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
+
+
+def _of_few(logits, top, log_y, y):
+    """Rank of y's top token, whose logit is `top` [n, 1], entropy of p, KL(p ‖ y), entropy of (p + y) / 2: [4, n]."""
     p = torch.empty_like(logits)
-    rank = 1 + torch.gt(logits, logits.gather(1, top_y[:, :1]), out=p).sum(-1)
-    torch.softmax(logits, -1, out=p)
-    log_p = logits.sub_(logits.gather(1, top_p[:, :1]) - p.gather(1, top_p[:, :1]).log())
+    rank = 1 + torch.gt(logits, top, out=p).sum(-1)
+    p, log_p, _ = softmax_and_log(logits, out=p)
     entropy = -torch.linalg.vecdot(p, log_p)
     kl = log_p.sub_(log_y).mul_(p).sum(-1)
     mean = p.lerp_(y, 0.5)
-    entropy_of_mean = -torch.log(mean, out=logits).mul_(mean).sum(-1)
-    jsd = (entropy_of_mean - (entropy + entropy_y[:, 0]) / 2) / torch.log(torch.tensor(2.0))
-    within = [(rank <= k).float() for k in (3, 5, 10)]
-    return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
+    return torch.stack([rank, entropy, kl, -torch.log(mean, out=logits).mul_(mean).sum(-1)])
 
 
 def _top5(logits, group=64):

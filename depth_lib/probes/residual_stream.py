@@ -94,8 +94,18 @@ def rows_of_logits(llm, device):
 def in_cache(logits, *others):
     """Logits [N, V] and others [N, …] in pieces of a few rows, since passes over the vocabulary are what distances
     cost and a CPU's cache holds few; whole elsewhere."""
-    rows = len(logits) if logits.device.type != "cpu" else max(1, 2**19 // logits.shape[1])
+    rows = len(logits) if logits.device.type != "cpu" else max(1, 2**17 // logits.shape[1])
     return [x.split(rows) for x in (logits, *others)]
+
+
+def softmax_and_log(z, out=None):
+    """p, log p of logits z [N, V], which are overwritten by log p, and what was taken off them: the largest of each row
+    [N] and then log Σ exp [N]. The exponentials are taken once."""
+    largest = z.amax(-1, keepdim=True)
+    p = torch.exp(z.sub_(largest), out=out)
+    total = p.sum(-1, keepdim=True)
+    log_total = total.log()
+    return p.mul_(total.reciprocal()), z.sub_(log_total), (largest[:, 0], log_total[:, 0])
 
 
 def probabilities(llm, arch, h):
@@ -151,7 +161,8 @@ def output_change(llm, arch, parts):
                 y_clean, groups = logits[: len(bases)], logits[len(bases) :].split(counts.tolist())
                 if following:
                     tokens = torch.tensor([following[n] for n in piece], device=logits.device).split(counts.tolist())
-                    found = [_damage(*group) for group in zip(y_clean.log_softmax(-1), groups, tokens, strict=True)]
+                    y, log_y, _ = softmax_and_log(y_clean)
+                    found = [_damage(*group) for group in zip(y, log_y, groups, tokens, strict=True)]
                 else:
                     found = [_distance(y, group) for y, group in zip(y_clean.softmax(-1), groups, strict=True)]
                 changes[:, piece] = torch.cat(found, dim=1).cpu()
@@ -169,15 +180,15 @@ def _distance(y, logits):
     return torch.cat([z.softmax(-1).sub_(y).norm(dim=-1) for z in in_cache(logits)[0]])[None]
 
 
-def _damage(log_y, logits, following):
-    """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N]."""
-    y, top, found = log_y.exp(), log_y.argmax(), []
-    for z, token in zip(*in_cache(logits, following), strict=True):
-        log_p = z.log_softmax(-1)
-        known, token = token >= 0, token.clamp_min(0)
-        rise = (log_y[token] - log_p.gather(1, token[:, None])[:, 0]) * known
-        changed = (log_p[:, top] < log_p.amax(-1)).float()
-        distance = torch.exp(log_p, out=z).sub_(y).norm(dim=-1)
-        kl = torch.linalg.vecdot(torch.sub(log_y, log_p, out=log_p), y)
-        found.append(torch.stack([distance, kl, rise, changed]))
-    return torch.cat(found, dim=1)
+def _damage(y, log_y, logits, following):
+    """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N], of
+    logits [N, V] that are overwritten."""
+    token, found = following.clamp_min(0), []
+    of_token, of_top = logits.gather(1, token[:, None])[:, 0], logits[:, log_y.argmax()].clone()
+    for z in in_cache(logits)[0]:
+        p, log_p, (largest, log_total) = softmax_and_log(z)
+        kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
+        found.append(torch.stack([p.sub_(y).norm(dim=-1), kl, largest, log_total]))
+    distance, kl, largest, log_total = torch.cat(found, dim=1)
+    rise = (log_y[token] - (of_token - largest - log_total)) * (following >= 0)
+    return torch.stack([distance, kl, rise, (of_top < largest).float()])
