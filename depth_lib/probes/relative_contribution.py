@@ -35,22 +35,22 @@ def relative_contribution(llm, arch, prompts):
         per_token["norm_residual"] = torch.cat([per_token["norm_residual"], norm_last])
         maxima = {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in LARGEST}
         sums = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
-        results.append(sums | maxima | _geometry(torch.stack(residuals, dim=1)))
+        results.append(sums | maxima | _geometry(residuals))
         changes.append(1 - per_token["io_cos"].T)
     found = {key: torch.stack([result[key] for result in results]) for key in results[0]}
     return found | {"n_tokens": torch.tensor([float(len(ids)) for ids in prompts]), "change": torch.cat(changes)}
 
 
-def _geometry(h):
-    """Angles and progress of a prompt's residuals h [T, L + 1, d], from the products of all pairs, which float64 keeps
-    apart where neighbours are nearly parallel.
+def _geometry(residuals):
+    """Angles and progress of a prompt's residuals, L + 1 times h_l [T, d], from the products of all pairs, which
+    float64 keeps apart where neighbours are nearly parallel.
 
     angular = arccos(cos(h_l, h_k)) / π, [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
     turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1]; summed over tokens, `angular_last` of the last.
     """
     sums = 0
-    for piece in h.split(64):
-        x = piece.double()
+    for pieces in zip(*(h.split(64) for h in residuals), strict=True):  # never all of them twice
+        x = torch.stack(pieces, dim=1).double()
         products = x @ x.mT  # [t, L + 1, L + 1]
         angular = _angle(products, products.diagonal(dim1=1, dim2=2).sqrt())
         moved = products - products[:, :1] - products[:, :, :1] + products[:, :1, :1]  # of h_l − h_0
