@@ -176,6 +176,15 @@ def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_t
     assert first_terms != sorted(first_terms)
 
 
+def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
+    notebook = execute("linear_maps", MODELS=["toy-4l", "toy-4l", "toy-8l"], N_CHARACTERS=4000)
+    assert n_pictures(notebook) == 2
+    assert (
+        printed(notebook).count("See: the best layers stand in the same order, and 100%") == 1
+    )  # of a model to itself
+    assert printed(notebook).count("See: the best layers") == 2
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [

@@ -17,9 +17,10 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
     the line equal relative depth. Errors beyond 1, which predicting the mean hardly exceeds, share one colour.
     """
     n_source, n_target = np.shape(result["relative"])
+    size = 1.6 + max(1.6, min(5.5, 0.16 * n_target)), 0.9 + max(1.2, min(4.5, 0.16 * n_source))
+    # pyplot's, so that a notebook shows it; outside the style, since the first one starts the inline backend
+    figure = plt.figure(figsize=size, layout="constrained", dpi=160)
     with plt.rc_context(STYLE):
-        size = 1.6 + max(1.6, min(5.5, 0.16 * n_target)), 0.9 + max(1.2, min(4.5, 0.16 * n_source))
-        figure = Figure(figsize=size, layout="constrained", dpi=160)
         _draw(figure.subplots(), result, source, target)
     return figure
 

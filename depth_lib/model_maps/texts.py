@@ -12,7 +12,9 @@ from ..prompts import load_prompts
 
 LONGEST = 512  # tokens of a sequence; both models may see fewer
 _FEWEST_SEQUENCES = 40
-_SOURCES = '"embedded", the path of a text file, or a Hub dataset as owner/name, owner/name:config or …:config:split'
+_SOURCES = (
+    'as texts= (TEXTS= of make and the notebook) "embedded", a text file, or a Hub dataset owner/name[:config[:split]]'
+)
 
 
 class TextError(ValueError):
