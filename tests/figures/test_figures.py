@@ -27,7 +27,7 @@ from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
 SINGLE = [name for name in KINDS if not KINDS[name].together]
 WITHOUT_REPEATS = set(KINDS) - {part for kind in KINDS.values() for part in kind.shows}
-UNNAMED = ("output_change", "output_change_all", "io_cos", "progress", "lens_entropy")  # one kind of bar
+UNNAMED = [name for name, kind in KINDS.items() if kind.mark is drawing.bars and not kind.options]  # one kind of bar
 THREE_PROBES = tuple(ARTIFACTS)[:3]
 CRAMPED = ("layer_effects", "integrated_gradients")  # the narrowest panels, and those with most around them
 TOYS = {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}
@@ -41,7 +41,7 @@ def no_waiting_for_the_disk():
         yield
 
 
-def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)[:5]):
+def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)):
     for (model, n_layers), dataset in itertools.product(models.items(), datasets):
         here = [probe for probe in probes if dataset == "gsm8k" or probe in THREE_PROBES]
         write_run(out, dataset, model, n_layers, here, n_examples=3)
