@@ -36,7 +36,9 @@ def test_erasure_says_how_far_it_is_and_gives_the_same_numbers(probe, monkeypatc
     with heard_by(lambda *words: heard.append(words)):
         found = getattr(dl, probe)(*work)
     shares = [share for *_, share in heard]
-    assert shares[0] == 0 and shares[-1] == 1 and len(shares) > 4 and shares == sorted(set(shares)), "0, 3 prompts, …"
+    assert shares[0] == 0 and shares[-1] == 1 and len(shares) >= 1 + 3 + 4 and shares == sorted(set(shares)), (
+        "3 prompts, then blocks"
+    )
     assert {label for label, *_ in heard} == {probe.replace("_", " ")}
     monkeypatch.setattr(api, "_ticking", run)
     silent = getattr(dl, probe)(*work)

@@ -75,13 +75,9 @@ def _places(suffix):
 def _counting(arch, baseline_prompts, layouts, layers):
     """`arch` with a tick that is told what is done, in tokens × blocks, and tells it, with the whole, to who asked."""
     total = sum(map(len, baseline_prompts)) * arch["n_layers"]
-    total += sum(_cost(arch, layout, layers) for layout in layouts)
+    total += sum(len(layout["order"]) for layout in layouts) * sum(arch["n_layers"] - l for l in layers)
     ask = arch.get("tick")
     return {**arch, "tick": lambda cost: ask and ask(cost, total)}
-
-
-def _cost(arch, layout, layers):
-    return len(layout["order"]) * sum(arch["n_layers"] - l for l in layers)
 
 
 def _erase(llm, arch, prompt, layouts, layers, u, effect):
@@ -93,15 +89,17 @@ def _erase(llm, arch, prompt, layouts, layers, u, effect):
         def erase(l, row, before, erased=layout["erased"]):
             row[:, erased] = u[l].to(row)
 
+        def count(_, joined, order=layout["order"]):
+            arch["tick"](len(order) * len(joined))
+
         read = [place for places in layout["reads"] for place in places]
         starts = [layout["order"][suffix.start] for suffix in layout["suffixes"]]
         t = [start for start, places in zip(starts, layout["reads"], strict=True) for _ in places]
-        found = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase)
+        found = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase, count)
         parts += [{**part, "t": t} for part in found]
         if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
             _measure(llm, arch, parts, effect)
             parts = []
-        arch["tick"](_cost(arch, layout, layers))
     _measure(llm, arch, parts, effect)
 
 
