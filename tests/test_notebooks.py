@@ -270,3 +270,10 @@ def test_the_first_cell_installs_nothing_elsewhere(monkeypatch, name):
 @lone
 def test_the_first_cell_installs_nothing_where_the_package_is_there(colab, monkeypatch, name):
     assert run_first_cell(monkeypatch, GITHUB, installed=True, name=name) == []
+
+
+def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(execute):
+    ran = execute("depth_by_difficulty", MODEL="toy-4l", N_PER_LEVEL=4)
+    said = printed(ran)
+    assert sum("image/png" in out.get("data", {}) for cell in code_cells(ran) for out in cell.outputs) == 1
+    assert said.count("layers a level (levels 2 to 6), 95 % interval [") == 2 and "level 6: " in said

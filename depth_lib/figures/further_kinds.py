@@ -1,6 +1,7 @@
 """Figures of what the probes' passes tell besides the papers' curves; rows of `KINDS` like those of kinds.py."""
 
 from . import panels
+from .difficulty import KEYS, importance_lines, score_bars
 from .kind import LAYER, Kind
 
 NORMS = {"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True}
@@ -154,5 +155,29 @@ FURTHER_KINDS = {
         panels.lines,
         "Divergence (bits), share",
         options={"labels": ("divergence", "settled tokens")},
+    ),
+    **{
+        f"importance_by_level_{effect}": Kind(
+            "depth_by_difficulty",
+            f"Importance of layers by difficulty, {what}",
+            f"Mean effect of skipping a layer before the answer {what}, as a share of that of all layers; a line a "
+            "level of difficulty, from easy (dark) to hard (bright).",
+            KEYS,
+            importance_lines,
+            "Share of all layers",
+            "Layer skipped",
+            options={"effect": effect},
+        )
+        for effect, what in (("layer", "on later layers"), ("output", "on the output"))
+    },
+    "depth_score_by_level": Kind(
+        "depth_by_difficulty",
+        "Depth score by difficulty",
+        "Centre of mass over layers of the effect of skipping each before the answer, with 95 % intervals over "
+        "examples: bars that rise are harder questions that use more depth.",
+        KEYS,
+        score_bars,
+        "Layer",
+        "Level of difficulty",
     ),
 }

@@ -14,7 +14,9 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
+from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures import panels as drawing
+from depth_lib.figures.difficulty import difficulty_figure
 from depth_lib.figures.grids import grid, save_figures
 from depth_lib.figures.kinds import KINDS
 from depth_lib.figures.one_run import plot
@@ -451,3 +453,24 @@ def test_no_text_overlaps_with_long_tokens(tmp_path, name, repeats):
         path = artifact_path(tmp_path, "gsm8k", model, probe, 10)
         save_artifact(path, result_of(probe, 4, tokens=tokens), {})
     assert overlaps(grid(name, Study(tmp_path))) == []
+
+
+def test_depth_by_difficulty_has_a_map_a_level_and_both_scores_with_their_intervals():
+    result = result_of("depth_by_difficulty", 6)
+    figure = difficulty_figure(result, "toy")
+    maps = [ax for ax in figure.axes if ax.get_images() and ax.get_title().startswith("level")]
+    assert [ax.get_title() for ax in maps] == ["level 2 (n = 3)", "level 3 (n = 3)", "level 4 (n = 3)"]
+    first = result["layer_effect"][result["level"] == 2].mean(0)
+    np.testing.assert_allclose(maps[0].get_images()[0].get_array(), first, rtol=1e-6)
+    (scores,) = [ax for ax in figure.axes if ax.get_title() == "Depth score"]
+    heights = [bar.get_height() for bar in scores.patches]
+    wanted = [one.value for effect in ("layer", "output") for one in depth_scores(result, effect).scores.values()]
+    assert heights == pytest.approx(wanted)
+    lines = [ax for ax in figure.axes if ax.get_title() == "Importance on the output"][0].lines
+    share = result["output_effect"][result["level"] == 4].mean(0)
+    np.testing.assert_allclose(lines[2].get_ydata(), share / share.sum(), rtol=1e-5)
+
+
+def test_too_few_examples_of_a_level_leave_scores_out_and_say_why():
+    result = result_of("depth_by_difficulty", 6) | {"level": torch.tensor([2.0] * 8 + [3.0])}
+    assert "1 examples of level 3 are too few" in plot("depth_score_by_level", result).texts[0].get_text()
