@@ -49,7 +49,7 @@ def _geometry(residuals):
     turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1]; summed over tokens, `angular_last` of the last.
     """
     sums = 0
-    for pieces in zip(*(h.split(64) for h in residuals), strict=True):  # never all of them twice
+    for pieces in zip(*(h.split(16) for h in residuals), strict=True):  # never all of them twice
         x = torch.stack(pieces, dim=1).double()
         products = x @ x.mT  # [t, L + 1, L + 1]
         angular = _angle(products, products.diagonal(dim1=1, dim2=2).sqrt())
