@@ -117,7 +117,8 @@ def _panel(ax: Axes, cell: Cell, inches: float, letters: float) -> None:
         return
     cell.kind.draw(ax, cell.result)
     if inches < 1.2:
-        ax.yaxis.set_major_locator(MaxNLocator(3)) if ax.get_yscale() == "linear" else None
+        if ax.get_yscale() == "linear":  # the y axis of a map counts layers
+            ax.yaxis.set_major_locator(MaxNLocator(3, integer=bool(cell.kind.colorbar)))
         if cell.kind.xlabel != "Token":
             ax.xaxis.set_major_locator(MaxNLocator(3, integer=True))
 

@@ -347,6 +347,11 @@ def test_panels_show_their_own_model_and_dataset(toys):
         np.testing.assert_array_equal(ax.get_images()[0].get_array(), stored["max_future_layer"])
 
 
+def test_small_maps_count_layers_in_whole_numbers(toys):
+    figure = grid("layer_effects_modes", Study(toys, ["toy-4l"]))
+    assert all(float(tick).is_integer() for ax in panels(figure) for tick in (*ax.get_xticks(), *ax.get_yticks()))
+
+
 def test_models_and_columns_can_be_chosen(toys):
     figure = grid("lens_kl", Study(toys, ["toy-16l", "toy-4l"], ["gsm8k", "aime24"]), columns=2)
     first_row = ["toy-16l\ngsm8k", "toy-16l\naime24", "toy-4l\ngsm8k", "toy-4l\naime24"]
