@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _do(asked: argparse.Namespace, plan: Plan) -> int:
     if asked.what == "demo":
-        plan = replace(plan, set="demo", source="embedded", out=DEMO_OUT)
+        plan = replace(plan, set="demo", source="embedded", out=plan.out or DEMO_OUT)
         # two at a time unless told otherwise: a toy's run is mostly imports
         return _sweep(asked, plan, jobs=2) or make_table(plan)
     if asked.what == "real":
