@@ -10,7 +10,7 @@ import time
 import pytest
 
 from depth_lib.lock import Busy, describe, elapsed, hold, holder, remove_leftovers
-from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.results.schemas import PROBES
 from depth_lib.sweep.run import Run
 from tests.sweep.torture import differing
 
@@ -29,7 +29,7 @@ def keep(path, ready):
 def compute(cell, said=os.devnull):
     with open(said, "a", buffering=1) as file, contextlib.redirect_stdout(file):
         run = Run(cell)
-        for probe in ARTIFACTS:
+        for probe in PROBES:
             run.result(probe)
 
 
@@ -109,7 +109,7 @@ def cell(tmp_path):
         "DATASET": "gsm8k",
         "N_EXAMPLES": 2,
         "SOURCE": "embedded",
-        "PROBES": list(ARTIFACTS),
+        "PROBES": list(PROBES),
         "SEED": 1,
         "OUT": str(tmp_path / "alone"),
     }
@@ -141,7 +141,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_left_alone(cell, tmp_path):
         found = files(killed)
         assert {name: found[name] for name in seen} == seen, "what was finished is not computed again"
         seen = found
-        if len(seen) == len(ARTIFACTS):
+        if len(seen) == len(PROBES):
             break
     compute(cell | {"OUT": str(killed)})
     assert {name: files(killed)[name] for name in seen} == seen
@@ -156,6 +156,6 @@ def test_two_processes_on_one_run_share_the_work(cell, tmp_path):
         process.join()
         assert process.exitcode == 0
     said = (tmp_path / "said").read_text()
-    assert said.count(": computed in") == len(ARTIFACTS), said
-    assert said.count("nothing to compute") == len(ARTIFACTS)
+    assert said.count(": computed in") == len(PROBES), said
+    assert said.count("nothing to compute") == len(PROBES)
     assert all(path.suffix in (".pt", ".txt") for path in (tmp_path / "alone").glob("*/*/*"))

@@ -52,7 +52,7 @@ def test_six_calls_of_five_probes_are_one_job_with_the_same_numbers(loopback, tr
 def test_a_job_begins_no_call_after_its_time_and_the_next_one_does_the_rest(loopback, truth, tmp_path, monkeypatch):
     llm = loopback.model("loopback/llama")
     calls = wanted(llm, loopback, tmp_path)
-    monkeypatch.setattr(session, "_seconds_per_job", lambda: 0)
+    monkeypatch.setattr(session, "MINUTES_PER_JOB", 0)
     with loopback.faults() as submitted:
         session.together(llm, calls, loopback.host, tmp_path / "probes")
         assert submitted() == len(PROBES)
