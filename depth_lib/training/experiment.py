@@ -17,7 +17,7 @@ from .trainer import Recipe, train
 KINDS = {"ordinary": False, "shared": True}
 LOSSES = {"all": 1.0, "answers": 0.0}  # weight of the question's tokens
 SEEDS = (0, 1, 2)
-STEPS, PEAK_RATE = 1600, 2e-3
+STEPS, PEAK_RATE = 2000, 2e-3
 SEEN_TERMS, UNSEEN_TERMS, SEEN_STEPS = range(2, 7), range(7, 10), range(1, 6)
 SUMS = 0.8  # share of flat sums in what is read; the others are nested
 

@@ -14,16 +14,16 @@ _END = 256  # of the byte tokenizer
 def new_toy(shared: bool) -> Qwen3MoeForCausalLM:
     """A randomly initialised toy of width 128 with `BLOCKS` blocks; `shared`: its blocks are `GROUP` modules in turn.
 
-    Both kinds multiply as much for a token: a shared block's MLP has 8 experts of width 192, of which a token uses 2;
+    Both kinds multiply as much for a token: a shared block's MLP has 8 experts of width 96, of which a token uses 4;
     an ordinary block's is plain, of width 384.
     """
     config = Qwen3MoeConfig(
         vocab_size=257,
         hidden_size=128,
         intermediate_size=384,
-        moe_intermediate_size=192,
+        moe_intermediate_size=96,
         num_experts=8,
-        num_experts_per_tok=2,
+        num_experts_per_tok=4,
         norm_topk_prob=True,
         mlp_only_layers=[] if shared else list(range(BLOCKS)),
         num_hidden_layers=BLOCKS,
