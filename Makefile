@@ -19,14 +19,16 @@ READY  := $(VENV)/.depth-lib-installed
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status
-ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION GPUS FORMAT,\
+## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
+## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
+ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION GPUS FORMAT BESIDE TO PUSH LICENCE,\
   $(if $($v),--$(shell echo $v | tr A-Z a-z) '$($v)'))
 SWEEP := $(PY) -m depth_lib.sweep
 export DEPTH_LIB_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report status maps test test-ndif bench lint clean help
+.PHONY: demo real sweep table report share status maps test test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -42,6 +44,9 @@ table: $(READY) ## the table and figures of what is in OUT
 
 report: $(READY) ## table, intervals, figures and where from as one page, OUT/report.html
 	@exec $(SWEEP) report $(ASKED)
+
+share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder PUSH=owner/name
+	@exec $(SWEEP) share $(ASKED)
 
 status: $(READY) ## what is done, stale, partial, failed or missing in OUT
 	@exec $(SWEEP) status $(ASKED)

@@ -14,6 +14,7 @@ import torch
 from .artifacts import read_artifact
 from .meta import ran_otherwise
 from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, probe_of, sweep_command
+from .shared import SharedResult, is_shared, shared_folder, shared_results
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
@@ -39,19 +40,31 @@ class Study(Mapping):
     """The results under a folder: (dataset, model, probe) -> result, read when a probe is first asked for, and once.
 
     models, datasets: which of them, in this order; by default all that have results, small models and the papers'
-    datasets first. Missing results have no key. Where a probe was run with several numbers of examples, the largest
-    counts. Warnings, each said once: what is not read beside it; a file that is unreadable, moved aside and left out;
-    results without `meta` (the papers' own), counted. Raises MissingArtifact if the folder holds no results.
+    datasets first. beside: folders or Hub datasets of others, as `make share` writes them, all of whose models are
+    added, as "name (where from)" where there is one of that name already. Missing results have no key. Where a probe
+    was run with several numbers of examples, the largest counts. Warnings, each said once: what is not read beside it;
+    a file that is unreadable, moved aside and left out; results without `meta` (the papers' own), counted. Raises
+    MissingArtifact if there are no results, ArtifactError for a shared file that is not what was shared.
     """
 
     def __init__(
-        self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+        self,
+        folder: str | Path,
+        models: Iterable[str] | None = None,
+        datasets: Iterable[str] | None = None,
+        beside: Iterable[str | Path] = (),
     ) -> None:
         self.folder = Path(folder)
         self._paths = _find(self.folder)
+        self.models = in_order(model for _, model, _ in self._paths) if models is None else list(models)
+        for other in beside:
+            taken = {model for _, model, _ in self._paths}
+            theirs = _find(shared_folder(other))
+            named = {model: f"{model} ({_label(other)})" if model in taken else model for _, model, _ in theirs}
+            self._paths |= {(dataset, named[model], probe): path for (dataset, model, probe), path in theirs.items()}
+            self.models = in_order([*self.models, *named.values()])
         if not self._paths:
             raise MissingArtifact(_nothing_in(self.folder))
-        self.models = in_order(model for _, model, _ in self._paths) if models is None else list(models)
         found = {dataset for dataset, _, _ in self._paths}
         self.datasets = sorted(found, key=_by_paper) if datasets is None else list(datasets)
         self._read: dict[str, dict[Run, dict]] = {}
@@ -64,10 +77,12 @@ class Study(Mapping):
 
     @property
     def paths(self) -> dict[tuple[str, str, str], Path]:
-        """(dataset, model, probe) -> file, of these models and datasets; nothing is read."""
-        runs = ((dataset, model) for model in self.models for dataset in self.datasets)
-        keys = ((*run, probe) for run in runs for probe in ARTIFACTS)
-        return {key: self._paths[key] for key in keys if key in self._paths}
+        """(dataset, model, probe) -> file, of results that have one of their own; nothing is read."""
+        return {key: path for key in self if isinstance(path := self._paths[key], Path)}
+
+    def names(self) -> dict[tuple[str, str, str], str]:
+        """(dataset, model, probe) -> the file's name in a study's folder, of all that there is."""
+        return {key: self._paths[key].name for key in self}
 
     def missing(self, probes: Iterable[str] | None = None) -> list[MissingRun]:
         """Every model × dataset of the study that lacks a result, with the command that makes it.
@@ -75,7 +90,8 @@ class Study(Mapping):
         By default, on each dataset the probes of the table and whatever probe any model has there.
         """
         probes, missing = None if probes is None else tuple(probes), []
-        for model in self.models:
+        shared = {model for (_, model, _), path in self._paths.items() if isinstance(path, SharedResult)}
+        for model in (model for model in self.models if model not in shared):
             for dataset in self.datasets:
                 seen = {probe for has, _, probe in self._paths if has == dataset}
                 expected = probes or [probe for probe in ARTIFACTS if probe in seen or probe in TABLE_PROBES]
@@ -90,16 +106,18 @@ class Study(Mapping):
         return self.of(probe)[dataset, model]
 
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
-        return iter(self.paths)
+        runs = ((dataset, model) for model in self.models for dataset in self.datasets)
+        return (key for run in runs for probe in ARTIFACTS if (key := (*run, probe)) in self._paths)
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return sum(1 for _ in self)
 
     def _results(self, probe: str) -> dict[Run, dict]:
         results = {}
-        for (dataset, model, _), path in ((key, path) for key, path in self.paths.items() if key[2] == probe):
+        for dataset, model, _ in [key for key in self if key[2] == probe]:
+            path = self._paths[dataset, model, probe]
             try:
-                results[dataset, model] = read_artifact(path)
+                results[dataset, model] = read_artifact(path) if isinstance(path, Path) else path.read()
             except ArtifactError as error:
                 warnings.warn(str(error), stacklevel=3)
                 del self._paths[dataset, model, probe]
@@ -178,8 +196,15 @@ def _size(name: str, unit: str) -> float | None:
     return float(size[1]) if size else None
 
 
-def _find(folder: Path) -> dict[tuple[str, str, str], Path]:
-    """(dataset, model, probe) -> file with the most examples, for every artifact under a folder."""
+def _label(other: str | Path) -> str:
+    """Whose results these are: owner/name of a dataset on the Hub, a folder's own name."""
+    return Path(other).resolve().name if Path(other).is_dir() else str(other)
+
+
+def _find(folder: Path) -> dict[tuple[str, str, str], Path | SharedResult]:
+    """(dataset, model, probe) -> file with the most examples, for every artifact under a folder, or that it shares."""
+    if is_shared(folder):
+        return shared_results(folder)
     found: dict[tuple[str, str, str], dict[int, Path]] = {}
     for path in sorted(folder.glob("*/*/*.pt")):
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..checkpoints import WHEELS, ModelError, fetched
 from ..params import ParamsError
+from ..results.schemas import ArtifactError
 from .plan import DEMO_OUT, REAL_OUT, Plan
 from .schedule import Sweep
 from .status import as_json, matrix, status_of
@@ -24,6 +25,7 @@ _COMMANDS = {
     "sweep": "run what is missing or stale",
     "table": "the table and figures of what is in the folder",
     "report": "table, intervals, figures and where from as one page, report.html in the folder",
+    "share": "what is in the folder as Parquet with a dataset card, for others to read: --to folder, --push owner/name",
     "status": "what is done, stale, partial, failed or missing",
 }
 
@@ -33,13 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     split = arguments.index("--") if "--" in arguments else len(arguments)
     asked = _parser().parse_args(arguments[:split])
-    words = ("models", "datasets", "probes", "gpus")
+    words = ("models", "datasets", "probes", "gpus", "beside")
     given = {name: tuple(" ".join(getattr(asked, name)).split()) for name in words}
     given |= {name: getattr(asked, name) for name in ("set", "out", "source", "remote", "quantization")}
     plan = Plan(**given, launcher=tuple(arguments[split + 1 :]))
     try:
         return _do(asked, plan)
-    except (ParamsError, ModelError) as problems:
+    except (ParamsError, ModelError, ArtifactError) as problems:
         sys.exit(str(problems))
 
 
@@ -61,6 +63,8 @@ def _do(asked: argparse.Namespace, plan: Plan) -> int:
         shown = as_json if asked.format == "json" else matrix
         print(shown(plan.folder, [status_of(run) for run in plan.runs()]))
         return 0
+    if asked.what == "share":
+        return _share(asked, plan)
     return _report(plan) if asked.what == "report" else make_table(plan)
 
 
@@ -76,6 +80,20 @@ def _run(asked: argparse.Namespace, plan: Plan) -> int:
 
         print(*summary_lines(effective_depth_table(Study(plan.folder, [model], [dataset]))), sep="\n")
     return status
+
+
+def _share(asked: argparse.Namespace, plan: Plan) -> int:
+    from ..report import share  # loads torch and pandas
+    from ..results.study import Study
+
+    if asked.push:
+        share.logged_in()  # before anything is computed
+    to = asked.to or Path(plan.folder) / "shared"
+    study = Study(plan.folder, plan.models or None, plan.datasets or None)
+    print(*share.share(study, to, asked.licence or share.LICENCE, asked.push), sep="\n")
+    if asked.push:
+        print(share.push(to, asked.push))
+    return 0
 
 
 def _report(plan: Plan) -> int:
@@ -119,6 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", nargs="*", default=[], help="each run has one of these to itself")
     parser.add_argument("--jobs", type=int, help="runs side by side; 0: all")
     parser.add_argument("--keep-going", action="store_true", help="past failures")
+    parser.add_argument("--beside", nargs="*", default=[], help="of table, report: others' folders or Hub datasets")
+    parser.add_argument("--to", default="", help="of share: the folder to write, instead of shared in that of --out")
+    parser.add_argument("--push", default="", help="of share: owner/name, a dataset on the Hub, with your login there")
+    parser.add_argument("--licence", default="", help="of share: of the numbers, by the Hub's name; cc-by-4.0")
     parser.add_argument("--format", default="", help="of status: json")
     return parser
 

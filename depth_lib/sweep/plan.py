@@ -31,7 +31,8 @@ class Plan:
     """What is asked for, in words; where nothing is, the params files say it.
 
     models: of any set, or all of `set`; datasets: the papers' three unless given; launcher: what stands before the
-    command of each run; gpus: each run has one of them to itself.
+    command of each run; gpus: each run has one of them to itself; beside: others' results in the table, as folders or
+    datasets of the Hub.
     """
 
     set: str = ""
@@ -44,6 +45,7 @@ class Plan:
     quantization: str = ""
     launcher: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:

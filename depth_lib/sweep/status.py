@@ -231,7 +231,7 @@ def costs_in(out: str | os.PathLike, model: str) -> dict[str, float]:
 
 def has_results(out: str | os.PathLike) -> bool:
     """Whether there is any result under a folder, of whatever model and dataset."""
-    return any(Path(out).glob("*/*/*.pt"))
+    return any(Path(out).glob("*/*/*.pt")) or (Path(out) / "runs.parquet").is_file()
 
 
 def elsewhere(out: str | os.PathLike, target: str) -> str:

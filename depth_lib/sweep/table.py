@@ -1,5 +1,6 @@
 """The notebook of the table and the figures, executed when a result is newer than it."""
 
+import json
 import os
 import re
 import subprocess
@@ -27,17 +28,23 @@ def make_table(plan: Plan) -> int:
     # a folder is newer than the table when a result came or went, a file when one was replaced
     sources = [NOTEBOOKS / "effective_depth.ipynb", *(path for path in folders if path.is_dir())]
     results = [path for folder in folders for path in folder.glob("*.pt")]
-    if not has_results(out):
+    if not (has_results(out) or plan.beside):
         raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: {command('sweep', OUT=str(out))}")
-    newest = max(path.stat().st_mtime_ns for path in (*sources, *results))
+    models = plan.all_models if any(out.glob("*/*/*.pt")) else list(plan.models)  # of a shared folder: all it has
+    given = {"OUT": str(out), "MODELS": models, "DATASETS": plan.all_datasets}
+    given |= {"BESIDE": list(plan.beside)} if plan.beside else {}
+    shared = [path for folder in (out, *plan.beside) for path in Path(folder).glob("runs.parquet")]
+    newest = max(path.stat().st_mtime_ns for path in (*sources, *results, *shared))
     if (
-        all(path.is_file() for path in (*tables, out / "report.html"))
+        all(Path(folder).is_dir() for folder in plan.beside)  # what the Hub has may be newer
+        and all(path.is_file() for path in (*tables, out / "report.html"))
         and notebook.is_file()
         and notebook.stat().st_mtime_ns >= newest
+        and json.loads(notebook.read_bytes())["metadata"].get("papermill", {}).get("parameters") == given
     ):
         return 0
     print(f"table and figures: running, log in {log}", flush=True)
-    given = {"OUT": str(out), "MODELS": plan.all_models, "DATASETS": plan.all_datasets}
+    out.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as said_to:
         done = subprocess.run(
             execution("effective_depth", partial, given), stdout=said_to, stderr=subprocess.STDOUT, env=environment()
