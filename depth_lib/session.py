@@ -3,12 +3,10 @@
 import contextlib
 import contextvars
 import inspect
-import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import nnsight
 import torch
@@ -21,9 +19,9 @@ from .check import CHECKED, RUNNING, check_call, judge, name_of, running
 from .progress import steps
 from .remote.deployment import Call, Deployment
 from .remote.errors import NotReady
-from .remote.journal import entries, journal_folder, journalled, journalled_at
+from .remote.journal import Entry
 from .remote.status_line import StatusLine
-from .remote.travel import settings_hash, travelling
+from .remote.travel import travelling
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 MINUTES_PER_JOB = 40  # after which a job of several calls begins no other; servers end one after an hour
@@ -32,6 +30,17 @@ _PLANNED = contextvars.ContextVar("planned", default=None)  # where calls are wr
 
 class _Planned(Exception):
     """The call was written down, not made."""
+
+
+def planned(function: Callable) -> list[Call]:
+    """What function() would run on a server, instead of that: one call for each job."""
+    token = _PLANNED.set([])
+    try:
+        with contextlib.suppress(_Planned):
+            function()
+        return _PLANNED.get()
+    finally:
+        _PLANNED.reset(token)
 
 
 def run(
@@ -57,26 +66,31 @@ def run(
     """
     arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
     arguments.pop(next(iter(inspect.signature(probe).parameters)))
-    calls = _cut(Call(probe, arguments, over), remote, per_job)
+    calls = cut(Call(probe, arguments, over), remote, per_job)
     label = label or probe.__name__.replace("_", " ")
-    if (planned := _PLANNED.get()) is not None:
-        planned.extend(calls)
+    if (written := _PLANNED.get()) is not None:
+        written.extend(calls)
         raise _Planned
     if not remote or remote == "local":
         calls = steps(calls, label) if over not in (None, "layers") else calls
         results = [_here(llm, call, remote) for call in calls]
     else:
         results = _there(Deployment(llm, remote), calls, label)
+    return joined(results)
+
+
+def joined(results: list[dict]) -> dict:
+    """The results of a call's parts as one."""
     if len(results) == 1:
         return results[0]
-    return {key: _joined([result[key] for result in results]) for key in results[0]}
+    return {key: _one_after_the_other([result[key] for result in results]) for key in results[0]}
 
 
-def _joined(parts):
+def _one_after_the_other(parts):
     return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [entry for part in parts for entry in part]
 
 
-def _cut(call, remote, per_job):
+def cut(call: Call, remote: bool | str, per_job: int | None) -> list[Call]:
     """The call as one for each job, or here for each step of a progress bar."""
     if call.over is None:
         return [call]
@@ -108,17 +122,18 @@ def _in_session(llm, calls, seconds, **how):
 
 
 def _results(llm, calls, seconds):
-    """What each of the named calls (function, arguments) returns, in order.
+    """What each of the named calls (function, arguments) returns, in order; neighbours share a prompt's clean run.
 
     Those that would begin too late are left out, and those after one that fails: the next job begins with that one.
     """
-    start, results = time.monotonic(), {}
+    start, results, clean = time.monotonic(), {}, {}
     for name, (function, arguments) in calls.items():
         alone = not results.keys() - {"check"}
         if not alone and seconds is not None and time.monotonic() - start > seconds:
             break
         try:
-            results[name] = function(llm, **arguments)
+            shared = {"arch": {**arguments["arch"], "clean": clean}} if "arch" in arguments else {}
+            results[name] = function(llm, **(arguments | shared))
         except Exception:
             if alone:
                 raise
@@ -155,7 +170,7 @@ def _there(deployment, calls, label):
     for call in calls:
         line, settings = StatusLine(f"{label}, job {call.part}" if call.part else label), deployment.settings(call)
         with deployment.entry(settings, line, probe=call.probe.__qualname__, part=call.part) as entry:
-            results.append(_job(deployment, {settings: call}, entry, line)[settings])
+            results.append(job(deployment, {settings: call}, entry, line)[settings])
             entry.used()
             held.append(entry)
     for entry in held:
@@ -163,7 +178,7 @@ def _there(deployment, calls, label):
     return results
 
 
-def _job(deployment, calls, entry, line):
+def job(deployment: Deployment, calls: dict[str, Call], entry: Entry, line: StatusLine) -> dict[str, dict]:
     """What one job computed of these calls, by settings; the model's check goes along if nobody has made it yet."""
     llm = deployment.llm
 
@@ -172,57 +187,13 @@ def _job(deployment, calls, entry, line):
         check = check_call(llm)
         if llm not in CHECKED and not any(call.probe is check[0] for call in calls.values()):
             asked = {"check": check} | asked
-        return written_down(llm, asked, 60 * (_whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB))
+        return written_down(llm, asked, 60 * minutes_per_job())
 
     found = deployment.found(calls, payload, entry, line)
     RUNNING[llm] = found["model"]
     if llm not in CHECKED and "check" in found["results"]:
         CHECKED[llm] = judge(llm, found["results"]["check"])
     return found["results"]
-
-
-def together(
-    llm: nnsight.TransformersModel, wanted: Sequence[tuple[Path, Callable]], remote: bool | str, artifact: Path
-) -> None:
-    """Have `wanted`, pairs of an artifact and a function that calls a probe, computed in one job instead of many.
-
-    Each call's result is journalled beside its artifact, where the same call finds it afterwards. A job begins no call
-    after DEPTH_LIB_MINUTES_PER_JOB; what it leaves out is the next job's. The jobs themselves are journalled beside
-    `artifact`. The caller sees to it that no other process does the same. Raises what `run` raises.
-    """
-    deployment, calls = Deployment(llm, remote), {}
-    for place, call in wanted:
-        token = _PLANNED.set([])
-        with contextlib.suppress(_Planned):
-            call()
-        calls |= {deployment.settings(part): replace(part, artifact=place) for part in _PLANNED.get()}
-        _PLANNED.reset(token)
-    with journalled(artifact):
-        for entry in entries(journal_folder(artifact)):  # of a process that was killed
-            if set(entry.calls or ()) <= calls.keys():
-                _one_job(deployment, {settings: calls[settings] for settings in entry.calls})
-        while left := {settings: call for settings, call in calls.items() if not _kept(settings, call)}:
-            _one_job(deployment, left)
-
-
-def _kept(settings, call):
-    path = journal_folder(call.artifact) / f"{settings}.json"
-    return any(entry.path == path and entry.state == "done" for entry in entries(path.parent))
-
-
-def _one_job(deployment, calls):
-    """One job for all calls, as far as it gets; what it computed is kept beside each call's artifact."""
-    line = StatusLine(f"{len(calls)} calls in one job")
-    with deployment.entry(settings_hash(calls=list(calls)), line, probe="together", calls=list(calls)) as joint:
-        results = _job(deployment, calls, joint, line)
-        for settings, call in calls.items():
-            if settings not in results or _kept(settings, call):
-                continue
-            buffer, facts = io.BytesIO(), {"probe": call.probe.__qualname__, "part": call.part}
-            alone = {"model": RUNNING[deployment.llm], "results": {settings: results[settings]}}
-            torch.save({"result": alone}, buffer)
-            with journalled_at(call.artifact), deployment.entry(settings, line, **facts) as entry:
-                entry.keep(buffer.getvalue(), job_id=joint.job_id, cost=joint.cost, versions=joint.versions)
 
 
 class _WrittenDown(Backend):
@@ -239,6 +210,10 @@ def written_down(llm: nnsight.TransformersModel, calls: dict, seconds: float | N
     sent = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
     travelling(_in_session, copies)(llm, sent, seconds, backend=backend)
     return backend.blob
+
+
+def minutes_per_job() -> int:
+    return _whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB
 
 
 def _whole_number(variable):

@@ -20,7 +20,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"architectures", "params", "prompts", "examples", "rows", "progress", "embedded", "lock", "disk", "hub"},
     {"probes"},
     {"remote"},
-    {"session", "tokens", "check", "checkpoints", "models", "fits"},
+    {"session", "one_job", "tokens", "check", "checkpoints", "models", "fits"},
     {"api", "by_difficulty", "model_maps"},
     {"results"},
     {"effective_depth"},

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import first, in_cache, inputs, lens, rows_of_logits, softmax_and_log
+from .residual_stream import clean_run, in_cache, inputs, lens, rows_of_logits, softmax_and_log
 
 
 def logit_lens(llm, arch, prompts, chunk=None):
@@ -20,12 +20,12 @@ def logit_lens(llm, arch, prompts, chunk=None):
     keys += ("res_entropy", "res_jsd", "res_settled")
     sums = []
     for ids in prompts:
+        residuals = [h[0] for h in clean_run(llm, arch, ids)["h"]]
+        final = residuals.pop()
+        rows = chunk or min(256, rows_of_logits(llm, final.device))
+        curves = torch.zeros(len(keys), len(residuals))
         with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False) as tracer:
-                residuals = [block.input[0].clone() for block in llm.blocks]
-                final = first(llm.blocks[-1].output)[0]
-                rows = chunk or min(256, rows_of_logits(llm, final.device))
-                curves = torch.zeros(len(keys), len(residuals))
+            with llm.trace(inputs([0]), use_cache=False) as tracer:
                 for start in range(0, len(ids), rows):
                     piece = slice(start, start + rows)
                     own = _own_prediction(lens(llm, arch, final[piece]))

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import contributions, first, inputs
+from .residual_stream import clean_run
 
 LARGEST = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")  # of which the largest token is kept
 
@@ -21,16 +21,9 @@ def relative_contribution(llm, arch, prompts):
     """
     results, changes = [], []
     for ids in prompts:
-        with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False) as tracer:
-                residuals, rows = [], []
-                for block in llm.blocks:
-                    h, measures = _measures(block, arch)
-                    residuals.append(h[0].clone().cpu())  # some families add in place
-                    rows.append({key: value[0].cpu() for key, value in measures.items()})
-                residuals.append(first(llm.blocks[-1].output)[0].float().cpu())
-                tracer.stop()
-        per_token = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+        clean = clean_run(llm, arch, ids, lambda h, a, m: _measures(h[0], a[0], m[0], arch["parallel"]))
+        residuals = [h[0].float().cpu() for h in clean["h"]]
+        per_token = {key: torch.stack([row[key] for row in clean["read"]]) for key in clean["read"][0]}
         norm_last = residuals[-1].norm(dim=-1)[None]
         per_token["norm_residual"] = torch.cat([per_token["norm_residual"], norm_last])
         maxima = {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in LARGEST}
@@ -70,10 +63,9 @@ def _angle(products, norms):
     return angles
 
 
-def _measures(block, arch):
-    """h and every measure [1, T] at one block."""
-    h, a, m = contributions(block, arch)
-    read = h if arch["parallel"] else h + a
+def _measures(h, a, m, parallel):
+    """Every measure [T] at one block."""
+    read = h if parallel else h + a
     layer = a + m
     after = h + layer
     norm_h, norm_a, norm_m, norm_read, norm_layer = (x.norm(dim=-1) for x in (h, a, m, read, layer))
@@ -89,7 +81,7 @@ def _measures(block, arch):
         "norm_mlp": norm_m,
         "norm_residual": norm_h,
     }
-    return h, measures
+    return {key: value.cpu() for key, value in measures.items()}
 
 
 def _cosine(x, y, norm_x, norm_y):

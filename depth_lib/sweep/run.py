@@ -19,11 +19,11 @@ from ..embedded import TOYS
 from ..fits import check_fits
 from ..lock import COMPUTING, Lock, hold, remove_leftovers
 from ..models import load_model
+from ..one_job import together
 from ..progress import heard_by
 from ..remote import journalled
 from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
 from ..results.schemas import ARTIFACTS
-from ..session import together
 from .spec import RunSpec, in_project
 
 __all__ = ["Run", "in_project"]

@@ -5,12 +5,14 @@ from functools import partial
 import pytest
 
 import depth_lib as dl
-from depth_lib import remote, session
+from depth_lib import one_job, remote, session
+from depth_lib.one_job import together
 from depth_lib.remote import journalled
 from depth_lib.remote.journal import Entry
+from depth_lib.session import planned
 from depth_lib.sweep.run import Run
 from tests.remote.loopback import fixture
-from tests.remote.loopback.client import PROBES
+from tests.remote.loopback.client import PROBES, TEXTS
 from tests.remote.loopback.fixture import same
 
 hurried, loopback = fixture.hurried, fixture.loopback
@@ -40,23 +42,56 @@ def test_six_calls_of_five_probes_are_one_job_with_the_same_numbers(loopback, tr
     llm = loopback.model("loopback/llama")
     calls = wanted(llm, loopback, tmp_path)
     with loopback.faults() as submitted:
-        session.together(llm, calls, loopback.host, tmp_path / "probes")
+        together(llm, calls, loopback.host, tmp_path / "probes")
         assert submitted() == 1
-        session.together(llm, calls, loopback.host, tmp_path / "probes")
+        together(llm, calls, loopback.host, tmp_path / "probes")
         assert submitted() == 1
     assert dl.check_model(llm)["identity_1"] <= 1e-5  # came along
     check(calls, truth, loopback)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_job_begins_no_call_after_its_time_and_the_next_one_does_the_rest(loopback, truth, tmp_path, monkeypatch):
+def test_the_probes_of_one_job_share_the_clean_run_of_every_prompt(loopback, truth):
+    llm = dl.load_model(loopback.models["loopback/llama"])
+    clean_runs = []  # nothing else runs a part of block 0: interventions start behind it
+    llm._module.model.layers[0].mlp.register_forward_hook(lambda *_: clean_runs.append(1))
+    over_prompts = list(PROBES)[:4]
+    for name in over_prompts:
+        same(PROBES[name](llm), truth[name])
+    assert len(clean_runs) == 4 * len(TEXTS)
+    calls = {name: planned(partial(PROBES[name], llm, remote=loopback.host))[0] for name in over_prompts}
+    pieces = one_job._by_prompt(calls, loopback.host)
+    clean_runs.clear()
+    work = {name: (piece.probe, piece.arguments) for name, piece in pieces.items()}
+    found = session._in_session(llm, work, None, remote=False)["results"]
+    assert len(clean_runs) == len(TEXTS) and list(found) == list(pieces)
+
+
+def test_a_job_begins_nothing_after_its_time_and_the_next_one_goes_on_there(loopback, truth, tmp_path, monkeypatch):
     llm = loopback.model("loopback/llama")
-    calls = wanted(llm, loopback, tmp_path)
+    calls, n_pieces = wanted(llm, loopback, tmp_path), 4 * len(TEXTS) + 2
     monkeypatch.setattr(session, "MINUTES_PER_JOB", 0)
     with loopback.faults() as submitted:
-        session.together(llm, calls, loopback.host, tmp_path / "probes")
-        assert submitted() == len(PROBES)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one_job, "_missing", _dying_after(7, one_job._missing))
+            together(llm, calls, loopback.host, tmp_path / "probes")
+        assert submitted() == 7
+        together(llm, calls, loopback.host, tmp_path / "probes")
+        assert submitted() == n_pieces
     check(calls, truth, loopback)
+    assert not list(tmp_path.iterdir())
+
+
+def _dying_after(n, function):
+    asked = []
+
+    def dies(*arguments):
+        asked.append(1)
+        if len(asked) > n:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return dies
 
 
 def test_who_is_killed_while_results_are_put_away_computes_none_again(loopback, truth, tmp_path, monkeypatch):
@@ -72,8 +107,8 @@ def test_who_is_killed_while_results_are_put_away_computes_none_again(loopback, 
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Entry, "keep", dies)
-            session.together(llm, calls, loopback.host, tmp_path / "probes")
-        session.together(llm, calls, loopback.host, tmp_path / "probes")
+            together(llm, calls, loopback.host, tmp_path / "probes")
+        together(llm, calls, loopback.host, tmp_path / "probes")
         assert submitted() == 1
     check(calls, truth, loopback)
 
@@ -88,7 +123,7 @@ def test_a_call_that_fails_costs_none_of_those_before_it(loopback, truth, tmp_pa
     failing = (tmp_path / "f.pt", lambda: session.run(_fails, llm, 0, remote=loopback.host))
     with loopback.faults() as submitted:
         with pytest.raises(remote.JobFailed, match="ZeroDivisionError"):
-            session.together(llm, [*calls, failing], loopback.host, tmp_path / "probes")
+            together(llm, [*calls, failing], loopback.host, tmp_path / "probes")
         assert submitted() == 2
     check(calls, dict(list(truth.items())[:2]), loopback)
 
