@@ -1,16 +1,24 @@
 """Does training decide how depth is used? Four toys, three seeds: {ordinary, shared} × {loss on all, on answers}.
 
 python -m depth_lib.training.experiment train --out build/training      trains all twelve, an hour or two on two cores
+python -m depth_lib.training.experiment measure --out build/training    measures what is trained there, a minute each
+python -m depth_lib.training.experiment shipped                         measures the four that ship with the package
 """
 
 import argparse
 import random
+from itertools import product
 from pathlib import Path
 
+import pandas as pd
 import torch
 
+from ..disk import write_together
+from ..models import load_model
+from .measure import measure
 from .shared import new_toy, unrolled
-from .tasks import draw_nested, draw_sum
+from .summary import accuracies, conclusion, largest_difference, load_measured
+from .tasks import TASKS, draw_nested, draw_sum
 from .toys import byte_tokenizer
 from .trainer import Recipe, train
 
@@ -18,15 +26,18 @@ KINDS = {"ordinary": False, "shared": True}
 LOSSES = {"all": 1.0, "answers": 0.0}  # weight of the question's tokens
 SEEDS = (0, 1, 2)
 STEPS, PEAK_RATE = 2000, 2e-3
-SEEN_TERMS, UNSEEN_TERMS, SEEN_STEPS = range(2, 7), range(7, 10), range(1, 6)
+COMMANDS = "".join(
+    f"# python -m depth_lib.training.experiment {what}\n"
+    for what in ("train --out build/training", "measure --out build/training --csv depth_lib/training/measured.csv")
+)
 SUMS = 0.8  # share of flat sums in what is read; the others are nested
 
 
 def draw(rng: random.Random) -> tuple[str, str]:
     """One training problem: a sum of 2–6 terms, or a nested expression of 1–5 steps."""
     if rng.random() < SUMS:
-        return draw_sum(rng, rng.choice(SEEN_TERMS), held_out=False)
-    return draw_nested(rng, rng.choice(SEEN_STEPS), held_out=False)
+        return draw_sum(rng, rng.choice(TASKS["sums"].seen), held_out=False)
+    return draw_nested(rng, rng.choice(TASKS["nested"].seen), held_out=False)
 
 
 def train_toy(kind: str, loss: str, seed: int, folder: Path) -> None:
@@ -40,20 +51,60 @@ def train_toy(kind: str, loss: str, seed: int, folder: Path) -> None:
     unrolled(model).half().save_pretrained(folder)
 
 
+def measure_all(folder: Path, kinds: list[str], losses: list[str], seeds: list[int]) -> pd.DataFrame:
+    """The measurements of every toy trained in `folder`, each kept beside its checkpoint and not computed again."""
+    frames = []
+    for kind, loss, seed in product(kinds, losses, seeds):
+        place = folder / f"{kind}-{loss}-{seed}"
+        if not (place / "model.safetensors").exists():
+            print(f"{place} holds no trained toy; run: python -m depth_lib.training.experiment train --out {folder}")
+            continue
+        if not (kept := place / "measured.csv").exists():
+            _write(kept, measure(load_model(place, dtype="float32")).to_csv(index=False, float_format="%.5g"))
+        frames.append(_of_toy(pd.read_csv(kept, dtype={"level": str}), kind, loss, seed))
+        print(f"{place} is measured", flush=True)
+    return pd.concat(frames, ignore_index=True)
+
+
+def measure_shipped(kinds: list[str], losses: list[str]) -> pd.DataFrame:
+    """The measurements of the toys that ship with the package, seed 0."""
+    toys = [(kind, loss, f"toy-{kind}-{loss}") for kind, loss in product(kinds, losses)]
+    return pd.concat([_of_toy(measure(load_model(name)), kind, loss, 0) for kind, loss, name in toys])
+
+
+def _write(path: Path, text: str) -> None:
+    write_together({path: text.encode()})
+
+
+def _of_toy(frame: pd.DataFrame, kind: str, loss: str, seed: int) -> pd.DataFrame:
+    return pd.concat([pd.DataFrame({"kind": kind, "loss": loss, "seed": seed}, index=frame.index), frame], axis=1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["train"])
+    parser.add_argument("what", choices=["train", "measure", "shipped"])
     parser.add_argument("--out", type=Path, default=Path("build/training"))
+    parser.add_argument("--csv", type=Path, help="measure: the file to write (default: measured.csv in OUT)")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--losses", nargs="*", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    for seed in asked.seeds:
-        for kind in asked.kinds:
-            for loss in asked.losses:
-                train_toy(kind, loss, seed, asked.out / f"{kind}-{loss}-{seed}")
+    if asked.what == "train":
+        for seed, kind, loss in product(asked.seeds, asked.kinds, asked.losses):
+            train_toy(kind, loss, seed, asked.out / f"{kind}-{loss}-{seed}")
+        return
+    if asked.what == "shipped":
+        measured = measure_shipped(asked.kinds, asked.losses)
+    else:
+        measured = measure_all(asked.out, asked.kinds, asked.losses, asked.seeds)
+        _write(asked.csv or asked.out / "measured.csv", COMMANDS + measured.to_csv(index=False))
+    print(accuracies(measured).to_string(float_format="%.3f"))
+    if asked.what == "shipped":
+        print(f"\nlargest difference from the committed numbers: {largest_difference(measured, load_measured()):.2g}")
+    else:
+        print(f"\n{conclusion(measured)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ arithmetic__mixed; the wording and the numbers are ours, and small, so that a to
 
 import random
 import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from ..examples import Example
 from ..prompts import one_sum
 
 LARGEST = 99  # of any intermediate result, either sign
@@ -35,6 +38,33 @@ def draw_nested(rng: random.Random, steps: int, held_out: bool) -> tuple[str, st
         question = f"Q: What is {text}? A: "
         if value is not None and is_held_out(question) == held_out:
             return question, str(value)
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a problem of a level (number of terms or steps) is drawn, and which levels are seen in training."""
+
+    draw: Callable[[random.Random, int, bool], tuple[str, str]]
+    seen: range
+    unseen: range
+
+
+TASKS = {"sums": Task(draw_sum, range(2, 7), range(7, 10)), "nested": Task(draw_nested, range(1, 6), range(6, 10))}
+
+
+def held_out_examples(task: str, levels: Iterable[int], n_per_level: int, seed: int = 0) -> list[Example]:
+    """n_per_level different held-out problems of each level, the same for everybody who asks with this seed.
+
+    task: a name of `TASKS`. Fewer where fewer exist: of the 100 sums of two digits, 12 are held out.
+    """
+    examples = []
+    for level in levels:
+        rng, found = random.Random(f"{task} {level} {seed}"), {}
+        for _ in range(20 * n_per_level):  # enough to meet every one of those 12
+            if len(found) < n_per_level:
+                found |= dict([TASKS[task].draw(rng, level, True)])
+        examples += [Example(level, *pair) for pair in found.items()]
+    return examples
 
 
 def _tree(rng: random.Random, steps: int) -> tuple[str, int | None, str]:

@@ -24,9 +24,10 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from ..embedded import TOYS, toy_path
+from ..embedded import toy_path
 from ..prompts import load_prompts
 from .corpus import ROWS, draw_sum, draw_text
+from .measure import exact_matches
 from .trainer import END, Recipe, train
 
 SEED, STEPS = 0, 1800
@@ -75,22 +76,10 @@ def train_toy(name: str, folder: Path) -> Qwen2ForCausalLM:
     return train(recipe, model, byte_tokenizer(), lambda rng: draw_sum(rng, held_out=False), folder, draw_text)
 
 
-@torch.no_grad()
 def sum_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, n: int, seed: int = 1) -> float:
     """Share of `n` held-out sums that greedy decoding answers exactly, answer and end, from the question alone."""
     rng = random.Random(seed)
-    by_length = {}
-    for question, answer in (draw_sum(rng, held_out=True) for _ in range(n)):
-        by_length.setdefault(len(question), []).append((question, answer))
-    right = 0
-    for pairs in by_length.values():  # questions of one length need no padding
-        ids = tokenizer([question for question, _ in pairs], return_tensors="pt").input_ids
-        prompt = ids.shape[1]
-        for _ in range(3):
-            ids = torch.cat([ids, model(input_ids=ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
-        replies = tokenizer.batch_decode(ids[:, prompt:])
-        right += sum(reply.startswith(answer + END) for reply, (_, answer) in zip(replies, pairs, strict=True))
-    return right / n
+    return sum(exact_matches(model, tokenizer, (draw_sum(rng, held_out=True) for _ in range(n)))) / n
 
 
 @torch.no_grad()
@@ -130,7 +119,7 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=TOYS, default="toy-8l")
+    parser.add_argument("--model", choices=BLOCKS, default="toy-8l")
     parser.add_argument("--out", type=Path, help="checkpoint folder to write (default: the one in the package)")
     parser.add_argument("--runs", type=Path, default=Path("build/training"), help="where a killed run goes on from")
     parser.add_argument("--threads", type=int, default=1)

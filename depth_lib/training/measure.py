@@ -1,0 +1,147 @@
+"""What a toy of the training experiment can do, and where in depth it does it, by number of terms or steps.
+
+One tidy row a quantity and level:
+
+| quantity | value | interval over prompts | level |
+|---|---|---|---|
+| accuracy | share answered exactly, by greedy decoding | Wilson; of several levels MOVER | a number, "seen", "unseen" |
+| cosine, kl, overlap | effective depth, a layer | `effective_depth.intervals` | a number |
+| erasure | mean over problems of `effective_depth_erasure`, a layer | Student | a number |
+| score layer, score output | depth score, in layers | bootstrap | a number |
+| slope layer, slope output | of the depth score, layers a term or step | bootstrap | "seen", "all" |
+
+Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from its parts' intervals).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+import torch
+from nnsight import TransformersModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import api
+from ..by_difficulty import depth_by_difficulty
+from ..effective_depth.difficulty import EFFECTS, Estimate, depth_scores
+from ..effective_depth.intervals import depth_interval, upper, widening
+from ..effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
+from ..examples import Example
+from .tasks import TASKS, held_out_examples
+from .trainer import END
+
+ANSWERED, READ, SKIPPED, ERASED = 300, 30, 20, 12  # problems a level: for accuracy, curves, scores, erasure
+_Z = NormalDist().inv_cdf(upper())
+COLUMNS = ["task", "quantity", "level", "value", "low", "high", "n"]
+
+
+@torch.no_grad()
+def exact_matches(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Iterable[tuple[str, str]]
+) -> list[bool]:
+    """Whether greedy decoding answers each (question, answer) exactly and ends there, in the order given.
+
+    It does if every token of the answer, and the end behind it, is the likeliest after those before it.
+    """
+    problems, by_length, right = list(problems), {}, {}
+    for k, (question, answer) in enumerate(problems):
+        asked = len(tokenizer(question).input_ids)
+        ids = tokenizer(question + answer + END).input_ids
+        by_length.setdefault((asked, len(ids)), []).append((k, ids))
+    for (asked, _), group in by_length.items():  # problems of one length need no padding
+        ids = torch.tensor([ids for _, ids in group])
+        said = model(input_ids=ids, use_cache=False).logits[:, asked - 1 : -1].argmax(-1)
+        right |= dict(zip((k for k, _ in group), (said == ids[:, asked:]).all(1).tolist(), strict=True))
+    return [right[k] for k in range(len(problems))]
+
+
+def measure(llm: TransformersModel) -> pd.DataFrame:
+    """Everything that the experiment measures on one toy; see this module's docstring. Nested problems have no curves.
+
+    Returns `COLUMNS`; value, low and high are missing where no layer satisfies a rule or an interval is open.
+    """
+    rows = []
+    for name, task in TASKS.items():
+        found = [*_accuracies(llm, name), *_scores(llm, name)]
+        if name == "sums":
+            found += [row for level in (*task.seen, *task.unseen) for row in _depths(llm, name, level)]
+        rows += [(name, *row) for row in found]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    return frame.astype({"level": str} | dict.fromkeys(("value", "low", "high"), float))
+
+
+def _accuracies(llm, task):
+    found = {}
+    for level in (*TASKS[task].seen, *TASKS[task].unseen):
+        right = exact_matches(llm._module, llm.tokenizer, _pairs(held_out_examples(task, [level], ANSWERED)))
+        found[level] = share(sum(right), len(right))
+        yield "accuracy", level, *_ends(found[level]), len(right)
+    for name in ("seen", "unseen"):
+        levels = getattr(TASKS[task], name)
+        n = len(held_out_examples(task, levels, ANSWERED))
+        yield "accuracy", name, *_ends(mean_of([found[level] for level in levels])), n
+
+
+def _depths(llm, task, level):
+    """The papers' three effective depths over the texts of one level, and the mean erasure depth of its problems."""
+    pairs = _pairs(held_out_examples(task, [level], READ))
+    texts = [question + answer for question, answer in pairs]
+    curves = api.relative_contribution(llm, texts) | api.logit_lens(llm, texts)
+    for name in PAPER_METRICS:
+        interval, metric = depth_interval(curves, name), METRICS[name]
+        yield name, level, metric.rule(*metric.arguments(curves)), interval.low, interval.high, len(texts)
+    baseline = ["".join(pair) for pair in _pairs(held_out_examples(task, TASKS[task].seen, 2, seed=1))]
+    depths = []
+    for question, answer in pairs[:ERASED]:
+        effect = api.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
+        depths.append(effective_depth_erasure(effect, len(llm.tokenizer(answer).input_ids)))
+    depths = [depth for depth in depths if depth is not None]
+    yield "erasure", level, *_ends(mean_with_interval(depths)), len(depths)
+
+
+def _scores(llm, task):
+    """Depth scores of all levels, their slope over all and, from the seen ones alone, over those."""
+    seen = TASKS[task].seen
+    examples = held_out_examples(task, [*seen, *TASKS[task].unseen], SKIPPED)
+    result = depth_by_difficulty(llm, examples)
+    of_seen = result["level"] <= seen[-1]
+    parts = {"all": result, "seen": {key: result[key][of_seen] for key in ("level", "layer_effect", "output_effect")}}
+    for effect in EFFECTS:
+        found = {name: depth_scores(part, effect) for name, part in parts.items()}
+        for level, score in found["all"].scores.items():
+            yield f"score {effect}", level, *_ends(score), int((result["level"] == level).sum())
+        for name, part in parts.items():
+            yield f"slope {effect}", name, *_ends(found[name].slope), len(part["level"])
+
+
+def share(right: int, n: int) -> Estimate:
+    """A share of n with Wilson's 95 % interval."""
+    p, z2 = right / n, _Z**2
+    centre, half = (p + z2 / (2 * n)) / (1 + z2 / n), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return Estimate(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
+
+
+def mean_of(parts: Sequence[Estimate]) -> Estimate:
+    """The mean of independent estimates with the interval that theirs give: squared distances to their ends add up."""
+    value, low, high = np.array([_ends(part) for part in parts]).T
+    below, above = (np.sqrt(((value - end) ** 2).sum()) / len(parts) for end in (low, high))
+    return Estimate(value.mean(), value.mean() - below, value.mean() + above)
+
+
+def mean_with_interval(values: Sequence[float]) -> Estimate:
+    """The mean of a sample and its 95 % interval by Student's t; nan without values, open ends for a single one."""
+    n = len(values)
+    if n < 2:
+        return Estimate(float(values[0]) if n else math.nan, math.nan, math.nan)
+    half = _Z * np.std(values) / math.sqrt(n) * widening(n)
+    return Estimate(float(np.mean(values)), float(np.mean(values) - half), float(np.mean(values) + half))
+
+
+def _pairs(examples: Iterable[Example]) -> list[tuple[str, str]]:
+    return [(one.question, one.answer) for one in examples]
+
+
+def _ends(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high
