@@ -22,9 +22,9 @@ READY  := $(VENV)/.depth-lib-installed
 ## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
 ## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
 ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION GPUS FORMAT BESIDE TO PUSH LICENCE,\
-  $(if $($v),--$(shell echo $v | tr A-Z a-z) '$($v)'))
+  $(if $($v),--$(shell echo $v | tr A-Z a-z) '$(subst ','\'',$($v))'))
 SWEEP := $(PY) -m depth_lib.sweep
-export DEPTH_LIB_JOBS := $(JOBS)
+export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

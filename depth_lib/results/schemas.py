@@ -50,6 +50,7 @@ _NORMS = ("io_cos", "norm_att", "norm_mlp")
 _LENS = ("res_kl_divs", "res_overlaps")
 _LENS_RANKS = ("res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 _LENS_RANKS += ("res_entropy", "res_jsd", "res_settled")
+_LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")  # variables that hold several names
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 
 
@@ -197,8 +198,8 @@ def sweep_command(run: str | Path, **variables: str) -> str:
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
     if dataset not in DATASETS:
         return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(DATASETS)})"
-    given = {"MODELS": model, "DATASETS": dataset, "OUT": "" if out.name in ("", "outputs") else str(out)}
-    return command("sweep", **given, **variables)
+    elsewhere = "" if out.absolute() == Path("outputs").absolute() else str(out)
+    return command("sweep", MODELS=model, DATASETS=dataset, OUT=elsewhere, **variables)
 
 
 def command(target: str, **variables: str) -> str:
@@ -207,6 +208,8 @@ def command(target: str, **variables: str) -> str:
     if not INSTALLED:
         words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items())
         return " ".join(["make", target, *words])
-    launcher = given.pop("LAUNCH", "")
-    words = [f"--{name.lower()} {' '.join(map(shlex.quote, value.split()))}" for name, value in given.items()]
-    return " ".join(["depth-lib", target, *words, *(["--", launcher] if launcher else [])])
+    launcher, jobs = given.pop("LAUNCH", ""), given.pop("JOBS", "")
+    lists = {name: value.split() if name in _LISTS else [value] for name, value in given.items()}
+    words = [f"--{name.lower()} {shlex.join(values)}" for name, values in lists.items()]
+    variable = [f"DEPTH_LIB_JOBS={shlex.quote(jobs)}"] if jobs else []
+    return " ".join([*variable, "depth-lib", target, *words, *(["--", launcher] if launcher else [])])

@@ -1,5 +1,6 @@
 """What a sweep covers: models × datasets, their probes, and what is said over the params files. It loads no torch."""
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -125,6 +126,7 @@ class Plan:
             "SOURCE": self.source,
             "REMOTE": self.remote,
             "QUANTIZATION": self.quantization,
+            "JOBS": os.environ.get("DEPTH_LIB_JOBS", ""),
             "GPUS": " ".join(self.gpus),
             "LAUNCH": shlex.join(self.launcher),
         }

@@ -4,6 +4,7 @@ Without torch, so that asking is quick.
 """
 
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -25,11 +26,15 @@ _PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes
 def in_project(path: str | Path) -> Path:
     """A relative path as seen from the project's root, when the working directory is anywhere inside a clone.
 
-    Jupyter starts a kernel in notebooks/, make and papermill at the root: both find the same outputs/.
+    Jupyter starts a kernel in notebooks/, make and papermill at the root: both find the same outputs/. A path that
+    begins with .., or that is there only as seen from the working directory, is taken from there.
     """
-    root, here = Path(__file__).resolve().parents[2], Path.cwd()
+    root, here, path = Path(__file__).resolve().parents[2], Path.cwd(), Path(path)
     in_clone = (root / "notebooks").is_dir() and here.is_relative_to(root)
-    return root / path if in_clone and here != root else Path(path)
+    if not in_clone or here == root:
+        return path
+    from_here = path.parts[:1] == ("..",) or (path.exists() and not (root / path).exists())
+    return Path(os.path.normpath(here / path)) if from_here else root / path
 
 
 class RunSpec:

@@ -223,6 +223,7 @@ def test_a_missing_result_names_the_command_that_makes_it():
         "no artifact for gsm8k × Qwen2.5-7B (logitlens_10exps.pt); run: make sweep MODELS=Qwen2.5-7B DATASETS=gsm8k"
     )
     assert sweep_command("outputs/demo/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=outputs/demo")
+    assert sweep_command("/data/outputs/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=/data/outputs")
     assert "make" not in sweep_command("theirs/addition_6/toy-8l").split(), "no sweep makes a dataset it does not know"
 
 

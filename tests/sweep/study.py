@@ -41,7 +41,7 @@ for word in words:
         plain.append(word)
 notebook, output = plain
 call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-call["launched"] = os.environ.get("LAUNCHED")
+call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "DEPTH_LIB_JOBS", "CUDA_VISIBLE_DEVICES")}
 with open("calls.jsonl", "a") as calls:
     calls.write(json.dumps(call) + "\\n")
 out = Path(given["OUT"])

@@ -253,6 +253,8 @@ def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_
     root = Path(runs.__file__).resolve().parents[2]
     monkeypatch.chdir(root / "notebooks")
     assert in_project("outputs") == root / "outputs"
+    assert in_project("../outputs/demo") == root / "outputs" / "demo" and in_project("../../x") == root.parent / "x"
+    assert in_project("probe.ipynb") == root / "notebooks" / "probe.ipynb", "there only as seen from here"
     assert in_project(tmp_path) == tmp_path
     monkeypatch.chdir(tmp_path)
     assert in_project("outputs").resolve() == tmp_path / "outputs"

@@ -20,7 +20,9 @@ import pytest
 import yaml
 
 from depth_lib.lock import hold
+from depth_lib.results import schemas
 from depth_lib.results.schemas import PROBES
+from depth_lib.sweep.__main__ import _parser
 from depth_lib.sweep.launch import Launch
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.status import ProbeStatus, RunStatus, progress
@@ -184,15 +186,30 @@ def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, tmp_pa
 
 def test_the_command_to_go_on_repeats_every_override(make, study):
     (study / "fail-toy-4l").touch()
-    (study / "my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
-    given = ("PROBES=logit_lens relative_contribution", "SOURCE=my.jsonl", "REMOTE=local", "OUT=outputs/o v")
-    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given, "QUANTIZATION=null", "LAUNCH=env A='b $$c'")
+    (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
+    given = ("PROBES=logit_lens relative_contribution", "SOURCE=it's my.jsonl", "REMOTE=local", "OUT=outputs/o v")
+    given = ("SET=demo", "MODELS=toy-4l", "DATASETS=gsm8k", *given, "QUANTIZATION=null")
+    said = make("sweep", *given, "JOBS=one", "GPUS=5", "LAUNCH=env A='b $$c' LAUNCHED=yes")
     again = re.search(r"again: make (.*)", said.stdout)[1]
     (study / "fail-toy-4l").unlink()
     repeated = make(*shlex.split(again))
     assert repeated.returncode == 0, repeated.stdout + repeated.stderr
-    assert [(call, said.calls[0].keys()) for call in repeated.calls] == [(said.calls[0], repeated.calls[0].keys())]
-    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given).calls == [], "the same study"
+    assert repeated.calls == said.calls and len(said.calls) == 1
+    call = said.calls[0]
+    assert (call["depth_lib_jobs"], call["cuda_visible_devices"], call["launched"]) == ("one", "5", "yes")
+    assert (call["SOURCE"], call["REMOTE"], call["OUT"]) == ("it's my.jsonl", "local", "outputs/o v")
+    assert make("sweep", *given).calls == [], "the same study"
+
+
+def test_without_a_clone_the_command_to_go_on_repeats_every_override_too(monkeypatch):
+    monkeypatch.setattr(schemas, "INSTALLED", True)
+    given = {"models": ["toy-4l"], "probes": ["logit_lens", "layer_effects"], "gpus": ["0", "1"], "out": "o v"}
+    given |= {"source": "it's my.jsonl", "remote": "1", "quantization": "null"}
+    words = {name.upper(): " ".join(value) if isinstance(value, list) else value for name, value in given.items()}
+    variable, program, *told = shlex.split(schemas.command("sweep", JOBS="one", LAUNCH="env A='b c'", **words))
+    assert (variable, program, told[-3:]) == ("DEPTH_LIB_JOBS=one", "depth-lib", ["--", "env", "A=b c"])
+    read = vars(_parser().parse_args(told[:-3]))
+    assert {name: read[name] for name in given} == given
 
 
 def test_a_probe_that_no_chosen_dataset_has_is_an_error_that_says_where_to_name_it(make):
