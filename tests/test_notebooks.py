@@ -89,6 +89,12 @@ def test_code_cells_are_short_since_they_call_the_library(name):
         assert len(cell.source.splitlines()) <= 12 or "parameters" in cell.metadata.get("tags", []), cell.source
 
 
+def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_says_otherwise():
+    cells = (code_cells(NOTEBOOKS[name], "parameters")[0].source for name in ("probe", "effective_depth"))
+    folders = [line.split("#")[0] for cell in cells for line in cell.splitlines() if line.startswith("OUT = ")]
+    assert len(folders) == 2 and len(set(folders)) == 1
+
+
 def test_the_probe_notebook_takes_exactly_the_names_of_a_params_file():
     (cell,) = code_cells(NOTEBOOKS["probe"], "parameters")
     assert [line.split(" = ")[0] for line in cell.source.splitlines()] == list(PARAMETERS)

@@ -187,8 +187,8 @@ def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, tmp_pa
 def test_the_command_to_go_on_repeats_every_override(make, study):
     (study / "fail-toy-4l").touch()
     (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
-    given = ("PROBES=logit_lens relative_contribution", "SOURCE=it's my.jsonl", "REMOTE=local", "OUT=outputs/o v")
-    given = ("SET=demo", "MODELS=toy-4l", "DATASETS=gsm8k", *given, "QUANTIZATION=null")
+    given = ("PROBES=logit_lens relative_contribution", "SOURCE=it's my.jsonl", "OUT=outputs/o v")
+    given = ("SET=demo", "MODELS=toy-4l", "DATASETS=gsm8k", *given, "REMOTE=http://there", "QUANTIZATION=8bit")
     said = make("sweep", *given, "JOBS=one", "GPUS=5", "LAUNCH=env A='b $$c' LAUNCHED=yes")
     again = re.search(r"again: make (.*)", said.stdout)[1]
     (study / "fail-toy-4l").unlink()
@@ -197,7 +197,7 @@ def test_the_command_to_go_on_repeats_every_override(make, study):
     assert repeated.calls == said.calls and len(said.calls) == 1
     call = said.calls[0]
     assert (call["depth_lib_jobs"], call["cuda_visible_devices"], call["launched"]) == ("one", "5", "yes")
-    assert (call["SOURCE"], call["REMOTE"], call["OUT"]) == ("it's my.jsonl", "local", "outputs/o v")
+    assert (call["SOURCE"], call["REMOTE"], call["QUANTIZATION"]) == ("it's my.jsonl", "http://there", "8bit")
     assert make("sweep", *given).calls == [], "the same study"
 
 
