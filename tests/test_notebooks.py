@@ -86,7 +86,7 @@ def test_a_notebook_has_one_parameters_cell_with_a_comment_on_every_line(name):
 @every_notebook
 def test_code_cells_are_short_since_they_call_the_library(name):
     for cell in code_cells(NOTEBOOKS[name]):
-        assert len(cell.source.splitlines()) <= 12 or "parameters" in cell.metadata.get("tags", []), cell.source
+        assert len(cell.source.splitlines()) <= 13 or "parameters" in cell.metadata.get("tags", []), cell.source
 
 
 def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_says_otherwise():
@@ -238,42 +238,52 @@ def colab(monkeypatch):
     monkeypatch.setenv("KMP_TARGET_PORT", "9000")
 
 
-def run_first_cell(monkeypatch, opened, installed, name="quickstart"):
-    """What the first cell of a notebook asks pip for, in a Colab that opened the notebook from `opened`."""
+def run_first_cell(monkeypatch, opened, installed, name="quickstart", owner="OWNER"):
+    """What the first cell of a notebook, with this owner, asks pip for in a Colab that opened it from `opened`."""
     answer = types.SimpleNamespace(read=lambda: json.dumps([{"path": opened}]).encode())
     monkeypatch.setattr(urllib.request, "urlopen", {"http://172.28.0.12:9000/api/sessions": answer}.__getitem__)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     shell, asked = InteractiveShell(), []
     shell.register_magic_function(asked.append, "line", "pip")
-    shell.run_cell(code_cells(NOTEBOOKS[name])[0].source).raise_error()
+    shell.run_cell(code_cells(NOTEBOOKS[name])[0].source.replace("/OWNER/depth", f"/{owner}/depth")).raise_error()
     return asked
 
 
 GITHUB = "fileId=https%3A%2F%2Fgithub.com%2Fsomebody%2Fdepth_lib%2Fblob%2Fmain%2Fnotebooks%2Fquickstart.ipynb"
 GIST = "fileId=https%3A%2F%2Fgist.github.com%2Fsomebody%2F0123abcd"
-lone = pytest.mark.parametrize("name", ["quickstart", "probe", "effective_depth"])
+LONE = pytest.mark.parametrize("opened", ["fileId=1aBcD", GIST, "quickstart.ipynb"])
 
 
-@lone
+@every_notebook
 def test_on_colab_the_first_cell_installs_the_package_from_the_repository_it_was_opened_from(colab, monkeypatch, name):
     asked = run_first_cell(monkeypatch, GITHUB, installed=False, name=name)
     assert asked == ["install --quiet git+https://github.com/somebody/depth_lib@main"]
 
 
-@lone
-@pytest.mark.parametrize("opened", ["fileId=1aBcD", GIST, "quickstart.ipynb"])
+@every_notebook
+@LONE
 def test_on_colab_a_lone_file_or_gist_installs_what_its_first_cell_says(colab, monkeypatch, name, opened):
-    (line,) = [line for line in code_cells(NOTEBOOKS[name])[0].source.splitlines() if line.startswith("package = ")]
-    assert run_first_cell(monkeypatch, opened, installed=False, name=name) == ["install --quiet " + line.split('"')[1]]
+    asked = run_first_cell(monkeypatch, opened, installed=False, name=name, owner="me")
+    assert asked == ["install --quiet git+https://github.com/me/depth_lib"]
 
 
-@lone
+@every_notebook
+@LONE
+def test_on_colab_a_first_cell_that_nobody_edited_says_what_to_write_and_asks_pip_for_nothing(
+    colab, monkeypatch, capsys, name, opened
+):
+    with pytest.raises(SystemExit, match="^write where depth_lib is .* in the line package = …, and run this again$"):
+        run_first_cell(monkeypatch, opened, installed=False, name=name)
+    assert "Traceback" not in capsys.readouterr().out
+
+
+@every_notebook
 def test_the_first_cell_installs_nothing_elsewhere(monkeypatch, name):
     monkeypatch.delenv("COLAB_JUPYTER_IP", raising=False)
     assert run_first_cell(monkeypatch, GITHUB, installed=False, name=name) == []
 
 
-@lone
+@every_notebook
 def test_the_first_cell_installs_nothing_where_the_package_is_there(colab, monkeypatch, name):
     assert run_first_cell(monkeypatch, GITHUB, installed=True, name=name) == []
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from .errors import ResultNotFinite
-from .jobs import Request, complete, cost_in_words
+from .jobs import Request, complete
 from .journal import Entry
 from .preflight import model_key
-from .server import Server
+from .server import Server, cost_in_words
 from .status_line import StatusLine
 from .travel import fingerprint, settings_hash, travelling
 from .waiting import Patience

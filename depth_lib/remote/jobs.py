@@ -162,14 +162,3 @@ def _patience_with(entry, patience, found):
         if age > patience.unknown:
             return dataclasses.replace(patience, unknown=min(_OLD, patience.unknown))
     return patience
-
-
-def cost_in_words(cost: dict) -> str:
-    """The numbers of a server's word on what a job cost: "run time 12.3 s, peak memory 4.2 GB"."""
-    said = []
-    for name, value in (cost or {}).items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            amount = f"{value / 1e9:.1f} GB" if "mem" in name and value > 1e6 else f"{value:.1f}"
-            unit = " s" if any(word in name for word in ("time", "second", "duration")) else ""
-            said.append(f"{name.replace('_', ' ')} {amount}{unit}")
-    return ", ".join(said)

@@ -218,3 +218,14 @@ def _say_once(sentence):
 def reason(error: Exception) -> str:
     """What went wrong, in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+
+
+def cost_in_words(cost: dict) -> str:
+    """The numbers of a server's word on what a job cost: "run time 12.3 s, peak memory 4.2 GB"."""
+    said = []
+    for name, value in (cost or {}).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            amount = f"{value / 1e9:.1f} GB" if "mem" in name and value > 1e6 else f"{value:.1f}"
+            unit = " s" if any(word in name for word in ("time", "second", "duration")) else ""
+            said.append(f"{name.replace('_', ' ')} {amount}{unit}")
+    return ", ".join(said)

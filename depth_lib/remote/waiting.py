@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nnsight.schema.response import ResponseModel
 
 from .errors import JobFailed, JobOverdue, JobUnknown, NotReady, ServerUnreachable, last_line
-from .server import Server, Unsteady
+from .server import Server, Unsteady, cost_in_words
 from .status_line import StatusLine
 
 
@@ -105,9 +105,10 @@ def completed(server: Server, job_id: str, patience: Patience, line: StatusLine)
 
 
 def failure(status: ResponseModel, host: str) -> JobFailed:
-    """The JobFailed of an ERROR status."""
+    """The JobFailed of an ERROR status, which says what the job cost, too: what it ran out of is worth reading."""
+    cost = f" ({said})" if (said := cost_in_words(status.cost)) else ""
     return JobFailed(
-        f"the server reports: {last_line(status.description)}; correct that, then run again "
+        f"the server reports: {last_line(status.description)}{cost}; correct that, then run again "
         "(its whole text is in .server_text)",
         host,
         status.id,

@@ -51,4 +51,4 @@ class Replay:
         self.address = f"{self.host}/result"
 
     def completed(self, data=None, **more):
-        return recorded("COMPLETED", data=data or self.address, **more)
+        return recorded("COMPLETED", data=self.address if data is None else data, **more)

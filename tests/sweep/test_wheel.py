@@ -1,6 +1,7 @@
 """The wheel alone, in an environment without a clone: its command line computes and ends with a table."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -59,3 +60,19 @@ def test_one_run_from_the_wheel_ends_with_its_effective_depths(depth_lib_command
 def test_without_a_clone_the_next_step_is_a_command_of_the_wheel(depth_lib_command, tmp_path):
     done = subprocess.run([depth_lib_command, "table"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0 and "no results under outputs; run: depth-lib sweep --out outputs" in done.stderr
+
+
+@needs
+def test_a_notebook_alone_in_an_empty_folder_runs_with_the_wheel_and_installs_nothing(depth_lib_command, tmp_path):
+    shutil.copy(ROOT / "notebooks" / "linear_maps.ipynb", tmp_path)
+    python = depth_lib_command.with_name("python")
+    command = [python, "-m", "papermill", "--kernel", "python3", "--no-progress-bar", "linear_maps.ipynb", "ran.ipynb"]
+    command += ["-p", "N_CHARACTERS", "4000", "-y", "MODELS: [toy-4l, toy-4l]"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"COLAB_JUPYTER_IP": "127.0.0.1", "KMP_TARGET_PORT": "9", "JUPYTER_PREFER_ENV_PATH": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert {path.name for path in tmp_path.iterdir()} == {"linear_maps.ipynb", "ran.ipynb"}
+    cells = json.loads((tmp_path / "ran.ipynb").read_text())["cells"]
+    said = "".join("".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ()))
+    assert "rank_correlation" in said and "pip" not in said
