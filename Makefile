@@ -16,13 +16,17 @@ READY  := $(VENV)/.depth-lib-installed
 ## REMOTE=1               on NDIF; 0 here; or local, or a host
 ## JOBS=one               with REMOTE: all probes of a run as one job, for queues where waiting dominates
 ## QUANTIZATION=null      weights as wide as DTYPE; or 8bit, 4bit, instead of what the params say
+## PAIR=spouse            the question and answer that erasure and gradients are about, by name (depth-lib --help)
+## QUESTION="…" ANSWER="…" one of your own instead; a dollar sign is written twice
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status
 ## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
 ## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
-ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION GPUS FORMAT BESIDE TO PUSH LICENCE,\
-  $(if $($v),--$(shell echo $v | tr A-Z a-z) '$(subst ','\'',$($v))'))
+ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION PAIR GPUS FORMAT BESIDE TO PUSH LICENCE,\
+  $(if $($v),--$(shell echo $v | tr A-Z a-z) '$(subst ','\'',$($v))')) \
+  $(if $(QUESTION)$(ANSWER),--question="$$QUESTION" --answer="$$ANSWER")
+export QUESTION ANSWER
 SWEEP := $(PY) -m depth_lib.sweep
 export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 

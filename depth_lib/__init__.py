@@ -26,7 +26,7 @@ _HOMES = {
     "load_examples": "examples",
     "load_model": "models",
     "load_prompts": "prompts",
-    "load_results": "results.study",
+    "load_results": "results.tidy",
     "local_effects": "api",
     "logit_lens": "api",
     "relative_contribution": "api",

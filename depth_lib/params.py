@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from . import prompts
+from .pairs import DEFAULT_PAIR, DRAWN_PAIRS, PAIRS
 
 DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
 
@@ -23,17 +24,24 @@ INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
 
+REQUIRED = object()
+
+
 class ParamsError(ValueError):
     """A params file or a model name that does not fit; one line a problem, each naming file, key and allowed values."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One name in the parameters cell: its types, its allowed values if they are few, and what it means."""
+    """One name in the parameters cell: its types, its allowed values if they are few, and what it means.
+
+    default: its value in a cell that was written before there was this name; those without one are required.
+    """
 
     types: tuple[type, ...]
     meaning: str
     allowed: tuple = ()
+    default: object = REQUIRED
 
 
 PARAMETERS = {
@@ -48,6 +56,9 @@ PARAMETERS = {
     "N_EXAMPLES": Parameter((int,), "number of prompts, at least 1"),
     "SOURCE": Parameter((str,), '"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'),
     "PROBES": Parameter((list,), "which probes run"),
+    "PAIR": Parameter((str,), "question and answer of erasure and gradients", (*PAIRS, *DRAWN_PAIRS), DEFAULT_PAIR),
+    "QUESTION": Parameter((str, type(None)), "one of your own instead of PAIR's", default=None),
+    "ANSWER": Parameter((str, type(None)), "that question's", default=None),
     "SEED": Parameter((int,), "of everything drawn"),
     "OUT": Parameter((str,), "folder of the results"),
 }
@@ -104,7 +115,7 @@ def problem_of(key: str, value: object) -> str | None:
         return f"{key} is {_shown(value)} ({_kind(value)}); use {wanted}: {parameter.meaning}"
     if key == "N_EXAMPLES" and value < 1:
         return f"{key} is {value}; use {parameter.meaning}"
-    if key in ("MODEL", "MODEL_ID", "SOURCE", "OUT") and not value:
+    if key in ("MODEL", "MODEL_ID", "SOURCE", "OUT", "QUESTION", "ANSWER") and value == "":
         return f"{key} is empty; use {parameter.meaning}"
     return not_among(parameter.allowed, key, value) if parameter.allowed else None
 

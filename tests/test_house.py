@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.glob("depth_lib/**/*.py")}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as there is no circle
-    {"architectures", "params", "prompts", "examples", "rows", "progress", "embedded", "lock", "disk", "hub"},
+    {"architectures", "params", "pairs", "prompts", "examples", "rows", "progress", "embedded", "lock", "disk", "hub"},
     {"probes"},
     {"remote"},
     {"session", "one_job", "tokens", "check", "checkpoints", "models", "fits"},

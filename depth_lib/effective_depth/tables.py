@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
+from ..results.schemas import of_pair
 from ..results.study import Study
 from .intervals import NoInterval, depth_interval
 from .rules import METRICS, PAPER_METRICS, Curve, Metric, checked_curve, depth_score, mean_cosine, ratio
@@ -17,6 +19,7 @@ _PARTS = ("ratio", "ratio_low", "ratio_high", "same", "without", "fractional", "
 def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFrame:
     """The effective depths of a study, a row a model × dataset × metric of `METRICS` that has a result.
 
+    Depths about another question than the papers' are metrics of their own, such as "erasure:spouse".
     Columns model, dataset, metric, layers (L), ed (a layer, NA where no layer satisfies the rule), ratio (ED + 1) / L,
     score (depth score in layers, of metrics that have an effect of each layer), note: why a depth is undefined, such as
     a curve that is not finite; a warning says it too.
@@ -24,11 +27,11 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     rows = []
     for model in study.models:
         for dataset in study.datasets:
-            for name in metrics:
+            for pair, name in product(("", *study.pairs), metrics):
                 metric = METRICS[name]
-                result = study.get((dataset, model, metric.probe))
+                result = study.get((dataset, model, of_pair(metric.probe, pair)))
                 if result and all(key in result for key in metric.keys):
-                    row = {"model": model, "dataset": dataset, "metric": name} | _depth(metric, result)
+                    row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
                     if row["note"]:
                         warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
                     rows.append(row)
@@ -60,7 +63,7 @@ def depths_by_threshold(study: Study, found: pd.DataFrame) -> pd.DataFrame:
     Columns model, dataset, metric, threshold, ed, ratio. found: what `depths` returns.
     """
     rows = []
-    for row in found[found.note == ""].itertuples():
+    for row in found[found.metric.isin(METRICS) & (found.note == "")].itertuples():
         metric = METRICS[row.metric]
         for threshold in metric.thresholds:
             result = study[row.dataset, row.model, metric.probe]

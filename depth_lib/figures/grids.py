@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from ..disk import write_together
 from ..results.artifacts import MissingArtifact
+from ..results.schemas import of_pair
 from ..results.study import Study
 from .kind import Kind
 from .kinds import KINDS, find_kind
@@ -44,7 +45,8 @@ def grid(kind: str, study: Study, columns: int | None = None) -> Figure:
 def save_figures(study: Study) -> list[Path]:
     """Write every kind the results allow to `folder/figures/<kind>.pdf` and `.png`; the paths written.
 
-    What another figure shows too is not drawn once more. Bars, lines and text are vectors in the PDF, heat maps images.
+    Kinds about a question have one more for each other pair of the study, `<kind>_<pair>`. What another figure shows
+    too is not drawn once more. Bars, lines and text are vectors in the PDF, heat maps images.
     """
     found = {name: results for name, kind in KINDS.items() if (results := drawable(kind, study))}
     shown = {part for name in found for part in KINDS[name].shows if found[part].keys() == found[name].keys()}
@@ -53,6 +55,11 @@ def save_figures(study: Study) -> list[Path]:
         drawn = name in found and name not in shown
         figure = draw_grid(kind, found[name], study.models, study.datasets) if drawn else None
         written += save(figure, study.folder / "figures" / name)
+    for pair, (name, kind) in itertools.product(study.pairs, KINDS.items()):
+        if kind.of_question and (results := drawable(kind, study, pair)):
+            written += save(
+                draw_grid(kind, results, study.models, study.datasets), study.folder / "figures" / f"{name}_{pair}"
+            )
     return written
 
 
@@ -78,9 +85,9 @@ def save(figure: Figure | None, stem: Path) -> list[Path]:
     return list(contents)
 
 
-def drawable(kind: Kind, study: Study) -> Results:
-    """(dataset, model) -> result, of those results that have all keys of a kind."""
-    return {run: result for run, result in study.of(kind.probe).items() if kind.can_draw(result)}
+def drawable(kind: Kind, study: Study, pair: str = "") -> Results:
+    """(dataset, model) -> result, of those results that have all keys of a kind; pair: about this question."""
+    return {run: result for run, result in study.of(of_pair(kind.probe, pair)).items() if kind.can_draw(result)}
 
 
 def draw_grid(

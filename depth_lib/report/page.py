@@ -78,7 +78,7 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
         "conclusions": conclusions(tables.intervals, tables.beside_the_paper),
         "descriptions": DESCRIPTION,
         "metrics": PAPER_METRICS,
-        "all_metrics": [metric for metric in METRICS if (tables.five_probes.metric == metric).any()],
+        "all_metrics": sorted(tables.five_probes.metric.unique(), key=_as_listed),
         "depths": _by_value(tables.intervals),
         "probes": _by_value(tables.five_probes),
         "runs": list(tables.five_probes[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)),
@@ -97,13 +97,27 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
                 for name in study.datasets
             },
         ),
-        "panels": _figures(drawn, {figures / f"{name}.png": kind.caption for name, kind in KINDS.items()}),
+        "panels": _figures(drawn, _panels(figures, study.pairs)),
         "coverage": [(n, [(row["mean", m], row["min", m]) for m in PAPER_METRICS]) for n, row in coverage.iterrows()],
         "repeats": int(measured.repeats.min()),
         "command": COMMAND,
         "provenance": list(provenance(study).itertuples(index=False, name=None)),
         "files": ", ".join(schema.file for schema in ARTIFACTS.values()),
     }
+
+
+def _panels(figures: Path, pairs: Iterable[str]) -> dict[Path, str]:
+    """Every figure of a kind and its caption; those about other questions than the papers' stand behind the papers'."""
+    return {
+        figures / f"{name}{f'_{pair}' if pair else ''}.png": kind.caption
+        for name, kind in KINDS.items()
+        for pair in ("", *(pairs if kind.of_question else ()))
+    }
+
+
+def _as_listed(metric: str) -> tuple[str, int]:
+    name, _, pair = metric.partition(":")
+    return pair, list(METRICS).index(name)
 
 
 def _by_value(frame: pd.DataFrame) -> dict:

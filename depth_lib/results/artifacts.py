@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 
 from ..disk import move_aside, write_together
+from .commands import makes, sweep_command
 from .files import escape_token, parse, plain, storable
 from .meta import differing, prompts_hash
-from .schemas import ARTIFACTS, SCHEMAS, ArtifactError, MissingArtifact, artifact_path, probe_of, sweep_command
+from .schemas import ARTIFACTS, SCHEMAS, ArtifactError, MissingArtifact, artifact_path, pair_of, probe_of
 from .shapes import mismatch, not_finite
 
 __all__ = [
@@ -56,7 +57,7 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     contents = {}
     if tokens_file:
         lines = "".join(escape_token(token) + "\n" for token in stored["tokens"])
-        contents[path.with_name(tokens_file.format(n=n))] = lines.encode()
+        contents[path.with_name(SCHEMAS[probe].names(n, pair_of(path))[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
     contents[path] = buffer.getvalue()  # last, so that the tokens are there before the file that needs them
@@ -96,8 +97,7 @@ def read_artifact(path: str | Path) -> dict:
         content = path.read_bytes()
     except FileNotFoundError:
         raise MissingArtifact(
-            f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); "
-            f"run: {sweep_command(path.parent)}"
+            f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); run: {makes(path)}"
         ) from None
     except OSError as error:  # a lost disk or a full descriptor table says nothing about the file: leave it there
         raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, run again") from error
@@ -108,12 +108,12 @@ def read_artifact(path: str | Path) -> dict:
             where = f"moved to {move_aside(path, 'unreadable').name}"
         except OSError as error:
             where = f"it could not be moved aside: {error.strerror}"
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {sweep_command(path.parent)}")
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {makes(path)}")
     result = {key: _as_float32(value) for key, value in result.items()} | {"meta": result.get("meta", {})}
     tokens_file = SCHEMAS[probe].tokens_file
     if tokens_file and "tokens" not in result:
         n_tokens = next(iter(result[key] for key in SCHEMAS[probe].required)).shape[-1]
-        result["tokens"] = _papers_tokens(path.with_name(tokens_file.format(n=n)), n_tokens)
+        result["tokens"] = _papers_tokens(path.with_name(SCHEMAS[probe].names(n, pair_of(path))[1]), n_tokens)
     return result
 
 

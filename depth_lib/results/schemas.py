@@ -4,12 +4,11 @@ Without torch, so that results are listed in no time.
 """
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..params import DATASETS, INSTALLED, not_among
+from ..params import not_among
 from ..prompts import ANSWER, QUESTION
 
 
@@ -44,13 +43,23 @@ class Schema:
     function: str = ""
     cost: float = 2
 
+    @property
+    def of_pair(self) -> bool:
+        """Whether it looks at a question and its answer, whose label then stands in the file's name."""
+        return "question" in self.settings
+
+    def names(self, n: int | str, pair: str = "") -> tuple[str, str | None]:
+        """The file's name for n examples and a pair's label, and that of the tokens beside it."""
+        ending = f"_{pair}" if pair and self.of_pair else ""
+        file, tokens = self.file.format(n=n), self.tokens_file and self.tokens_file.format(n=n)
+        return f"{file[:-3]}{ending}.pt", tokens and f"{tokens[:-4]}{ending}.txt"
+
 
 _CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
 _NORMS = ("io_cos", "norm_att", "norm_mlp")
 _LENS = ("res_kl_divs", "res_overlaps")
 _LENS_RANKS = ("res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 _LENS_RANKS += ("res_entropy", "res_jsd", "res_settled")
-_LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")  # variables that hold several names
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 
 
@@ -170,46 +179,47 @@ BETWEEN_MODELS = {
 SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 
 
-def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int) -> Path:
-    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS."""
+def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int, pair: str = "") -> Path:
+    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS.
+
+    pair: the label of question and answer (see `pairs.find_pair`), for probes that look at one; "" is the papers'.
+    """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
     for name in (dataset, model):
         if name in ("", ".", "..") or Path(name).name != name:
             raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
-    return Path(out) / dataset / model / ARTIFACTS[probe].file.format(n=n_examples)
+    return Path(out) / dataset / model / ARTIFACTS[probe].names(n_examples, pair)[0]
 
 
 def probe_of(path: str | Path) -> tuple[str, int | None]:
     """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
+    probe, n, _ = _read_name(path)
+    return probe, n
+
+
+def pair_of(path: str | Path) -> str:
+    """The label of the question and answer that a file is about; "" for the papers', and where there is none."""
+    return _read_name(path)[2]
+
+
+def of_pair(name: str, pair: str) -> str:
+    """How a probe or metric is called that is about another question than the papers': `residual_erasure:spouse`."""
+    return f"{name}:{pair}" if pair else name
+
+
+def without_pair(name: str) -> str:
+    """The probe or metric of a name that `of_pair` made."""
+    return name.partition(":")[0]
+
+
+def _read_name(path: str | Path) -> tuple[str, int | None, str]:
     for probe, schema in SCHEMAS.items():
-        pattern = re.escape(schema.file).replace(r"\{n\}", r"(\d+)").replace(r"\{source\}_to_\{target\}", ".+_to_.+")
-        match = re.fullmatch(pattern, Path(path).name)
-        if match:
-            return probe, int(match[1]) if match.groups() else None
+        pattern = re.escape(schema.file).replace(r"\{source\}_to_\{target\}", ".+_to_.+")
+        pair = r"(?:_(?P<pair>[a-z0-9_-]+))?" if schema.of_pair else ""
+        pattern = pattern.replace(r"\{n\}exps", rf"(?P<n>\d+)exps{pair}")
+        if match := re.fullmatch(pattern, Path(path).name):
+            found = match.groupdict()
+            return probe, int(found["n"]) if "n" in found else None, found.get("pair") or ""
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
-
-
-def sweep_command(run: str | Path, **variables: str) -> str:
-    """The command that computes the results of one folder `out/dataset/model`, with further variables of make."""
-    if Path(run).name == "linear_maps":
-        return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
-    model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
-    if dataset not in DATASETS:
-        return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(DATASETS)})"
-    elsewhere = "" if out.absolute() == Path("outputs").absolute() else str(out)
-    return command("sweep", MODELS=model, DATASETS=dataset, OUT=elsewhere, **variables)
-
-
-def command(target: str, **variables: str) -> str:
-    """A target of make with those of its variables that are not empty; of `depth-lib` where there is no clone."""
-    given = {name: value for name, value in variables.items() if value}
-    if not INSTALLED:
-        words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items())
-        return " ".join(["make", target, *words])
-    launcher, jobs = given.pop("LAUNCH", ""), given.pop("JOBS", "")
-    lists = {name: value.split() if name in _LISTS else [value] for name, value in given.items()}
-    words = [f"--{name.lower()} {shlex.join(values)}" for name, values in lists.items()]
-    variable = [f"DEPTH_LIB_JOBS={shlex.quote(jobs)}"] if jobs else []
-    return " ".join([*variable, "depth-lib", target, *words, *(["--", launcher] if launcher else [])])

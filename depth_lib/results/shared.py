@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from ..hub import without_retries
-from .schemas import ARTIFACTS, ArtifactError
+from .schemas import ARTIFACTS, ArtifactError, without_pair
 from .shapes import mismatch
 
 RESULTS, RUNS, SUMS = "results.parquet", "runs.parquet", "SHA256SUMS"
@@ -74,7 +74,7 @@ class SharedResult:
             start = end
         if self.tokens is not None:
             result["tokens"] = self.tokens
-        if problem := mismatch(self.probe, result):
+        if problem := mismatch(without_pair(self.probe), result):
             raise ArtifactError(f"{self.folder / RESULTS} holds no {self.probe} result: {problem}; ask who shared it")
         return result | {"meta": dict(self.meta)}
 
@@ -119,7 +119,7 @@ def shared_results(folder: Path) -> dict[tuple[str, str, str], SharedResult]:
             if not all(name == Path(name).name != ".." for name in key):
                 raise ValueError(f"{' × '.join(key)} is no name")
             read = (json.loads(row[name]) for name in ("arrays", "tokens", "meta"))
-            if row["probe"] in ARTIFACTS:
+            if without_pair(row["probe"]) in ARTIFACTS:
                 found[key] = SharedResult(folder, place, row["probe"], row["file"], *read)
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{folder / RUNS} is no list of results: {error}; ask who shared it") from error
@@ -160,7 +160,8 @@ def _rows(place: tuple[str, str, str], key: str, tensor: torch.Tensor) -> pa.Tab
 
 def _axes(probe: str, key: str, n: int) -> tuple[str, ...]:
     """The names of a tensor's axes: `prompt` first where its shape begins with prompts, examples or levels."""
-    shape = (ARTIFACTS[probe].required | ARTIFACTS[probe].optional).get(key, "")
+    schema = ARTIFACTS[without_pair(probe)]
+    shape = (schema.required | schema.optional).get(key, "")
     by_prompt = shape[:1] in ("P", "F", "E", "K") if shape else key.endswith(("_sums", "_by_prompt"))
     return _AXES[0 if by_prompt else 1 :][:n]
 

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-import torch
-
 from .artifacts import read_artifact
+from .commands import sweep_command
 from .meta import ran_otherwise
-from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, probe_of, sweep_command
+from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, of_pair, pair_of, probe_of
 from .shared import SharedResult, is_shared, shared_folder, shared_results
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
@@ -42,8 +39,9 @@ class Study(Mapping):
     models, datasets: which of them, in this order; by default all that have results, small models and the papers'
     datasets first. beside: folders or Hub datasets of others, as `make share` writes them, all of whose models are
     added, as "name (where from)" where there is one of that name already. Missing results have no key. Where a probe
-    was run with several numbers of examples, the largest counts. Warnings, each said once: what is not read beside it;
-    a file that is unreadable, moved aside and left out; results without `meta` (the papers' own), counted. Raises
+    was run with several numbers of examples, the largest counts. A probe about another question than the papers' is
+    called `of_pair(probe, pair)`, and `pairs` are their labels. Warnings, each said once: what is not read beside it; a
+    file that is unreadable, moved aside and left out; results without `meta` (the papers' own), counted. Raises
     MissingArtifact if there are no results, ArtifactError for a shared file that is not what was shared.
     """
 
@@ -74,6 +72,16 @@ class Study(Mapping):
         if probe not in self._read:
             self._read[probe] = self._results(probe)
         return self._read[probe]
+
+    @property
+    def pairs(self) -> list[str]:
+        """The labels of the questions and answers, beside the papers', that any result is about."""
+        return sorted({probe.partition(":")[2] for _, _, probe in self._paths} - {""})
+
+    @property
+    def probes(self) -> list[str]:
+        """Every probe there is, and as many more as there are other pairs."""
+        return [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
 
     @property
     def paths(self) -> dict[tuple[str, str, str], Path]:
@@ -107,7 +115,7 @@ class Study(Mapping):
 
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
         runs = ((dataset, model) for model in self.models for dataset in self.datasets)
-        return (key for run in runs for probe in ARTIFACTS if (key := (*run, probe)) in self._paths)
+        return (key for run in runs for probe in self.probes if (key := (*run, probe)) in self._paths)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -136,29 +144,6 @@ class Study(Mapping):
                 stacklevel=3,
             )
         return results
-
-
-def load_results(
-    folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
-) -> pd.DataFrame:
-    """Everything measured per layer under a folder, a row a value, for plots and statistics of one's own.
-
-    Columns model, dataset, probe, layer, key, value (float64), and column: the place along the second axis of a map
-    (affected layer of an effect, token of an erasure or attribution; NA for curves). layer counts as in PROBES: row 0
-    of an erasure is the embeddings. Per-prompt sums are left out. MissingArtifact if the folder holds nothing.
-    """
-    study, frames = Study(folder, models, datasets), []
-    for probe, schema in ARTIFACTS.items():
-        shapes = {key: shape for key, shape in (schema.required | schema.optional).items() if shape[0] == "L"}
-        for (dataset, model), result in study.of(probe).items():
-            for key, shape in shapes.items():
-                if key in result:
-                    frames.append(_tidy(result[key], shape).assign(model=model, dataset=dataset, probe=probe, key=key))
-    order = ["model", "dataset", "probe", "layer", "key", "value", "column"]
-    if not frames:
-        return pd.DataFrame(columns=order)
-    tidy = pd.concat(frames, ignore_index=True)[order]
-    return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category"))
 
 
 @dataclass(frozen=True)
@@ -211,7 +196,8 @@ def _find(folder: Path) -> dict[tuple[str, str, str], Path | SharedResult]:
             probe, n = probe_of(path)
         except ArtifactError:
             continue  # somebody else's file
-        found.setdefault((path.parent.parent.name, path.parent.name, probe), {})[n or 0] = path
+        key = (path.parent.parent.name, path.parent.name, of_pair(probe, pair_of(path)))
+        found.setdefault(key, {})[n or 0] = path
     for candidates in found.values():
         if len(candidates) > 1:
             *others, largest = (candidates[n] for n in sorted(candidates))
@@ -231,11 +217,3 @@ def _nothing_in(folder: Path) -> str:
 
 def _by_paper(dataset: str) -> tuple:
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
-
-
-def _tidy(values: torch.Tensor, shape: str) -> pd.DataFrame:
-    values = values.double().reshape(len(values), -1).numpy()
-    layer, column = np.indices(values.shape)
-    is_map = len(shape.split()) == 2 and not shape.endswith(" 1")
-    column = pd.array(column.ravel(), dtype="Int64") if is_map else pd.array([pd.NA] * values.size, dtype="Int64")
-    return pd.DataFrame({"layer": layer.ravel(), "value": values.ravel(), "column": column})

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..checkpoints import WHEELS, ModelError, fetched
+from ..pairs import DRAWN_PAIRS, PAIRS
 from ..params import ParamsError
 from ..results.schemas import ArtifactError
 from .plan import DEMO_OUT, REAL_OUT, Plan
@@ -37,7 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments[:split])
     words = ("models", "datasets", "probes", "gpus", "beside")
     given = {name: tuple(" ".join(getattr(asked, name)).split()) for name in words}
-    given |= {name: getattr(asked, name) for name in ("set", "out", "source", "remote", "quantization")}
+    given |= {
+        name: getattr(asked, name)
+        for name in ("set", "out", "source", "remote", "quantization", "pair", "question", "answer")
+    }
     plan = Plan(**given, launcher=tuple(arguments[split + 1 :]))
     try:
         return _do(asked, plan)
@@ -134,6 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", default="", help="hub, embedded or a .jsonl or .parquet file")
     parser.add_argument("--remote", default="", help="1: on NDIF; 0: here; or local, or a host")
     parser.add_argument("--quantization", default="", help="8bit, 4bit or null, instead of what the params say")
+    parser.add_argument(
+        "--pair", default="", help=f"what erasure and gradients ask: {', '.join((*PAIRS, *DRAWN_PAIRS))}"
+    )
+    parser.add_argument("--question", default="", help="one of your own instead; --question=… where it begins with -")
+    parser.add_argument("--answer", default="", help="that question's")
     parser.add_argument("--gpus", nargs="*", default=[], help="each run has one of these to itself")
     parser.add_argument("--jobs", type=int, help="runs side by side; 0: all")
     parser.add_argument("--keep-going", action="store_true", help="past failures")

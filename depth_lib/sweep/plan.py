@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 
 from ..params import PARAMS, ParamsError, load_params
-from ..results.schemas import ARTIFACTS, FURTHER_PROBES, sweep_command, unknown_probe
+from ..results.commands import sweep_command
+from ..results.schemas import ARTIFACTS, FURTHER_PROBES, unknown_probe
 from .notebooks import nearby
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
@@ -31,7 +32,8 @@ class PlannedRun:
 class Plan:
     """What is asked for, in words; where nothing is, the params files say it.
 
-    models: of any set, or all of `set`; datasets: the papers' three unless given; launcher: what stands before the
+    models: of any set, or all of `set`; datasets: the papers' three unless given; pair: the name of a question with its
+    answer, or instead `question` and `answer`; launcher: what stands before the
     command of each run; gpus: each run has one of them to itself; beside: others' results in the table, as folders or
     datasets of the Hub.
     """
@@ -44,6 +46,9 @@ class Plan:
     source: str = ""
     remote: str = ""
     quantization: str = ""
+    pair: str = ""
+    question: str = ""
+    answer: str = ""
     launcher: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -114,19 +119,25 @@ class Plan:
             raise ParamsError(f"{dataset}: {problem}")
         there = {*known["PROBES"], *(probe for probe in FURTHER_PROBES if not ARTIFACTS[probe].by_level)}
         probes = [probe for probe in self.probes or known["PROBES"] if probe in there]
-        over = {"SOURCE": self.source, "REMOTE": self.remote, "QUANTIZATION": self.quantization}
-        over = {name: word if name == "SOURCE" else _VALUES.get(word, word) for name, word in over.items() if word}
+        over = {"REMOTE": self.remote, "QUANTIZATION": self.quantization}
+        over = {name: _VALUES.get(word, word) for name, word in over.items() if word} | self._verbatim()
         # the notebook's own default first, for datasets that are drawn
+        known |= {"QUESTION": None, "ANSWER": None} if self.pair else {}
         parameters = {"SOURCE": "embedded"} | known | over | {"OUT": self.folder, "PROBES": probes}
         return PlannedRun(parameters, (dataset, model), self._command(dataset.stem, model.stem)) if probes else None
+
+    def _verbatim(self) -> dict[str, str]:
+        """Parameters that are given in their own words; a pair's name takes the place of what the params files ask."""
+        said = {"SOURCE": self.source, "PAIR": self.pair, "QUESTION": self.question, "ANSWER": self.answer}
+        return {name: words for name, words in said.items() if words}
 
     def _command(self, dataset: str, model: str) -> str:
         words = {
             "PROBES": " ".join(self.probes),
-            "SOURCE": self.source,
             "REMOTE": self.remote,
             "QUANTIZATION": self.quantization,
             "JOBS": os.environ.get("DEPTH_LIB_JOBS", ""),
+            **self._verbatim(),
             "GPUS": " ".join(self.gpus),
             "LAUNCH": shlex.join(self.launcher),
         }

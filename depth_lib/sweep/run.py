@@ -143,12 +143,13 @@ class Run(RunSpec):
 
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
         """What the probe's result is made of: effects have one call for each mode."""
-        row, how = ARTIFACTS[probe], {"remote": self.remote} | ARTIFACTS[probe].settings
+        row = ARTIFACTS[probe]
+        how = {"remote": self.remote} | {key: self._settings(probe)[key] for key in row.settings}
         if row.baseline:
             how["baseline_prompts"] = self.baseline
         if row.by_level:
             return [partial(depth_by_difficulty, llm, self.examples, **how)]
-        if "question" not in row.settings:
+        if not row.of_pair:
             how["prompts"] = self.prompts
         function = partial(getattr(api, row.function or probe), llm)
         return [partial(function, mode=mode, **how) for mode in how.pop("modes", ())] or [partial(function, **how)]

@@ -14,8 +14,9 @@ from pathlib import Path
 from ..checkpoints import WHEELS, gguf_in
 from ..embedded import TOYS, toy_path
 from ..examples import WITH_LEVELS, Example, load_examples
-from ..params import PARAMETERS, ParamsError, problem_of
-from ..prompts import DRAWN, load_prompts
+from ..pairs import Pair, find_pair
+from ..params import PARAMETERS, REQUIRED, ParamsError, problem_of
+from ..prompts import DRAWN, PromptError, load_prompts
 from ..results.meta import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
 from ..rows import NAMED_SOURCES
@@ -45,7 +46,8 @@ class RunSpec:
     """
 
     def __init__(self, cell: Mapping):
-        asked = {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
+        asked = {name: row.default for name, row in PARAMETERS.items() if row.default is not REQUIRED}
+        asked |= {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
         problems = [problem for name, value in asked.items() if (problem := problem_of(name, value))]
         problems += [f"{name} is missing; set it in the parameters cell" for name in PARAMETERS if name not in asked]
         if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
@@ -53,15 +55,23 @@ class RunSpec:
         elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in WITH_LEVELS:
             by_level = [probe for probe in asked["PROBES"] if ARTIFACTS[probe].by_level]
             problems += [f"{probe} needs one of the datasets {', '.join(WITH_LEVELS)}" for probe in by_level]
+        try:
+            self.pair = None if problems else self._pair(asked)
+        except PromptError as problem:
+            problems.append(str(problem))
         if problems:
             raise ParamsError("; ".join(problems))
         self.asked = asked
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
         self.out = in_project(asked["OUT"])
         self.paths = {
-            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"])
+            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"], self.pair.label)
             for probe in ARTIFACTS
         }
+
+    @staticmethod
+    def _pair(asked: Mapping) -> Pair:
+        return find_pair(asked["PAIR"], asked["QUESTION"], asked["ANSWER"], asked["SEED"])
 
     def provenance(self, probe: str) -> dict:
         """What a stored result must have been made from to be the one asked for."""
@@ -113,6 +123,8 @@ class RunSpec:
 
     def _settings(self, probe: str) -> dict:
         settings = dict(ARTIFACTS[probe].settings)
+        if ARTIFACTS[probe].of_pair:
+            settings |= {"question": self.pair.question, "answer": self.pair.answer}
         return settings | ({"baseline_hash": prompts_hash(self.baseline)} if ARTIFACTS[probe].baseline else {})
 
     @property

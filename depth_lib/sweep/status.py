@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..lock import COMPUTING, describe, elapsed, holder
+from ..results.commands import command
 from ..results.meta import differing, read_meta
-from ..results.schemas import ARTIFACTS, PROBES, command
+from ..results.schemas import ARTIFACTS, PROBES, of_pair
 from .plan import PlannedRun
 from .spec import OfflineSpec
 
@@ -44,6 +45,7 @@ class RunStatus:
     interrupted: bool
     log: str
     command: str
+    pair: str = ""
 
     @property
     def finished(self) -> bool:
@@ -63,7 +65,8 @@ def status_of(run: PlannedRun) -> RunStatus:
     cells = {probe: _probe_status(asked, probe) for probe in ARTIFACTS if probe in run.parameters["PROBES"]}
     _explain(cells, running, failed)
     interrupted = left and running is None
-    return RunStatus(asked.dataset, run.parameters["MODEL"], cells, running, failed, interrupted, str(log), run.command)
+    where = str(log), run.command, asked.pair.label
+    return RunStatus(asked.dataset, run.parameters["MODEL"], cells, running, failed, interrupted, *where)
 
 
 def _probe_status(asked: OfflineSpec, probe: str) -> ProbeStatus:
@@ -160,7 +163,10 @@ def _total(run: RunStatus, costs: Mapping[str, float]) -> float:
 def matrix(out: str, runs: list[RunStatus]) -> str:
     """A row for each run, a column for each probe; then a line for whatever is not as it should be, and a count."""
     columns = [probe for probe in ARTIFACTS if probe in PROBES or any(probe in run.cells for run in runs)]
-    rows, lines, counts, size = [("dataset", "model", *columns)], [], Counter(), 0
+    pairs = {run.pair for run in runs if any(ARTIFACTS[probe].of_pair for probe in run.cells)}
+    pair = pairs.pop() if len(pairs) == 1 else ""
+    named = [of_pair(probe, pair) if ARTIFACTS[probe].of_pair else probe for probe in columns]
+    rows, lines, counts, size = [("dataset", "model", *named)], [], Counter(), 0
     for run in runs:
         rows.append((run.dataset, run.model, *(_shown(run.cells.get(probe)) for probe in columns)))
         counts.update(cell.state for cell in run.cells.values())

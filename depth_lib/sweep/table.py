@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from ..params import ParamsError
-from ..results.schemas import command
+from ..results.commands import command
 from .notebooks import NOTEBOOKS, environment, execution
 from .plan import Plan
 from .status import elsewhere, has_results

@@ -15,7 +15,8 @@ from depth_lib.figures.grids import grid
 from depth_lib.report.tables import effective_depth_table, read_tables, summary_lines, write_tables
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
-from depth_lib.results.study import Study, in_order, load_results
+from depth_lib.results.study import Study, in_order
+from depth_lib.results.tidy import load_results
 from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 # Hu et al. 2025, Table 1: layers, and for each dataset ED(ratio) by cosine, kl and overlap.

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from depth_lib.lock import hold
-from depth_lib.results import schemas
+from depth_lib.results import commands
 from depth_lib.results.schemas import PROBES
 from depth_lib.sweep.__main__ import _parser
 from depth_lib.sweep.launch import Launch
@@ -202,11 +202,11 @@ def test_the_command_to_go_on_repeats_every_override(make, study):
 
 
 def test_without_a_clone_the_command_to_go_on_repeats_every_override_too(monkeypatch):
-    monkeypatch.setattr(schemas, "INSTALLED", True)
+    monkeypatch.setattr(commands, "INSTALLED", True)
     given = {"models": ["toy-4l"], "probes": ["logit_lens", "layer_effects"], "gpus": ["0", "1"], "out": "o v"}
     given |= {"source": "it's my.jsonl", "remote": "1", "quantization": "null"}
     words = {name.upper(): " ".join(value) if isinstance(value, list) else value for name, value in given.items()}
-    variable, program, *told = shlex.split(schemas.command("sweep", JOBS="one", LAUNCH="env A='b c'", **words))
+    variable, program, *told = shlex.split(commands.command("sweep", JOBS="one", LAUNCH="env A='b c'", **words))
     assert (variable, program, told[-3:]) == ("DEPTH_LIB_JOBS=one", "depth-lib", ["--", "env", "A=b c"])
     read = vars(_parser().parse_args(told[:-3]))
     assert {name: read[name] for name in given} == given

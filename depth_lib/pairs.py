@@ -1,0 +1,55 @@
+"""Question and answer that erasure and integrated gradients look at: by name, drawn, or one's own."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from .prompts import ANSWER, DRAWN, QUESTION, PromptError, load_prompts
+
+# The papers' own: Csordás et al. 2025, section 3.4 and appendix, the last four after DeepMind's Mathematics.
+PAIRS = {
+    "sum": (QUESTION, ANSWER),
+    "spouse": ("The spouse of the performer of Imagine is", " Yoko Ono"),
+    "fractions": ("Q: What is ((-14)/(-6))/(1162/(-4980))? A: ", "-10"),
+    "signed_sum": ("Q: What is the value of -24 + -10 + 22 + 1 + 1 + 25? A: ", "-15"),  # as published; it is 15
+    "nested": ("Q: What is 1 - 3 - (63 + 7 - 60)? A: ", "-12"),
+    "product": ("Q: (10/3)/((-8)/16)*(-90)/(-75) A: ", "-8"),
+}
+DRAWN_PAIRS = tuple(name for name in DRAWN if name != "sums")  # a seed's first prompt; "sum" is one of the sums
+DEFAULT_PAIR = "sum"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A question and its answer; `label` tells its results from those of other pairs, "" for the default's."""
+
+    label: str
+    question: str
+    answer: str
+
+
+def find_pair(
+    name: str = DEFAULT_PAIR, question: str | None = None, answer: str | None = None, seed: int = 123
+) -> Pair:
+    """The pair of this name, or these two strings in its place.
+
+    name: one of PAIRS, or "addition" or "multiplication": the first prompt that load_prompts draws with this seed.
+    The label of one's own is its first words and a hash of both strings. Raises PromptError for an unknown name, a
+    question without an answer, or an answer without a question.
+    """
+    if question is None and answer is None:
+        if name in DRAWN_PAIRS:
+            said, sign, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
+            return Pair(name, said + sign, result)
+        if name not in PAIRS:
+            raise PromptError(f"no pair is called {name!r}; use {', '.join([*PAIRS, *DRAWN_PAIRS])}")
+        return Pair("" if name == DEFAULT_PAIR else name, *PAIRS[name])
+    if not question or not answer:
+        lacking = "ANSWER" if question else "QUESTION"
+        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give {lacking} too, or leave out both")
+    for known, pair in PAIRS.items():
+        if pair == (question, answer):
+            return find_pair(known)
+    words = re.sub("[^a-z0-9]+", "-", question.lower()).strip("-")[:24].strip("-")
+    digest = hashlib.sha256(f"{question}\0{answer}".encode()).hexdigest()[:8]
+    return Pair(f"{words}-{digest}".lstrip("-"), question, answer)

@@ -1,0 +1,42 @@
+"""The commands that messages name as the next step: of make in a clone, of `depth-lib` where there is none."""
+
+import shlex
+from pathlib import Path
+
+from ..pairs import DRAWN_PAIRS, PAIRS
+from ..params import DATASETS, INSTALLED
+from .schemas import pair_of
+
+_LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")  # variables that hold several names
+
+
+def makes(path: str | Path) -> str:
+    """The command that computes the results of an artifact's folder, about the same question."""
+    pair = pair_of(path)
+    own = {"QUESTION": "…", "ANSWER": "…"} if pair and pair not in (*PAIRS, *DRAWN_PAIRS) else {"PAIR": pair}
+    return sweep_command(Path(path).parent, **own)
+
+
+def sweep_command(run: str | Path, **variables: str) -> str:
+    """The command that computes the results of one folder `out/dataset/model`, with further variables of make."""
+    if Path(run).name == "linear_maps":
+        return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
+    model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
+    if dataset not in DATASETS:
+        return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(DATASETS)})"
+    elsewhere = "" if out.absolute() == Path("outputs").absolute() else str(out)
+    return command("sweep", MODELS=model, DATASETS=dataset, OUT=elsewhere, **variables)
+
+
+def command(target: str, **variables: str) -> str:
+    """A target of make with those of its variables that are not empty; of `depth-lib` where there is no clone."""
+    given = {name: value for name, value in variables.items() if value}
+    if not INSTALLED:
+        words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items())
+        return " ".join(["make", target, *words])
+    launcher, jobs = given.pop("LAUNCH", ""), given.pop("JOBS", "")
+    asked = [shlex.quote(f"--{name.lower()}={given.pop(name)}") for name in ("QUESTION", "ANSWER") if name in given]
+    lists = {name: value.split() if name in _LISTS else [value] for name, value in given.items()}
+    words = [f"--{name.lower()} {shlex.join(values)}" for name, values in lists.items()]
+    variable = [f"DEPTH_LIB_JOBS={shlex.quote(jobs)}"] if jobs else []
+    return " ".join([*variable, "depth-lib", target, *words, *asked, *(["--", launcher] if launcher else [])])

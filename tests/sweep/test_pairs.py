@@ -1,0 +1,183 @@
+"""A question of one's own, from the command line to the results of a run, beside the papers' question."""
+
+import re
+import shlex
+import subprocess
+from functools import partial
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.pairs import PAIRS
+from depth_lib.params import ParamsError
+from depth_lib.results.study import Study
+from depth_lib.results.tidy import load_results
+from depth_lib.sweep import run as runs
+from depth_lib.sweep.plan import Plan
+from depth_lib.sweep.run import Run
+from depth_lib.sweep.status import matrix, status_of
+
+from .study import ENVIRONMENT, clean, new_study, run_make
+
+AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
+ABOUT_A_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    """A parameters cell whose results are there for the papers' question and for another."""
+    cell = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "REVISION": None, "DTYPE": "float32", "QUANTIZATION": None}
+    cell |= {"DEVICE_MAP": None, "REMOTE": False, "DATASET": "addition", "N_EXAMPLES": 2, "SOURCE": "embedded"}
+    cell |= {"PROBES": ["logit_lens", *ABOUT_A_PAIR], "SEED": 1, "OUT": str(tmp_path_factory.mktemp("results"))}
+    for asked in (cell, cell | {"QUESTION": "2 + 9 = ", "ANSWER": "11"}):
+        run = Run(asked)
+        for probe in cell["PROBES"]:
+            run.result(probe)
+    return cell
+
+
+@pytest.fixture
+def no_loading(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(runs, "load_model", refuse)
+
+
+def test_two_questions_lie_beside_each_other_and_each_is_read_again(cell, no_loading, capsys):
+    papers, own = Run(cell), Run(cell | {"QUESTION": "2 + 9 = ", "ANSWER": "11"})
+    for probe in ABOUT_A_PAIR:
+        assert papers.paths[probe] != own.paths[probe] and papers.paths[probe].parent == own.paths[probe].parent
+        for run in (papers, own):
+            settings = run.result(probe)["meta"]["settings"]
+            assert (settings["question"], settings["answer"]) == (run.pair.question, run.pair.answer)
+    assert papers.paths["logit_lens"] == own.paths["logit_lens"], "no question, no name"
+    assert capsys.readouterr().out.count("nothing to compute") == 2 * len(ABOUT_A_PAIR)
+    text = own.paths["residual_erasure"].with_name(f"logit_erasure_tokens_2exps_{own.pair.label}.txt").read_text()
+    assert "".join(text.splitlines()).replace("␣", " ").endswith("2 + 9 = 11")
+
+
+def test_the_papers_question_keeps_its_files_names_in_whatever_words_it_is_asked_for(cell):
+    for asked in ({}, {"PAIR": "sum"}, {"QUESTION": PAIRS["sum"][0], "ANSWER": "28"}):
+        assert Run(cell | asked).paths["residual_erasure"].name == "logit_erasure_2exps.pt"
+
+
+def test_what_is_stored_is_what_the_probes_say_of_that_question(cell, no_loading):
+    llm, run = dl.load_model("toy-4l"), Run(cell | {"QUESTION": "2 + 9 = ", "ANSWER": "11"})
+    gradients = dl.integrated_gradients(llm, "2 + 9 = ", "11")
+    assert torch.allclose(run.result("integrated_gradients")["igrads"], gradients["igrads"], rtol=1e-4, atol=1e-6)
+    erased = dl.residual_erasure(llm, "2 + 9 = ", "11", dl.load_prompts("gsm8k", 2, source="embedded"))
+    stored = run.result("residual_erasure")
+    assert torch.allclose(stored["erasure_effect"], erased["erasure_effect"], atol=1e-5)
+    assert stored["tokens"] == erased["tokens"]
+
+
+def test_a_drawn_pair_of_another_seed_is_stale(cell, tmp_path, capsys):
+    asked = cell | {"PAIR": "addition", "OUT": str(tmp_path), "PROBES": ["integrated_gradients"]}
+    Run(asked).result("integrated_gradients")
+    Run(asked | {"SEED": 2}).result("integrated_gradients")
+    assert "settings.question: stored Give the answer directly" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"QUESTION": "1 + 1 = "}, "give ANSWER too"),
+        ({"ANSWER": "2"}, "give QUESTION too"),
+        ({"QUESTION": "", "ANSWER": "2"}, "QUESTION is empty"),
+        ({"PAIR": "spose"}, 'PAIR "spose" is not known; did you mean spouse'),
+        ({"QUESTION": 7, "ANSWER": "2"}, "QUESTION is 7"),
+    ],
+)
+def test_half_a_pair_is_one_line_that_names_it(cell, change, said):
+    with pytest.raises(ParamsError, match=said) as raised:
+        Run(cell | change)
+    assert "\n" not in str(raised.value)
+
+
+def test_study_table_and_figures_know_both_questions(cell):
+    from depth_lib.effective_depth.tables import depths
+    from depth_lib.figures.grids import save_figures
+
+    label = Run(cell | {"QUESTION": "2 + 9 = ", "ANSWER": "11"}).pair.label
+    study = Study(cell["OUT"])
+    assert study.pairs == [label]
+    assert study["addition", "toy-4l", f"residual_erasure:{label}"]["meta"]["settings"]["answer"] == "11"
+    assert study["addition", "toy-4l", "residual_erasure"]["meta"]["settings"]["answer"] == "28"
+    assert {"erasure", "igrads", f"erasure:{label}", f"igrads:{label}"} <= set(depths(study).metric)
+    assert {"residual_erasure", f"residual_erasure:{label}"} <= set(load_results(cell["OUT"]).probe)
+    drawn = {path.name for path in save_figures(study)}
+    assert {f"{kind}.png" for kind in ABOUT_A_PAIR} <= drawn
+    assert {f"{kind}_{label}.png" for kind in ABOUT_A_PAIR} <= drawn
+
+
+def test_status_tells_questions_apart(cell):
+    asked = cell | {"PAIR": "spouse"}
+    (run,) = Plan(models=("toy-4l",), datasets=("addition",), probes=tuple(cell["PROBES"]), pair="spouse").runs()
+    status = status_of(type(run)(asked, run.files, run.command))
+    assert {probe: cell.state for probe, cell in status.cells.items()} == {
+        "logit_lens": "done",
+        **dict.fromkeys(ABOUT_A_PAIR, "missing"),
+    }
+    assert "residual_erasure:spouse" in matrix(cell["OUT"], [status]).splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return new_study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture
+def make(study):
+    yield partial(run_make, study)
+    clean(study)
+
+
+def test_make_takes_a_pair_by_name_and_leaves_what_is_about_no_pair_as_it_is(make):
+    papers = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k")
+    assert papers.returncode == 0
+    other = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PAIR=spouse")
+    assert [call["PAIR"] for call in other.calls] == ["spouse"]
+    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PAIR=spouse").calls == []
+    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k").calls == [], "both are there"
+
+
+def test_the_command_to_go_on_repeats_whatever_a_question_is_made_of(make, study):
+    (study / "fail-toy-4l").touch()
+    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "ANSWER=-10 'x'", "PROBES=residual_erasure")
+    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given)
+    assert (said.calls[0]["QUESTION"], said.calls[0]["ANSWER"]) == (AWKWARD, "-10 'x'")
+    again = re.search(r"again: (make .*)", said.stdout)[1]
+    (study / "fail-toy-4l").unlink()
+    done = subprocess.run(again, shell=True, cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert make(*shlex.split(again)[1:]).calls == [], "the same question"
+
+
+def test_an_installed_wheels_command_repeats_it_too(monkeypatch):
+    from depth_lib.results import commands
+    from depth_lib.sweep.__main__ import _parser
+
+    monkeypatch.setattr(commands, "INSTALLED", True)
+    words = shlex.split(commands.command("sweep", QUESTION=AWKWARD, ANSWER="-10", MODELS="a b"))
+    asked = _parser().parse_args(words[1:])
+    assert (asked.question, asked.answer, asked.models) == (AWKWARD, "-10", ["a", "b"])
+
+
+def test_half_a_pair_stops_a_sweep_before_its_first_run(make):
+    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "QUESTION=1 + 1 = ")
+    assert said.returncode and "give ANSWER too" in said.stderr and said.calls == []
+
+
+def test_a_pair_by_name_takes_the_place_of_a_question_in_the_params(make, study):
+    file = study / "params" / "datasets" / "gsm8k.yaml"
+    before = file.read_text()
+    try:
+        file.write_text(before + 'QUESTION: "1 + 1 = "\nANSWER: "2"\n')
+        asked = ("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PROBES=residual_erasure")
+        assert make(*asked).calls[0]["QUESTION"] == "1 + 1 = "
+        call = make(*asked, "PAIR=nested").calls[0]
+        assert (call["PAIR"], call["QUESTION"]) == ("nested", None)
+    finally:
+        file.write_text(before)

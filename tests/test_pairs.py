@@ -1,0 +1,55 @@
+"""A question and its answer: by name, drawn, or one's own."""
+
+import pytest
+
+from depth_lib.pairs import DRAWN_PAIRS, PAIRS, find_pair
+from depth_lib.prompts import ANSWER, QUESTION, PromptError, load_prompts
+
+
+def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
+    assert find_pair() == find_pair("sum") == find_pair(question=QUESTION, answer=ANSWER)
+    assert (find_pair().label, find_pair().question, find_pair().answer) == ("", QUESTION, ANSWER)
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if name != "sum"])
+def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words(name):
+    assert find_pair(name) == find_pair(question=PAIRS[name][0], answer=PAIRS[name][1])
+    assert find_pair(name).label == name
+
+
+@pytest.mark.parametrize("name", DRAWN_PAIRS)
+def test_a_drawn_pair_is_the_first_prompt_that_the_same_seed_draws_and_right(name):
+    pair = find_pair(name, seed=7)
+    assert pair.question + pair.answer == load_prompts(name, 3, seed=7)[0]
+    a, sign, b = pair.question.removeprefix("Give the answer directly: ").removesuffix(" = ").split()
+    assert int(pair.answer) == {"+": int(a) + int(b), "*": int(a) * int(b)}[sign]
+    assert find_pair(name, seed=8).question != pair.question
+
+
+def test_the_arithmetic_of_the_named_pairs_is_right_but_for_the_one_that_is_published_wrong():
+    for name in ("fractions", "signed_sum", "nested", "product"):
+        question, answer = PAIRS[name]
+        sum_ = question.split("A: ")[0].removeprefix("Q: ").removeprefix("What is ").removeprefix("the value of ")
+        assert eval(sum_.strip(" ?")) == pytest.approx(-int(answer) if name == "signed_sum" else int(answer)), name
+
+
+def test_pairs_of_ones_own_have_labels_that_tell_them_apart_and_that_a_folder_can_hold():
+    asked = ["2 + 2 = ", "2 + 2 =", 'Who is "$x"?\n', "是谁?", "- " * 200]
+    labels = [find_pair(question=question, answer=answer).label for question in asked for answer in ("4", " 4")]
+    assert len(set(labels)) == len(labels)
+    assert all(len(label) <= 33 and set(label) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for label in labels)
+    assert not set(labels) & {*PAIRS, *DRAWN_PAIRS, ""}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"name": "spous"}, "no pair is called 'spous'; use sum, spouse, "),
+        ({"question": "1 + 1 = "}, "give ANSWER too, or leave out both"),
+        ({"answer": "2"}, "give QUESTION too, or leave out both"),
+        ({"question": "1 + 1 = ", "answer": ""}, "give ANSWER too"),
+    ],
+)
+def test_half_a_pair_or_an_unknown_one_is_named_with_the_next_step(asked, said):
+    with pytest.raises(PromptError, match=said):
+        find_pair(**asked)
