@@ -71,11 +71,11 @@ def effect_positions(lengths):
 
 
 @torch.no_grad()
-def layer_effects(model, prompts, mode, positions=None, part="layer"):
+def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None):
     """Largest change of later contributions and of the output when a block, or its attention or MLP, is skipped;
     `mode` is "future", "all" or "remove". And the mean damage: KL(y || y_bar), rise of the loss, top tokens kept.
 
-    `positions`: one list of t for each prompt, instead of the drawn ones.
+    `positions`: one list of t for each prompt, instead of the drawn ones; `skips`: only these rows, the others are 0.
     """
     if positions is None:
         positions = effect_positions([len(input_ids) for input_ids in prompts])
@@ -95,7 +95,7 @@ def layer_effects(model, prompts, mode, positions=None, part="layer"):
         for t in drawn if mode == "future" else [None]:
             skipped = {"future": range(1, t or 0), "all": range(1, T), "remove": range(T)}[mode]
             measured = range(t, T) if mode == "future" else range(T)
-            for s in range(n_blocks):
+            for s in range(n_blocks) if skips is None else skips:
                 h_bar, logits_bar = _skipping(model, input_ids, s, list(skipped), part)
                 c, c_bar = h[1:] - h[:-1], h_bar[1:] - h_bar[:-1]
                 change = norm(c - c_bar) / norm(c).clamp(min=TINY)
@@ -249,17 +249,18 @@ def _replacing(model, layer, h_l):
 
 
 @torch.no_grad()
-def residual_erasure(model, input_ids, span, baseline_prompts):
+def residual_erasure(model, input_ids, span, baseline_prompts, layers=None):
     """erasure_effect [L+1, T]: change of the answer's distributions when residual l of token t becomes the mean u_l.
 
-    `span`: (first, last + 1) of the answer's tokens; `baseline_prompts`: lists of ids.
+    `span`: (first, last + 1) of the answer's tokens; `baseline_prompts`: lists of ids; `layers`: only these rows, the
+    others are 0.
     """
     u = torch.cat([block_states(model, ids)[0] for ids in baseline_prompts], dim=1).mean(dim=1)
     h, logits = block_states(model, input_ids)
     predicting = slice(span[0] - 1, span[1] - 1)
     y = softmax(logits, -1)[predicting]
     effect = torch.zeros(h.shape[:2]).to(h)
-    for layer in range(h.shape[0]):
+    for layer in range(h.shape[0]) if layers is None else layers:
         for t in range(h.shape[1]):
             erased = h[layer].clone()
             erased[t] = u[layer]
