@@ -7,7 +7,7 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
 # What sweep, table, report and status cover, and how a sweep runs; make help prints the lines that start with ##.
-## SET=paper|ndif|demo    a folder of params/models
+## SET=paper|ndif|demo|training    a folder of params/models
 ## MODELS="A B"           instead of the whole set; from any of them
 ## DATASETS="gsm8k ..."   of params/datasets; the papers' three unless given
 ## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
@@ -32,7 +32,7 @@ export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report share status maps test test-ndif bench lint clean help
+.PHONY: demo real sweep table report share status maps train experiment test test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -58,6 +58,15 @@ status: $(READY) ## what is done, stale, partial, failed or missing in OUT
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
 	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
 	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)' $(if $(QUANTIZATION),--quantization $(QUANTIZATION))
+
+TRAINING := $(PY) -m depth_lib.training.experiment
+
+train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements: two hours
+	@$(TRAINING) train --out build/training
+	@$(TRAINING) measure --out build/training --csv depth_lib/training/measured.csv
+
+experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers: minutes
+	@exec $(TRAINING) shipped
 
 # A variable's name without its s would be ignored, and everything be run.
 $(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))

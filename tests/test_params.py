@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from depth_lib import params
-from depth_lib.embedded import TOYS
+from depth_lib.embedded import DEMO_TOYS, TOYS, TRAINING_TOYS
 from depth_lib.examples import WITH_LEVELS
 from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
 from depth_lib.prompts import DATASETS, DRAWN
@@ -51,9 +51,11 @@ def test_ndif_models_run_remotely_and_toys_here_on_embedded_prompts():
         f"meta-llama/Llama-3.1-{size}" for size in ("8B", "70B", "405B", "70B-Instruct")
     }
     assert all(model["REMOTE"] is True for model in ndif)
-    demo = {path.stem: load_params(path) for path in params.PARAMS.glob("models/demo/*.yaml")}
-    assert set(demo) == set(TOYS)
-    for model in demo.values():
+    sets = {"demo": DEMO_TOYS, "training": TRAINING_TOYS}
+    toys = {name: load_params(params.PARAMS / f"models/{kind}/{name}.yaml") for kind in sets for name in sets[kind]}
+    assert set(toys) == set(TOYS)
+    for name, model in toys.items():
+        assert model["MODEL_ID"] == name
         assert (model["DTYPE"], model["REMOTE"], model["SOURCE"]) == ("float32", False, "embedded")
 
 

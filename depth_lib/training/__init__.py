@@ -1,1 +1,1 @@
-"""How the embedded toys were made."""
+"""How the embedded toys were made, and an experiment on what training decides about the use of depth."""

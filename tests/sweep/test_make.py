@@ -181,7 +181,7 @@ def test_jobs_side_by_side_share_the_cores(make):
             "no params/datasets/gsm.yaml; there are addition aime24 gsm8k hellaswag math mquake multiplication sums.",
         ),
         ("PROBES=logitlens", "no probe logitlens; there are relative_contribution layer_effects logit_lens "),
-        ("SET=papers", "no set papers; params/models has demo ndif paper real."),
+        ("SET=papers", "no set papers; params/models has demo ndif paper real training."),
         ("MODEL=toy-4l", 'no variable MODEL; write MODELS="toy-4l"'),
     ],
 )

@@ -114,7 +114,8 @@ AS_PUBLISHED = PLAIN | {("shared", "answers"): (0.20, 63)}
 
 def test_numbers_like_the_published_ones_confirm_the_claim():
     said = summary.conclusion(toys(AS_PUBLISHED))
-    assert "from 36 to 63 % with shared layers" in said and "from 41 to 48 % with ordinary ones" in said
+    assert "from 36 to 63 % with shared layers and from 41 to 48 % with ordinary ones" in said
+    assert "loss on answers changes that slope by 0.09 [" in said and "sharing layers by 0.10 [" in said
     assert "+27 [" in said and "difference +20 [" in said
     assert said.endswith("holds here.")
 
@@ -130,6 +131,10 @@ def test_swapped_toys_turn_the_conclusion_round():
 @pytest.mark.parametrize("toy", [(-0.1, 63), (0.2, 30)])
 def test_a_falling_depth_or_a_lost_accuracy_refutes_the_claim(toy):
     assert summary.conclusion(toys(PLAIN | {("shared", "answers"): toy})).endswith("does not hold here.")
+
+
+def test_without_one_of_the_four_there_is_no_conclusion():
+    assert summary.conclusion(toys(PLAIN)) == "No conclusion: shared answers not measured."
 
 
 def test_seeds_that_disagree_leave_it_undecided():
