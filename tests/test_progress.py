@@ -43,3 +43,12 @@ def test_erasure_says_how_far_it_is_and_gives_the_same_numbers(probe, monkeypatc
     monkeypatch.setattr(api, "_ticking", run)
     silent = getattr(dl, probe)(*work)
     assert all(torch.equal(found[key], silent[key]) for key in silent if key != "tokens")
+
+
+def test_gradients_say_how_far_they_are_block_by_block():
+    llm, heard = dl.load_model("toy-4l"), []
+    with heard_by(lambda *words: heard.append(words)):
+        dl.integrated_gradients(llm, "5 + 7 = ", "12")
+    shares = [share for *_, share in heard]
+    assert shares[0] == 0 and shares[-1] == 1 and len(shares) == 1 + 4 and shares == sorted(set(shares))
+    assert {label for label, *_ in heard} == {"integrated gradients"}

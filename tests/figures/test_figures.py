@@ -24,7 +24,7 @@ from depth_lib.figures.token_labels import token_label
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import ARTIFACTS, MissingArtifact, artifact_path, save_artifact
 from depth_lib.results.study import Study
-from tests.figures.texts import overlaps
+from tests.figures.texts import assert_modest_titles, overlaps
 from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
 SINGLE = [name for name in KINDS if not KINDS[name].together]
@@ -443,6 +443,11 @@ def test_saving_twice_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("name", KINDS)
 def test_no_text_lies_on_another_on_a_panel_or_beyond_the_edge(request, folder, name):
     assert overlaps(grid(name, Study(request.getfixturevalue(folder)))) == []
+
+
+@pytest.mark.parametrize("name", ["cosine", "layer_effects_modes", "residual_erasure"])
+def test_titles_are_hardly_larger_than_the_numbers_at_the_axes(toys, name):
+    assert_modest_titles(grid(name, Study(toys)))
 
 
 @pytest.mark.parametrize("name", CRAMPED)

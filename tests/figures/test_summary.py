@@ -20,7 +20,7 @@ from depth_lib.figures.summary import (
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
 from depth_lib.results.study import Study, read_name
-from tests.figures.texts import overlaps
+from tests.figures.texts import assert_modest_titles, overlaps
 from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run
 
 MODELS = {"one": {"toy-8l": 8}, "three": {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}, "paper": PAPER_MODELS}
@@ -66,6 +66,17 @@ def test_no_text_of_a_paper_figure_lies_on_another_and_it_is_as_wide_as_a_page(f
         figure = paper_figure(name, study)
         assert overlaps(figure) == [], name
         assert figure.get_figwidth() <= 7.8
+
+
+def test_there_are_the_papers_twelve_figures():
+    probes = ("cosine_similarity", "layer_effects", "output_change", "logit_lens_kl", "logit_lens_overlap")
+    alone = {f"gsm8k_{name}" for name in (*probes, "residual_erasure", "integrated_gradients")}
+    assert PAPER_FIGURES.keys() == alone | {f"gsm8k_hellaswag_{name}" for name in probes}
+
+
+@pytest.mark.parametrize("draw", QUESTIONS)
+def test_titles_are_hardly_larger_than_the_numbers_at_the_axes(draw):
+    assert_modest_titles(draw(sizes_with_a_gap()))
 
 
 def panels(figure):
@@ -178,6 +189,13 @@ def test_no_line_is_drawn_across_a_missing_value(draw):
     joined = [np.asarray(line.get_ydata(), float) for line in ax.lines if line.get_linestyle() != "None"]
     gaps = [line for line in joined if np.isnan(line).any()]
     assert len(gaps) == 1 and np.isfinite(gaps[0]).sum() == len(gaps[0]) - 1
+
+
+def test_models_of_one_size_are_not_joined_across_a_training_that_is_missing():
+    models = {"Qwen2.5-7B": 0.5, "Qwen2.5-7B-Instruct": pd.NA, "DeepSeek-R1-Distill-Qwen-7B": 0.5}
+    ax = ratio_by_training_figure(pd.concat([frame(model=m, ratio=r) for m, r in models.items()])).axes[1]
+    joined = [np.asarray(line.get_ydata(), float) for line in ax.lines if line.get_linestyle() != "None"]
+    assert [list(np.isnan(line)) for line in joined] == [[False, True, False]]
 
 
 def test_lines_on_the_same_values_differ_in_width_so_that_all_are_seen():

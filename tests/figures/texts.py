@@ -45,3 +45,11 @@ def overlaps(figure):
             if text not in ax.texts and box.overlaps(inside)
         ]
     return found
+
+
+def assert_modest_titles(figure):
+    """No title has letters more than half as large again as the smallest numbers at an axis."""
+    axes = [ax for ax in figure.axes if ax.get_title()]
+    numbers = min(label.get_fontsize() for ax in axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels()))
+    titles = [text.get_fontsize() for text in (figure._suptitle, *(ax.title for ax in axes)) if text]
+    assert titles and max(titles) <= 1.5 * numbers, (titles, numbers)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import warnings
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import openpyxl
@@ -149,6 +150,12 @@ def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp
         assert len(dl.load_results(tmp_path)) == 2 * 28
 
 
+def test_on_a_phone_a_figure_keeps_its_printed_size_and_moves_sideways_in_its_place():
+    css = (Path(report.__file__).parent / "report.css").read_text()
+    phone = css[css.index("@media (max-width: 640px)") :]
+    assert "figure img { max-width: none; }" in phone and "figure .wide { overflow-x: auto; }" in css
+
+
 class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
@@ -177,6 +184,8 @@ def test_the_report_is_one_file_that_needs_nothing_else(page):
     inside = [link for link in parsed.links if link.startswith("#")]
     assert len(images) == len(set(images)) == len(parsed.images)  # no panel twice
     assert len(images) + len(inside) == len(parsed.links)
+    contents = re.findall(r'href="(#[^"]+)"', page[: page.index("</nav>")])
+    assert contents == [f"#{section}" for section in re.findall(r'<section id="([^"]+)"', page)]
     assert set(inside) <= {f"#{place}" for place in re.findall(r'id="([^"]+)"', page)} and len(inside) > 8
     assert all(image["alt"] for image in parsed.images)
     assert "<script" not in page and "@import" not in page and 'name="viewport"' in page
@@ -187,6 +196,7 @@ def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page
     row = tables.intervals.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
     assert f"{row.ed} ({row.ratio:.2f})" in text and f"same in {100 * row.same:.0f} %" in text
     for words in (
+        *conclusions(tables.intervals, tables.beside_the_paper),
         COMMAND,
         "10 prompts",
         "nobody/toy-8l",
