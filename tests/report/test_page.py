@@ -213,7 +213,7 @@ def test_the_report_defines_its_metrics_and_says_which_rules_are_ours_and_why_an
     for words in (
         "the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0",
         "KL(lens ‖ output)",
-        "five likeliest tokens",
+        "five likeliest tokens among the lens's five",
         "A rule of ours. The last l in 0..L-2 whose skipping changes what a later layer adds by over half",
         "A rule of ours. The last l in 0..L-1 at which erasing one moves the answer",
         "A rule of ours. The first l in 0..L-1 at which half of the sum of |attribution| over layers is reached",
