@@ -22,6 +22,7 @@ from ..results.meta import made_from
 from ..results.schemas import ARTIFACTS
 from ..results.study import Study
 from .conclusions import conclusions
+from .explore import explored
 from .tables import Tables
 from .workbook import DESCRIPTION, MISSING, VERDICTS
 
@@ -37,7 +38,9 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     page.filters |= {"breakable": _breakable, "whole": _whole, "decimal": _decimal, "colour": _colour}
     page.globals |= {"span": _span, "dash": MISSING}
     text = page.get_template("report.html.jinja").render(
-        css=(folder / "report.css").read_text(), **_contents(study, tables, set(drawn))
+        css=(folder / "report.css").read_text(),
+        script=(folder / "explore.js").read_text(),
+        **_contents(study, tables, set(drawn)),
     )
     write_together({study.folder / "report.html": text.encode()})
     return study.folder / "report.html"
@@ -97,6 +100,7 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
                 for name in study.datasets
             },
         ),
+        "explored": explored(study, tables.intervals),
         "panels": _figures(drawn, _panels(figures, study.pairs)),
         "coverage": [(n, [(row["mean", m], row["min", m]) for m in PAPER_METRICS]) for n, row in coverage.iterrows()],
         "repeats": int(measured.repeats.min()),

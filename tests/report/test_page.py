@@ -188,7 +188,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(page):
     assert contents == [f"#{section}" for section in re.findall(r'<section id="([^"]+)"', page)]
     assert set(inside) <= {f"#{place}" for place in re.findall(r'id="([^"]+)"', page)} and len(inside) > 8
     assert all(image["alt"] for image in parsed.images)
-    assert "<script" not in page and "@import" not in page and 'name="viewport"' in page
+    assert "<script src" not in page and "@import" not in page and 'name="viewport"' in page
 
 
 def test_the_report_says_depths_intervals_coverage_and_where_they_come_from(page, tables):
