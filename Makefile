@@ -32,7 +32,7 @@ export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report share status maps train experiment test test-ndif bench lint clean help
+.PHONY: demo real sweep table report share status maps train experiment test test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -87,6 +87,10 @@ $(READY): requirements.txt pyproject.toml
 
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
 	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
+
+test-oracles: $(READY) ## probes against TransformerLens, captum and shorter models; installs the extra `oracles`
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
+	@$(PY) -m pytest -rs tests/third_party tests/report/test_share.py tests/report/test_explore.py
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
