@@ -3,7 +3,7 @@
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
 layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what one job gives, bit for bit; only the
-layers of residual erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
+layers of erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
 """
 
 import warnings
@@ -143,10 +143,9 @@ def residual_erasure(
     output of block l − 1) and `tokens`, T strings. Raises ValueError if the answer has no token of its own or nothing
     precedes it. Source: Csordás et al. 2025, section 3.4.
     """
-    ids, places, tokens = answer_span(llm, question, answer)
-    arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
-    work = (arch, ids, places, list(range(arch["n_layers"])), baseline, budget)
-    return {**_ticking(_residual_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
+    (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
+    work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
+    return {**_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
 
 
 def future_erasure(
@@ -166,14 +165,15 @@ def future_erasure(
     and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
     follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
     """
-    (ids, _, tokens), baseline = answer_span(llm, question, answer), tokenize(llm, baseline_prompts)
-    return {**_ticking(_future_erasure, llm, describe(llm), ids, baseline, budget, remote=remote), "tokens": tokens}
+    (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
+    work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
+    return {**_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
 
 
-def _ticking(probe, llm, arch, *work, remote, over=None):
-    """run(probe, llm, arch, *work); on this machine the probe says how far it is, by arch["tick"]."""
+def _ticking(probe, llm, arch, *work, remote):
+    """run(probe, …, over="layers"); on this machine the probe says how far it is, by arch["tick"]."""
     with nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
-        return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over=over)
+        return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over="layers")
 
 
 def integrated_gradients(

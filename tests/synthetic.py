@@ -119,7 +119,7 @@ def _relative_contribution(n_layers, n_prompts, tokens, draw) -> dict:
     }
     further = {f"max_{key}": 3 * means[key] for key in ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")}
     apart = torch.linspace(0, 1, n_layers + 1)
-    further |= {"angular": 0.5 * (apart - apart[:, None]).abs(), "progress": apart**2}
+    further |= {"angular": 0.5 * (apart - apart[:, None]).abs(), "progress": apart**2, "turn": apart[:-2]}
     further["first_change"] = 0.1 * torch.rand(n_layers, 30, generator=draw)
     return _per_prompt(means, n_prompts, draw) | further
 

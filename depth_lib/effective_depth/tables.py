@@ -10,14 +10,17 @@ import pandas as pd
 from ..results.schemas import of_pair
 from ..results.study import Study
 from .intervals import NoInterval, depth_interval
+from .readings import READINGS
 from .rules import METRICS, PAPER_METRICS, Curve, Metric, checked_curve, depth_score, mean_cosine, ratio
 
+ALL_METRICS = METRICS | READINGS
+_BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
 _WHOLE = ("layers", "prompts", "ed", "low", "high", "thresholds_low", "thresholds_high")
 _PARTS = ("ratio", "ratio_low", "ratio_high", "same", "without", "fractional", "score", "threshold")
 
 
-def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFrame:
-    """The effective depths of a study, a row a model × dataset × metric of `METRICS` that has a result.
+def depths(study: Study, metrics: Iterable[str] = tuple(ALL_METRICS)) -> pd.DataFrame:
+    """The effective depths of a study, a row a model × dataset × metric of `ALL_METRICS` that has a result.
 
     Depths about another question than the papers' are metrics of their own, such as "erasure:spouse".
     Columns model, dataset, metric, layers (L), ed (a layer, NA where no layer satisfies the rule), ratio (ED + 1) / L,
@@ -28,7 +31,7 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     for model in study.models:
         for dataset in study.datasets:
             for pair, name in product(("", *study.pairs), metrics):
-                metric = METRICS[name]
+                metric = ALL_METRICS[name]
                 result = study.get((dataset, model, of_pair(metric.probe, pair)))
                 if result and all(key in result for key in metric.keys):
                     row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
@@ -100,7 +103,7 @@ def fractional_depth(metric: str, *curves: Curve, threshold: float | None = None
 
 def _depth(metric: Metric, result: Mapping) -> dict:
     """Layers, effective depth, ratio, depth score and, where they are undefined, why."""
-    n_layers = len(result[metric.keys[0]]) - (metric.probe == "residual_erasure")  # whose row 0 is the embeddings
+    n_layers = len(result[metric.keys[0]]) - (metric.keys[0] in _BEFORE_AND_AFTER)
     found = {"layers": n_layers, "ed": None, "ratio": None, "score": None, "note": ""}
     try:
         arguments = metric.arguments(result)

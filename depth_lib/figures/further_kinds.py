@@ -111,10 +111,12 @@ FURTHER_KINDS = {
     "progress": Kind(
         "relative_contribution",
         "Progress of the residual stream towards its end",
-        "Share of the way from embeddings to final residual that is gone before each block, mean over tokens.",
+        "Share of the way from embeddings to final residual that is gone before each block, mean over tokens; marked "
+        "is the first block before which half of it is.",
         ("progress",),
         panels.bars,
         "Progress",
+        options={"metric": "progress"},
     ),
     "skip_damage": Kind(
         "layer_effects",
@@ -150,9 +152,9 @@ FURTHER_KINDS = {
         "logit_lens",
         "How the logit lens settles",
         "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
-        "has been at most 1/2 at some layer up to this one.",
+        "has been at most 1/2 at some layer up to this one; written inside, the share that settles after 0.85 L.",
         ("res_jsd", "res_settled"),
-        panels.lines,
+        panels.settling,
         "Divergence (bits), share",
         options={"labels": ("divergence", "settled tokens")},
     ),

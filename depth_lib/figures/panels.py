@@ -14,7 +14,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ..effective_depth.rules import METRICS
+from ..effective_depth.readings import settles_late, settling_depth
+from ..effective_depth.tables import ALL_METRICS
 from .token_labels import label_tokens
 
 PLAIN, MARKED = "#56B4E9", "#D55E00"
@@ -71,7 +72,9 @@ def bars(ax: Axes, curves: Curves, tokens: None, *, metric: str = "") -> None:
     if depth is not None:
         ax.plot([], [], "s", color=MARKED, label="effective depth")
     if metric:
-        level = METRICS[metric].threshold * (np.nanmax(heights) if metric == "kl" else 1)  # kl: a share of the maximum
+        level = ALL_METRICS[metric].threshold * (
+            np.nanmax(heights) if metric == "kl" else 1
+        )  # kl: a share of the maximum
         ax.axhline(level, color="grey", linestyle="--", linewidth=0.7, label="threshold")
     layer_axis(ax, len(heights))
 
@@ -93,6 +96,16 @@ def lines(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str], log:
     if log:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def settling(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str]) -> None:
+    """Divergence and share of settled tokens as lines; where half have settled, and in words how many settle late."""
+    lines(ax, curves, tokens, labels=labels)
+    depth = settling_depth(curves[1])
+    if depth is not None:
+        ax.axvline(depth, color="black", linestyle=":", linewidth=1, label="half of the tokens have settled")
+    late = f"{settles_late(curves[1]):.0%} after 0.85 L"
+    ax.text(0.03, 0.5, late, transform=ax.transAxes, fontsize=6, bbox={"color": "white", "alpha": 0.7, "pad": 0.5})
 
 
 def layer_map(ax: Axes, curves: Curves, tokens: None, **colours: Any) -> AxesImage:
@@ -173,6 +186,6 @@ def _add_bars(ax: Axes, heights: np.ndarray, colours: Sequence[str], width: floa
 def _depth(metric: str, curves: Curves) -> int | None:
     """A curve with nan has no effective depth to mark, but what there is of it can be seen."""
     try:
-        return METRICS[metric].rule(*curves) if metric else None
+        return ALL_METRICS[metric].rule(*curves) if metric else None
     except ValueError:
         return None

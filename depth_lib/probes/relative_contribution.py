@@ -46,10 +46,14 @@ def _geometry(residuals):
         x = torch.stack(pieces, dim=1).double()
         products = x @ x.mT  # [t, L + 1, L + 1]
         angular = _angle(products, products.diagonal(dim1=1, dim2=2).sqrt())
-        moved = products - products[:, :1] - products[:, :, :1] + products[:, :1, :1]  # of h_l − h_0
-        progress = moved[:, -1] / moved[:, -1, -1:].clamp_min(1e-12)
-        steps = products[:, 1:, 1:] - products[:, :-1, 1:] - products[:, 1:, :-1] + products[:, :-1, :-1]
-        turn = _angle(steps, steps.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()).diagonal(1, 1, 2)
+        moved = (
+            products[:, -1] - products[:, 0, -1:] - products[:, 0] + products[:, 0, :1]
+        )  # of h_l − h_0 with h_L − h_0
+        progress = moved / moved[:, -1:].clamp_min(1e-12)
+        own, next_, second = (products.diagonal(k, 1, 2) for k in (0, 1, 2))
+        steps = (own[:, 1:] - 2 * next_ + own[:, :-1]).clamp_min(0).sqrt()  # of h_{l+1} − h_l
+        of_neighbours = next_[:, 1:] - own[:, 1:-1] - second + next_[:, :-1]
+        turn = _arc(of_neighbours / (steps[:, 1:] * steps[:, :-1]).clamp_min(1e-12))
         found = {"angular_sums": angular.sum(0), "progress_sums": progress.sum(0), "turn_sums": turn.sum(0)}
         sums = found if sums == 0 else {key: sums[key] + value for key, value in found.items()}
     return {key: value.float() for key, value in (sums | {"angular_last": angular[-1]}).items()}
@@ -58,9 +62,13 @@ def _geometry(residuals):
 def _angle(products, norms):
     """Angles in units of π from products [t, n, n] and norms [t, n]; 1/2 where a vector is zero, 0 with itself."""
     cosines = products / (norms[:, :, None] * norms[:, None]).clamp_min(1e-12)
-    angles = cosines.clamp(-1, 1).arccos() / torch.pi
+    angles = _arc(cosines)
     angles.diagonal(dim1=1, dim2=2).zero_()
     return angles
+
+
+def _arc(cosines):
+    return cosines.clamp(-1, 1).arccos() / torch.pi
 
 
 def _measures(h, a, m, parallel):
@@ -85,4 +93,4 @@ def _measures(h, a, m, parallel):
 
 
 def _cosine(x, y, norm_x, norm_y):
-    return (x * y).sum(-1) / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))
+    return torch.linalg.vecdot(x, y) / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))

@@ -33,7 +33,7 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     sees.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    stop = layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
+    stop = _stop(arch, layers)
     effect = torch.zeros(arch["n_layers"] + 1, len(ids))
     layouts = []
     for layout in packs(range(answer[-1]), end, arch):
@@ -45,27 +45,34 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     return {"erasure_effect": effect[layers[0] : stop]}
 
 
-def future_erasure(llm, arch, ids, baseline_prompts, budget):
+def future_erasure(llm, arch, ids, layers, baseline_prompts, budget):
     """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
 
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);
     past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
 
-    ids: the T token ids; baseline_prompts, budget: as for `residual_erasure`. Returns both, [L + 1, T].
+    ids: the T token ids; layers, baseline_prompts, budget: as for `residual_erasure`. Returns both, [len(layers), T],
+    or [L + 1, T] of all; nothing later reads h_L.
     """
-    layers, single, several = range(arch["n_layers"]), [], []
+    single, several = [], []
     for layout in packs(range(len(ids) - 1), len(ids), arch):
         reads = [list(_places(suffix))[1:] for suffix in layout["suffixes"]]
         single.append({**layout, "reads": reads, "erased": [suffix.start for suffix in layout["suffixes"]]})
     for layout in packs(range(2, len(ids)), len(ids), arch):  # a suffix sees erased tokens alone, however many
         reads = [list(_places(suffix)) for suffix in layout["suffixes"]]
         several.append({**layout, "reads": reads, "erased": list(range(1, layout["prefix"]))})
+    rows, layers = slice(layers[0], _stop(arch, layers)), range(layers[0], layers[-1] + 1)
     arch = _counting(arch, baseline_prompts, single + several, layers)
     u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
     alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids))
     _erase(llm, arch, prompt, single, layers, u, alone)
     _erase(llm, arch, prompt, several, layers, u, together)
-    return {"future_erasure": alone, "past_erasure": together}
+    return {"future_erasure": alone[rows], "past_erasure": together[rows]}
+
+
+def _stop(arch, layers):
+    """One behind the last row of these layers: h_L goes with the last block."""
+    return layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
 
 
 def _places(suffix):

@@ -172,8 +172,11 @@ def output_change(llm, arch, parts):
                 y_clean, groups = logits[: len(bases)], logits[len(bases) :].split(counts.tolist())
                 if following:
                     tokens = torch.tensor([following[n] for n in piece], device=logits.device).split(counts.tolist())
-                    y, log_y, _ = softmax_and_log(y_clean)
-                    found = [_damage(*group) for group in zip(y, log_y, groups, tokens, strict=True)]
+                    of_next = [z[token.clamp_min(0)] for z, token in zip(y_clean, tokens, strict=True)]
+                    y, log_y, scale = softmax_and_log(y_clean)
+                    total = scale[0].double() + scale[1]
+                    each = zip(zip(y, log_y, of_next, total, strict=True), groups, tokens, strict=True)
+                    found = [_damage(*group) for group in each]
                 else:
                     found = [_distance(y, group) for y, group in zip(y_clean.softmax(-1), groups, strict=True)]
                 changes[:, piece] = torch.cat(found, dim=1).cpu()
@@ -191,9 +194,14 @@ def _distance(y, logits):
     return torch.cat([z.softmax(-1).sub_(y).norm(dim=-1) for z in in_cache(logits)[0]])[None]
 
 
-def _damage(y, log_y, logits, following):
+def _damage(clean, logits, following):
     """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N], of
-    logits [N, V] that are overwritten."""
+    logits [N, V] that are overwritten.
+
+    clean: of the clean run y and log y [V], the logits of the next tokens [N] and log Σ exp of all. A loss is several
+    nats and its rise may be a millionth of that, so the rise is a difference in float64 of what was not yet subtracted.
+    """
+    y, log_y, of_next, total = clean
     token, found = following.clamp_min(0), []
     of_token, of_top = logits.gather(1, token[:, None])[:, 0], logits[:, log_y.argmax()].clone()
     for z in in_cache(logits)[0]:
@@ -201,5 +209,5 @@ def _damage(y, log_y, logits, following):
         kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
         found.append(torch.stack([p.sub_(y).norm(dim=-1), kl, largest, log_total]))
     distance, kl, largest, log_total = torch.cat(found, dim=1)
-    rise = (log_y[token] - (of_token - largest - log_total)) * (following >= 0)
-    return torch.stack([distance, kl, rise, (of_top < largest).float()])
+    rise = of_next.double() - of_token - total + (largest.double() + log_total)
+    return torch.stack([distance, kl, (rise * (following >= 0)).float(), (of_top < largest).float()])

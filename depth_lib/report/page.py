@@ -12,7 +12,8 @@ from PIL import Image
 
 from ..disk import write_together
 from ..effective_depth.coverage import COMMAND, measured_coverage
-from ..effective_depth.rules import METRICS, PAPER_METRICS
+from ..effective_depth.rules import PAPER_METRICS
+from ..effective_depth.tables import ALL_METRICS
 from ..figures.grids import save_figures
 from ..figures.kinds import KINDS
 from ..figures.paper import save_paper_figures
@@ -121,7 +122,7 @@ def _panels(figures: Path, pairs: Iterable[str]) -> dict[Path, str]:
 
 def _as_listed(metric: str) -> tuple[str, int]:
     name, _, pair = metric.partition(":")
-    return pair, list(METRICS).index(name)
+    return pair, list(ALL_METRICS).index(name)
 
 
 def _by_value(frame: pd.DataFrame) -> dict:

@@ -37,8 +37,8 @@ SHEETS = {
     "five_probes": (
         "Five Probes",
         "Effective depth by the paper's three metrics and, by rules of our own, by the effects "
-        "of a skip on future tokens and on all, residual erasure and integrated gradients; score is the centre of mass "
-        "of an effect, in layers.",
+        "of a skip on future tokens and on all, residual erasure, integrated gradients, progress and settling; "
+        "score is the centre of mass of an effect, in layers, and of settling the mean over tokens.",
     ),
     "beside_the_paper": (
         "Beside The Paper",
@@ -93,6 +93,18 @@ DESCRIPTION = (
         "Where half of the answer has been attributed. A rule of ours.",
         "The first l in 0..L-1 at which half of the sum of |attribution| over layers is reached.",
         "igrads_igrads_{n}exps.pt: integrated gradients of the answer's probability at the output of block l.",
+    ),
+    (
+        "progress",
+        "Where half of the way from embeddings to final residual is gone. A rule of ours.",
+        "The first l in 0..L-1 with progress[l] ≥ 1/2.",
+        "relative_contribution.pt: share of the way that is gone at the input of block l, mean over tokens.",
+    ),
+    (
+        "settling",
+        "Where half of the tokens have settled on what the model predicts. A rule of ours.",
+        "The first l in 0..L-1 with res_settled[l] ≥ 1/2; score: mean over tokens of where each settles.",
+        "logitlens_{n}exps.pt: share of tokens whose lens has come within half a bit (Jensen-Shannon) of the output.",
     ),
     (
         "ED",

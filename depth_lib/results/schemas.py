@@ -100,7 +100,7 @@ ARTIFACTS = {
         | {"norm_residual": "L+1", "norm_residual_sums": "P L+1", "max_norm_residual": "L+1", "first_change": "L T"}
         | dict.fromkeys(("max_norm_att", "max_norm_mlp", "max_rc_att", "max_rc_mlp"), "L")
         | {"angular": "L+1 L+1", "angular_sums": "P L+1 L+1", "angular_last": "L+1 L+1"}
-        | {"progress": "L+1", "progress_sums": "P L+1"},
+        | {"progress": "L+1", "progress_sums": "P L+1", "turn": "L-1", "turn_sums": "P L-1"},
         cost=1,
     ),
     "layer_effects": Schema(

@@ -37,8 +37,8 @@ def _bind(dim: str, size: int, sizes: dict[str, int]) -> bool:
     """Whether an axis has the size its letter stands for; the first axis with a letter decides."""
     if dim == "1":
         return size == 1
-    letter, plus, _ = dim.partition("+1")
-    return sizes.setdefault(letter, size - bool(plus)) == size - bool(plus)
+    n = size - int(dim[1:] or 0)
+    return sizes.setdefault(dim[0], n) == n
 
 
 def not_finite(result: Mapping) -> str | None:

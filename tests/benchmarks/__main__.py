@@ -9,6 +9,7 @@ import torch  # noqa: E402
 
 from depth_lib.probes.residual_stream import token_budget  # noqa: E402
 from tests.benchmarks import table  # noqa: E402
+from tests.benchmarks.further import costs_of_parts, further_workloads, text_and_pair  # noqa: E402
 from tests.benchmarks.memory import peak_in_own_process  # noqa: E402
 from tests.benchmarks.run import compare, doubled, with_less_memory  # noqa: E402
 from tests.benchmarks.shapes import REAL, SHAPES, model_of  # noqa: E402
@@ -63,7 +64,7 @@ def measure(asked):
     """(rows, checks) of one run."""
     torch.set_num_threads(asked.threads)
     llm = model_of(asked.shape, asked.device, getattr(torch, asked.dtype))
-    makers = workloads(llm, asked.size)
+    makers = workloads(llm, asked.size) | further_workloads(llm, asked.size)
     names = chosen(makers, asked.probes)
     if not names:
         sys.exit(f"no workload is called {asked.probes!r}; there are: {'; '.join(makers)}")
@@ -80,6 +81,8 @@ def measure(asked):
             checks.append(with_less_memory(name, workload, asked.device, token_budget(llm, None) // 8))
     if not asked.no_checks:
         checks += doublings(llm, names, asked)
+    if any(name.startswith("local effects") for name in names):
+        checks += costs_of_parts(llm, *text_and_pair(llm, asked.size), asked.device, asked.repeats)
     del llm, makers, workload
     if not asked.no_memory:
         for row in rows:

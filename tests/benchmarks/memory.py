@@ -7,6 +7,7 @@ import sys
 
 import depth_lib as dl
 from tests.benchmarks import literal
+from tests.benchmarks.further import further_workloads
 from tests.benchmarks.measure import peak_memory
 from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import prompt, workloads
@@ -28,7 +29,7 @@ def main(asked):
     llm = model_of(shape, device, getattr(torch, dtype))
     for warm_up in (dl.relative_contribution, literal.relative_contribution):  # what is loaded once is nobody's
         warm_up(llm, [prompt(16, seed=0)])
-    workload = workloads(llm, size)[name]()
+    workload = (workloads(llm, size) | further_workloads(llm, size))[name]()
     run = workload.ours if way == "ours" else lambda: workload.literal(workload.peak_parts)
     print(json.dumps(peak_memory(run, device)))
 

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.benchmarks import floor, table
 from tests.benchmarks.__main__ import chosen, settings
+from tests.benchmarks.further import costs_of_parts, further_workloads, text_and_pair
 from tests.benchmarks.measure import in_turns, peak_memory
 from tests.benchmarks.run import compare, spread, with_less_memory
 from tests.benchmarks.shapes import model_of
@@ -32,13 +33,13 @@ def llm():
 
 @pytest.fixture(scope="module")
 def rows(llm):
-    makers = workloads(llm, "tiny")
+    makers = workloads(llm, "tiny") | further_workloads(llm, "tiny")
     parts = {"residual erasure, 9 tokens": 3, "residual erasure, 14 tokens": 2, "integrated gradients, 9 tokens": 1}
     return [compare(llm, name, make(), "cpu", 1, 0, parts.get(name)) for name, make in makers.items()]
 
 
 def test_every_literal_probe_equals_ours(rows):
-    assert len(rows) == 7
+    assert len(rows) == 8
     for row in rows:
         assert row["difference"] <= 1e-5, row["workload"]
 
@@ -128,7 +129,7 @@ def test_the_table_is_written_in_three_forms(rows, tmp_path):
     where = table.circumstances("tiny", "cpu", "float32", 1)
     page = table.write(tmp_path / "bench", "bench", rows, [], where)
     assert (tmp_path / "bench" / "bench.md").read_text(encoding="utf-8") == page
-    assert len(json.loads((tmp_path / "bench" / "bench.json").read_text())["rows"]) == 7
+    assert len(json.loads((tmp_path / "bench" / "bench.json").read_text())["rows"]) == 8
     assert len((tmp_path / "bench" / "bench.csv").read_text().splitlines()) == 8
     for row in rows:
         assert row["workload"] in page
@@ -142,3 +143,10 @@ def test_settings_come_from_the_environment(monkeypatch):
     assert (asked.shape, asked.size, asked.dtype, asked.literal_parts) == ("big", "few", "float32", 4)
     names = ["logit lens, 2 × 200", "residual erasure, 20 tokens", "layer effects, all, 1 × 200"]
     assert chosen(names, asked.probes) == names[:2]
+
+
+def test_what_parts_cost_stands_beside_what_they_extend(llm, tmp_path):
+    checks = costs_of_parts(llm, *text_and_pair(llm, "tiny"), "cpu", 1)
+    assert len(checks) == 6 and all(check["before"] > 0 and check["bound"] > 1 for check in checks)
+    page = table.write(tmp_path, "bench", [], checks, table.circumstances("tiny", "cpu", "float32", 1))
+    assert "| mlp skip beside a layer's, future |" in page and "above the model, MiB" in page

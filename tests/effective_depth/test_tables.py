@@ -18,6 +18,7 @@ from depth_lib.effective_depth.rules import (
     n_answer_tokens,
 )
 from depth_lib.effective_depth.tables import (
+    ALL_METRICS,
     cosine_crossings,
     depths,
     depths_by_threshold,
@@ -183,13 +184,13 @@ def test_all_five_probes_stand_side_by_side(folder):
     for model, n_layers in (("toy-8l", 8), ("Qwen2.5-7B-Instruct", 28)):
         rows = rows_of[model, "gsm8k"].set_index("metric")
         assert (
-            tuple(rows.index) == (tuple(METRICS) if model == "toy-8l" else PAPERS_KEYS)
+            tuple(rows.index) == (tuple(ALL_METRICS) if model == "toy-8l" else PAPERS_KEYS)
             and (rows.layers == n_layers).all()
         )
         found = rows[rows.ed.notna()]
         assert np.allclose(found.ratio.astype(float), (found.ed + 1).astype(float) / n_layers)
         assert rows.loc[["future", "erasure", "igrads"], "score"].between(0, n_layers - 1).all()
-    assert tuple(rows_of["toy-16l", "aime24"].metric) == ("kl", "overlap")
+    assert tuple(rows_of["toy-16l", "aime24"].metric) == ("kl", "overlap", "settling")
 
 
 def test_the_package_holds_the_108_published_values():

@@ -75,9 +75,10 @@ def test_layer_effects_equal_the_oracle(pair, mode, part):
     for texts in [["8", TEXTS[13], SIXTY]] if mode == "future" else [[text] for text in lengths]:
         ours = dl.layer_effects(llm, texts, mode=mode, part=part)
         for key, matrix in oracle.layer_effects(model, ids(llm, texts), mode, part=part).items():
-            # a distance of distributions is a difference of numbers near 1, one of losses a difference of several nats:
-            # float32 rounds those
-            close(ours[key], matrix, scale=1e-9 if key.endswith("layer") else 1.0 if key.endswith("loss") else 0.1)
+            # float32 rounds a distance of distributions, which is a difference of numbers near 1, and the logits of two
+            # batches, whose difference a loss is even where nothing changes: by 4 units of a logit of 8 at most
+            scales = {"layer": 1e-9, "loss": 0.2}
+            close(ours[key], matrix, scale=scales.get(key.rpartition("_")[2], 0.1))
 
 
 @pytest.mark.filterwarnings("ignore:too short")
@@ -156,7 +157,7 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
         (probe_layer_effects, [(text[0], [8, 24, 40])], "future", "attention", None),
         (probe_layer_effects, [(text[0], [len(text[0])])], "remove", "mlp", None),
         (probe_local_effects, [(text[0], [8, 24, 40])], "future", None),
-        (probe_future_erasure, x, text, None),
+        (probe_future_erasure, x, list(range(fast["n_layers"])), text, None),
         (probe_residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
         (probe_integrated_gradients, x, list(range(*span)), [0, 2], LEFT_ENDS, None),
     ]

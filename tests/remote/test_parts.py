@@ -8,6 +8,8 @@ from depth_lib.remote import NotReady, RequestRefused, journalled
 from tests.remote.loopback.client import PROBES, SUM, TEXTS
 from tests.remote.loopback.fixture import KEY, hurried, journal_beside, loopback, same  # noqa: F401 (fixtures)
 
+LAYERED = PROBES | {"future_erasure": lambda llm, **where: dl.future_erasure(llm, *SUM, TEXTS, **where)}
+
 
 def test_ten_prompts_of_a_32_block_model_are_one_small_job_a_probe(loopback):  # noqa: F811
     llm = loopback.model("loopback/deep")
@@ -41,18 +43,22 @@ def test_a_split_run_equals_the_unsplit_one(loopback, monkeypatch):  # noqa: F81
             assert submitted() == 3
 
 
-@pytest.mark.parametrize("probe", ["residual_erasure", "integrated_gradients"])
+@pytest.mark.parametrize("probe", ["residual_erasure", "future_erasure", "integrated_gradients"])
 @pytest.mark.parametrize("size, jobs", [(1, 4), (3, 2), (4, 1)])
 def test_layers_in_several_jobs_equal_all_in_one(loopback, monkeypatch, probe, size, jobs):  # noqa: F811
     llm = loopback.model("loopback/llama")  # of 4 blocks
-    whole = PROBES[probe](llm, remote=loopback.host)
+    whole = LAYERED[probe](llm, remote=loopback.host)
     monkeypatch.setenv("DEPTH_LIB_LAYERS_PER_JOB", str(size))
     with loopback.faults() as submitted:
-        split = PROBES[probe](llm, remote=loopback.host)
+        split = LAYERED[probe](llm, remote=loopback.host)
         assert submitted() == jobs
-    if probe == "residual_erasure":  # whose rows share a batch: one of another size rounds its sums otherwise
-        effect = whole.pop("erasure_effect")
-        assert torch.allclose(split.pop("erasure_effect"), effect, rtol=0, atol=1e-6 * effect.max().item())
+    for key in (
+        "erasure_effect",
+        "future_erasure",
+        "past_erasure",
+    ):  # a batch of another size rounds its sums otherwise
+        if (effect := whole.pop(key, None)) is not None:
+            assert torch.allclose(split.pop(key), effect, rtol=0, atol=1e-6 * effect.max().item())
     same(split, whole)
 
 
@@ -92,3 +98,11 @@ def test_a_run_interrupted_between_parts_repeats_none_that_arrived(loopback, mon
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), whole)
         assert submitted() == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_depth_by_difficulty_on_a_server_equals_the_same_here(loopback):  # noqa: F811
+    llm, here = loopback.model("loopback/llama"), dl.load_model(loopback.models["loopback/llama"])
+    examples = dl.load_examples("sums", 2)
+    with loopback.faults() as submitted:
+        same(dl.depth_by_difficulty(llm, examples, remote=loopback.host), dl.depth_by_difficulty(here, examples))
+        assert submitted() == 1

@@ -1,0 +1,112 @@
+"""The probes that the papers' five are extended by: local effects beside a literal version, and what parts cost."""
+
+from functools import partial
+
+import nnsight
+import torch
+
+import depth_lib as dl
+from depth_lib.prompts import ANSWER, QUESTION
+from tests.benchmarks import floor
+from tests.benchmarks.measure import peak_memory
+from tests.benchmarks.run import doubled
+from tests.benchmarks.workloads import SIZES, Workload, prompt, real_prompt
+from tests.oracles import effect_positions
+
+
+def literal_local_effects(llm, prompt, starts, sources):
+    """local [sources, L]: a full forward pass for every (s, l, t), with c_s taken out of the input of block l alone."""
+    with torch.no_grad():
+        with llm.session():
+            local = nnsight.save(_literal_local_effects(llm, prompt, starts, sources))
+    return local
+
+
+def _literal_local_effects(llm, prompt, starts, sources):
+    clean, n_layers = [], len(llm.model.layers)
+    with llm.trace(prompt):
+        for layer in llm.model.layers:
+            h = layer.input.detach().float()
+            clean.append(layer.output.detach().float() - h)
+        llm.output.logits.detach()
+    rows = torch.zeros(len(sources), n_layers)
+    for row, s in zip(rows, sources, strict=True):
+        for l in range(s + 1, n_layers):
+            for t in starts:
+                with llm.trace(prompt):
+                    h = llm.model.layers[l].input.clone()
+                    h[:, 1:t] -= clean[s][:, 1:t].to(h)
+                    llm.model.layers[l].input = h
+                    c_bar = llm.model.layers[l].output.detach().float() - h.float()
+                    llm.output.logits.detach()
+                    change = (clean[l][:, t:] - c_bar[:, t:]).norm(dim=-1) / clean[l][:, t:].norm(dim=-1).clamp(
+                        min=1e-6
+                    )
+                    row[l] = torch.maximum(row[l], change.max().cpu())
+    return rows
+
+
+def local_effects(llm, text):
+    """The workload of local effects in future mode on one prompt; the literal way's parts are sources s."""
+    n_layers = llm.config.num_hidden_layers
+    n_tokens = len(llm.tokenizer(text)["input_ids"])
+    (starts,) = effect_positions([n_tokens])
+
+    def least(result):
+        work = floor.Work(llm.config)
+        changed = max(starts) - 1 + sum(n_tokens - t for t in starts)
+        pairs = floor.seen(1, max(starts)) + sum(floor.seen(t, n_tokens) for t in starts)
+        for l in range(n_layers):
+            work.block(n_tokens + l * changed, floor.seen(0, n_tokens) + l * pairs, n_tokens + l * changed, n_tokens)
+        return work
+
+    def chosen(parts):
+        return list(range(n_layers - 1) if parts is None else parts)
+
+    return Workload(
+        probe="local_effects",
+        ours=partial(dl.local_effects, llm, [text]),
+        literal=lambda parts=None: {"local": literal_local_effects(llm, text, starts, chosen(parts))},
+        compared=lambda result, parts=None: {"local": result["max_future_local"][chosen(parts)]},
+        floor=least,
+        n_parts=n_layers - 1,
+        peak_parts=(0,),
+        goal=(3.0, 1.8, 1.0),
+    )
+
+
+def further_workloads(llm, size):
+    """Local effects on one prompt of the size's tokens, as `workloads`."""
+    text = text_and_pair(llm, size)[0]
+    return {f"local effects, future, 1 × {len(llm.tokenizer(text)['input_ids'])}": lambda: local_effects(llm, text)}
+
+
+def text_and_pair(llm, size):
+    """The prompt, and the question with its answer, that parts are measured on."""
+    if size == "real":
+        return real_prompt(llm, 120), (QUESTION, ANSWER)
+    n_tokens, _, (short, _) = SIZES[size]
+    return prompt(n_tokens, 0), (prompt(short, short)[:-2], prompt(short, short)[-2:])
+
+
+def costs_of_parts(llm, text, pair, device, repeats):
+    """Rows of the checks: an attention or MLP skip beside a whole one, and gradients there beside those at blocks.
+
+    Gradients take the fewest panels everywhere, so that equal numbers of nodes are compared. Those at attention begin
+    one block earlier, whose MLP reads what moves: (L + 1) / (L − 1) as many blocks.
+    """
+    n_layers, rows = llm.config.num_hidden_layers, []
+    for part in ("attention", "mlp"):
+        for mode in ("future", "all"):
+            ways = [partial(dl.layer_effects, llm, [text], mode=mode, part=one) for one in ("layer", part)]
+            rows.append(_beside(f"{part} skip beside a layer's, {mode}", ways, device, repeats, 1.2))
+        ways = [partial(dl.integrated_gradients, llm, *pair, tolerance=1.0, at=at) for at in ("block", part)]
+        more = (n_layers + 1) / (n_layers - 1) if part == "attention" else 1.0
+        rows.append(_beside(f"gradients at {part} beside blocks", ways, device, repeats, round(1.1 * more, 2)))
+    return rows
+
+
+def _beside(check, ways, device, repeats, bound):
+    row = doubled(check, *ways, device, repeats, bound)
+    before, after = (peak - start for peak, start in (peak_memory(way, device) for way in ways))
+    return row | {"memory_before": before, "memory_after": after}
