@@ -17,6 +17,7 @@ import depth_lib as dl
 from depth_lib.params import PARAMETERS
 from depth_lib.results.artifacts import artifact_path
 from depth_lib.results.schemas import PROBES
+from depth_lib.training.summary import conclusion, load_measured
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -293,3 +294,15 @@ def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(exe
     said = printed(ran)
     assert sum("image/png" in out.get("data", {}) for cell in code_cells(ran) for out in cell.outputs) == 1
     assert said.count("layers a level (levels 2 to 6), 95 % interval [") == 2 and "level 6: " in said
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_notebook_about_training_concludes_from_the_numbers_it_is_given(execute, tmp_path, swapped):
+    measured = load_measured()
+    if swapped:
+        measured["kind"] = measured.kind.map({"ordinary": "shared", "shared": "ordinary"})
+        measured["loss"] = measured.loss.map({"all": "answers", "answers": "all"})
+        measured.to_csv(tmp_path / "swapped.csv", index=False)
+    ran = execute("training", MEASURED=str(tmp_path / "swapped.csv") if swapped else None)
+    assert n_pictures(ran) == 2 and f"\n{conclusion(measured)}\n" in f"\n{printed(ran)}"
+    assert (conclusion(measured) == conclusion(load_measured())) != swapped

@@ -67,6 +67,8 @@ def _by_level(ax: Axes, found: pd.DataFrame, task: str) -> None:
         ends = np.nan_to_num([value - one.low, one.high - value])
         label = f"{kind}, loss on {'everything' if loss == 'all' else loss}"
         ax.errorbar(x, value, ends, label=label, markersize=3, linewidth=0.9, elinewidth=0.6, capsize=1, **look)
+    if found.value.isna().all():
+        ax.text(0.5, 0.5, "no layer satisfies the rule", transform=ax.transAxes, ha="center", fontsize=6)
     ax.set_xlim(levels[0] - 0.5, levels[-1] + 0.5)
     ax.set_xticks(levels)
     ax.set_xlabel(xlabel)
