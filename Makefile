@@ -61,7 +61,7 @@ maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= T
 
 TRAINING := $(PY) -m depth_lib.training.experiment
 
-train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements: two hours
+train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements: an hour
 	@$(TRAINING) train --out build/training
 	@$(TRAINING) measure --out build/training --csv depth_lib/training/measured.csv
 

@@ -1,6 +1,6 @@
 """Does training decide how depth is used? Four toys, three seeds: {ordinary, shared} × {loss on all, on answers}.
 
-python -m depth_lib.training.experiment train --out build/training      trains all twelve, an hour or two on two cores
+python -m depth_lib.training.experiment train --out build/training      trains all twelve, five minutes of a core each
 python -m depth_lib.training.experiment measure --out build/training    measures what is trained there, a minute each
 python -m depth_lib.training.experiment shipped                         measures the four that ship with the package
 """
