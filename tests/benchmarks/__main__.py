@@ -8,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is built here
 import torch  # noqa: E402
 
 from depth_lib.probes.residual_stream import token_budget  # noqa: E402
-from tests.benchmarks import table  # noqa: E402
+from tests.benchmarks import maps, table  # noqa: E402
 from tests.benchmarks.further import costs_of_parts, further_workloads, text_and_pair  # noqa: E402
 from tests.benchmarks.memory import peak_in_own_process  # noqa: E402
 from tests.benchmarks.run import compare, doubled, with_less_memory  # noqa: E402
@@ -126,6 +126,8 @@ def say(line):
 
 
 def main(arguments=None):
+    if arguments is None and os.environ.get("BENCH") == "maps":
+        return maps.main()
     asked = settings(arguments)
     where = table.circumstances(asked.shape, asked.device, asked.dtype, asked.threads)
     rows, checks = measure(asked)

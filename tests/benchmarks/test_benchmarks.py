@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.benchmarks import floor, table
+from tests.benchmarks import floor, maps, table
 from tests.benchmarks.__main__ import chosen, settings
 from tests.benchmarks.further import costs_of_parts, further_workloads, text_and_pair
 from tests.benchmarks.measure import in_turns, peak_memory
@@ -150,3 +150,9 @@ def test_what_parts_cost_stands_beside_what_they_extend(llm, tmp_path):
     assert len(checks) == 6 and all(check["before"] > 0 and check["bound"] > 1 for check in checks)
     page = table.write(tmp_path, "bench", [], checks, table.circumstances("tiny", "cpu", "float32", 1))
     assert "| mlp skip beside a layer's, future |" in page and "above the model, MiB" in page
+
+
+def test_maps_are_measured_in_turns_with_what_cannot_be_avoided(capsys):
+    took = maps.measure(3000, shape="tiny", blocks=(1, 2))
+    assert all(took[part] > 0 for part in ("ours", "forward", "products")) and took["beside"] > -0.1
+    assert capsys.readouterr().out.count("block ") == 4  # of text: one to fit of at most 2048 tokens, another, two more

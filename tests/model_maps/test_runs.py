@@ -62,7 +62,7 @@ def test_less_memory_than_one_map_takes_is_refused_with_both_numbers(pair):
 
 
 MEASURED = """
-import re, torch
+import os, re, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from depth_lib.model_maps import maps, reading
@@ -91,8 +91,11 @@ def run(width, n_source, n_target, memory):
     return peak, plan((n_source, n_target), (width, width), 2000, torch.device("cpu"), memory).bytes
 
 run(64, 2, 2, None)  # what libraries keep for good
-for memory in (90_000_000, 160_000_000):
-    print(memory, *run(320, 5, 8, memory))
+for memory in (120_000_000, 160_000_000, 240_000_000):
+    if not os.fork():  # no run has the memory that another one left
+        print(memory, *run(320, 5, 8, memory), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 
@@ -104,13 +107,12 @@ def test_the_stated_memory_is_never_exceeded():
         text=True,
         check=True,
         cwd=Path(dl.__file__).parent.parent,
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},  # what is freed goes back at once
     )
     measured = re.findall(r"^(\d+) (\d+) (\d+)$", run.stdout, re.M)
     said = re.findall(r"at most ([\d.]+) GB", run.stdout)[1:]
     for (asked, peak, stated), gigabytes in zip((map(int, line) for line in measured), said, strict=True):
         assert f"{stated / 1e9:.2f}" == gigabytes
-        assert 0.5 * stated < peak <= stated + 5e6 and peak <= asked
+        assert 0.5 * stated < peak <= stated <= asked
 
 
 class Killed(BaseException):
