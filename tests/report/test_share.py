@@ -6,6 +6,7 @@ import subprocess
 import warnings
 
 import huggingface_hub
+import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,13 @@ from depth_lib.sweep.table import make_table
 from tests.synthetic import write_run
 
 MADE = {"model_id": "Qwen/X", "revision": "abc", "dtype": "bfloat16", "dataset": "gsm8k", "prompts_hash": "0123"}
+
+
+def _content(path):
+    """The bytes of a file; of a workbook, which has the time of its making in it, every sheet's cells."""
+    if path.suffix != ".xlsx":
+        return path.read_bytes()
+    return {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in openpyxl.load_workbook(path)}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +77,7 @@ def copy(shared, tmp_path):
 def tables_of(study, folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {path.name: path.read_bytes() for path in write_tables(read_tables(study), folder)}
+        return {path.name: _content(path) for path in write_tables(read_tables(study), folder)}
 
 
 def rewrite(folder, name, content):
