@@ -130,7 +130,7 @@ def test_the_table_is_written_in_three_forms(rows, tmp_path):
     page = table.write(tmp_path / "bench", "bench", rows, [], where)
     assert (tmp_path / "bench" / "bench.md").read_text(encoding="utf-8") == page
     assert len(json.loads((tmp_path / "bench" / "bench.json").read_text())["rows"]) == 8
-    assert len((tmp_path / "bench" / "bench.csv").read_text().splitlines()) == 8
+    assert len((tmp_path / "bench" / "bench.csv").read_text().splitlines()) == 1 + 8
     for row in rows:
         assert row["workload"] in page
     assert "≈" in page and torch.__version__ in page

