@@ -215,7 +215,7 @@ def integrated_gradients(
     if "error" in result and (rough := result["error"] > tolerance).any():
         warnings.warn(
             f"the integrated gradients of block {', '.join(str(int(l)) for l in rough.nonzero())} are rough: the "
-            f"estimated error is up to {100 * result['error'].max():.2g} % of the largest attribution, as F jumps on the way",
+            f"estimated error is up to {100 * result['error'].max():.2g} % of the largest attribution, where F jumps",
             stacklevel=2,
         )
     return {**result, "tokens": tokens}
