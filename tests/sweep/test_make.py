@@ -9,25 +9,13 @@ import shutil
 import sys
 import time
 import tomllib
-from functools import partial
 
 import nbformat
 import pytest
 
-from tests.sweep.study import ROOT, clean, new_study, run_make, script
+from tests.sweep.study import ROOT, script
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return new_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture
-def make(study):
-    yield partial(run_make, study)
-    clean(study)
 
 
 TOYS = ("toy-16l", "toy-4l", "toy-8l")

@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-from functools import partial
 
 import pytest
 import torch
@@ -17,8 +16,7 @@ from depth_lib.sweep import run as runs
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
 from depth_lib.sweep.status import matrix, status_of
-
-from .study import ENVIRONMENT, clean, new_study, run_make
+from tests.sweep.study import ENVIRONMENT
 
 AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
 ABOUT_A_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
@@ -121,17 +119,6 @@ def test_status_tells_questions_apart(cell):
         **dict.fromkeys(ABOUT_A_PAIR, "missing"),
     }
     assert "residual_erasure:spouse" in matrix(cell["OUT"], [status]).splitlines()[0]
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return new_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture
-def make(study):
-    yield partial(run_make, study)
-    clean(study)
 
 
 def test_make_takes_a_pair_by_name_and_leaves_what_is_about_no_pair_as_it_is(make):

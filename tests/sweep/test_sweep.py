@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,22 +26,11 @@ from depth_lib.sweep.launch import Launch
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.status import ProbeStatus, RunStatus, progress
 from tests.sweep import slurm as real_slurm
-from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, clean, new_study, run_make, start_make
+from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, start_make
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 TOY_4L = ("MODELS=toy-4l", "OUT=outputs/demo")
 SWEEP = ("sweep", "SET=demo")
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return new_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture
-def make(study):
-    yield partial(run_make, study)
-    clean(study)
 
 
 def status(make, *arguments):

@@ -33,10 +33,9 @@ def test_both_identities_hold(toy):
     assert max(found["identity_1"], found["identity_2"]) <= found["tolerance"] <= 1e-5
 
 
+@pytest.mark.parametrize("toy", [name for name in TRAINING_TOYS if "shared" in name], indirect=True)
 def test_a_shared_toy_computes_what_its_two_blocks_in_a_loop_compute(toy):
-    name, llm = toy
-    if "shared" not in name:
-        pytest.skip("has no loop")
+    _, llm = toy
     model, ids = llm._module, llm.tokenizer("5 + 7 + 5 + 3 + 1 + 7 = 28", return_tensors="pt").input_ids
     with torch.no_grad():
         unrolled = model(input_ids=ids, use_cache=False).logits
