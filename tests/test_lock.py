@@ -16,7 +16,7 @@ from tests.sweep.torture import differing
 
 # Forked from a process that has imported the package and computed nothing: torch's threads do not survive a fork.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.results.test_lock"])
+processes.set_forkserver_preload(["tests.test_lock"])
 
 
 def keep(path, ready):
@@ -132,7 +132,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_left_alone(cell, tmp_path):
     takes = time.monotonic() - start
     assert alone.exitcode == 0
     draw, killed, seen, kills = random.Random(5), tmp_path / "killed", {}, 0
-    while kills < 4:
+    while kills < 6:
         process = started(cell | {"OUT": str(killed)})
         process.join(draw.uniform(0, 0.4 * takes))
         kills += process.exitcode is None
