@@ -1,6 +1,6 @@
 """Removing a block against transformers alone: the checkpoint's model with that block deleted from its list."""
 
-import copy
+import contextlib
 
 import pytest
 import torch
@@ -14,18 +14,24 @@ SHORT = "5 + 7 + 13 = 25"
 TOLERANCE = 1e-4
 
 
+@contextlib.contextmanager
 def without(network, s):
-    """A copy of a model whose list of blocks lacks one, as has its config."""
-    network = copy.deepcopy(network)
+    """A model whose list of blocks lacks one, as does its config, for the length of a block."""
     path = next(path for path in LISTS if _has(network, path))
-    parent = network.get_submodule(path.rpartition(".")[0])
-    kept = [block for l, block in enumerate(network.get_submodule(path)) if l != s]
-    setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(kept))
-    for name in ("layer_types", "mlp_layer_types"):
-        if getattr(network.config, name, None):
-            setattr(network.config, name, [kind for l, kind in enumerate(getattr(network.config, name)) if l != s])
-    network.config.num_hidden_layers = len(kept)
-    return network
+    parent, name = network.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+    blocks, config = getattr(parent, name), network.config
+    kinds = [key for key in ("layer_types", "mlp_layer_types") if getattr(config, key, None)]
+    before = {key: getattr(config, key) for key in ("num_hidden_layers", *kinds)}
+    setattr(parent, name, torch.nn.ModuleList(block for l, block in enumerate(blocks) if l != s))
+    for key in kinds:
+        setattr(config, key, [kind for l, kind in enumerate(before[key]) if l != s])
+    config.num_hidden_layers = len(blocks) - 1
+    try:
+        yield network
+    finally:
+        setattr(parent, name, blocks)
+        for key, value in before.items():
+            setattr(config, key, value)
 
 
 def _has(network, path):
@@ -35,10 +41,8 @@ def _has(network, path):
         return False
 
 
-@torch.no_grad()
-def damage(network, shorter, ids):
+def damage(log_y, log_y_bar):
     """KL(y ‖ ȳ), the largest ‖y − ȳ‖ and the share of top tokens that stay."""
-    log_y, log_y_bar = (one(ids, use_cache=False).logits[0].log_softmax(-1) for one in (network, shorter))
     return {
         "remove_kl": (log_y.exp() * (log_y - log_y_bar)).sum(-1).mean(),
         "max_remove_out": (log_y.exp() - log_y_bar.exp()).norm(dim=-1).max(),
@@ -57,8 +61,12 @@ def truth(model, text):
     network = transformers.AutoModelForCausalLM.from_pretrained(model[1], dtype=torch.float32)
     network.config._attn_implementation = model[2]._module.config._attn_implementation
     ids = torch.tensor([model[2].tokenizer(text)["input_ids"]])
-    n_layers = len(model[2].blocks)
-    rows = [damage(network.eval(), without(network, s), ids) for s in range(n_layers)]
+    predicted = torch.no_grad()(lambda: network.eval()(ids, use_cache=False).logits[0].log_softmax(-1))
+    log_y, rows = predicted(), []
+    for s in range(len(model[2].blocks)):
+        with without(network, s):
+            rows.append(damage(log_y, predicted()))
+    assert torch.equal(predicted(), log_y), "whole again"
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
 
 
