@@ -1,7 +1,6 @@
 """A lock that the dead do not keep, and a run that is killed at any moment and goes on as if it had not been."""
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
@@ -12,11 +11,8 @@ import pytest
 from depth_lib.lock import Busy, describe, elapsed, hold, holder, remove_leftovers
 from depth_lib.results.schemas import PROBES
 from depth_lib.sweep.run import Run
+from tests.forked import processes
 from tests.sweep.torture import differing
-
-# Forked from a process that has imported the package and computed nothing: torch's threads do not survive a fork.
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.test_lock"])
 
 
 def keep(path, ready):

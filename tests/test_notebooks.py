@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import types
 import urllib.request
 from pathlib import Path
@@ -12,12 +11,14 @@ import papermill
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
 from depth_lib.params import PARAMETERS
 from depth_lib.results.artifacts import artifact_path
 from depth_lib.results.schemas import PROBES
 from depth_lib.training.summary import conclusion, load_measured
+from tests.forked import Kernel
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -35,21 +36,22 @@ def code_cells(notebook, tag=None):
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
-    """execute(name, **parameters): the notebook as papermill leaves it, run from a folder that is not the project's."""
+    """execute(name, **parameters): the notebook as papermill leaves it, run from a folder that is not the project's.
+
+    Its kernel is forked; that notebooks run in kernels of their own, sweeps show (tests/sweep).
+    """
     folder = tmp_path_factory.mktemp("elsewhere")
-    wanted = {"PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1", "OMP_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    yield lambda name, **parameters: papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb",
-        folder / f"{name}.ipynb",
-        parameters,
-        kernel_name="python3",
-        cwd=folder,
-        progress_bar=False,
-    )
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", Kernel)
+        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+        yield lambda name, **parameters: papermill.execute_notebook(
+            ROOT / "notebooks" / f"{name}.ipynb",
+            folder / f"{name}.ipynb",
+            parameters,
+            kernel_name="python3",
+            cwd=folder,
+            progress_bar=False,
+        )
 
 
 def printed(notebook):
