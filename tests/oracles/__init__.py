@@ -1,4 +1,5 @@
-"""The probes once more, slowly: plain PyTorch hooks, one prompt and one full forward per intervention.
+"""The probes once more, slowly: plain PyTorch hooks, one prompt and one full forward per intervention (of
+erasures and gradients per layer, with a row for each token or point).
 
 Shares no code with the package, so that it can be the truth the package is held against.
 """

@@ -90,8 +90,8 @@ def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None
         log_y = log_softmax(logits, -1)
         y = log_y.exp()
         T = len(input_ids)
-        damage = {"kl": [[] for _ in range(n_blocks)], "loss": [[] for _ in range(n_blocks)]}
-        damage["top1"] = [[] for _ in range(n_blocks)]
+        damage = {key: [[] for _ in range(n_blocks)] for key in ("kl", "loss", "top1")}
+        target = torch.as_tensor(input_ids)[1:, None]
         for t in drawn if mode == "future" else [None]:
             skipped = {"future": range(1, t or 0), "all": range(1, T), "remove": range(T)}[mode]
             measured = range(t, T) if mode == "future" else range(T)
@@ -102,12 +102,13 @@ def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None
                 log_y_bar = log_softmax(logits_bar, -1)
                 layers[s] = layers[s].maximum(change[:, list(measured)].amax(dim=1))
                 out[s, 0] = out[s, 0].maximum(norm(y - log_y_bar.exp())[list(measured)].max())
-                for i in measured:
-                    damage["kl"][s].append(float((y[i] * (log_y[i] - log_y_bar[i])).sum()))
-                    damage["top1"][s].append(float(log_y[i].argmax() == log_y_bar[i].argmax()))
-                    if i + 1 < T:
-                        target = int(input_ids[i + 1])
-                        damage["loss"][s].append(float(log_y[i, target] - log_y_bar[i, target]))
+                per_token = {
+                    "kl": (y * (log_y - log_y_bar)).sum(-1),
+                    "loss": (log_y - log_y_bar)[:-1].gather(-1, target)[:, 0],
+                    "top1": (log_y.argmax(-1) == log_y_bar.argmax(-1)).to(h),
+                }
+                for key, values in per_token.items():
+                    damage[key][s] += values[measured.start :].tolist()
         if mode != "future" or drawn:
             damages.append({key: [sum(x) / max(len(x), 1) for x in rows] for key, rows in damage.items()})
     found = {f"{mode}_{key}": torch.tensor([d[key] for d in damages]).mean(dim=0) for key in damages[0]}
@@ -183,7 +184,7 @@ def local_effects(model, prompts, mode, positions=None):
                 for l in range(s + 1, len(blocks)):
                     without = h[l].clone()
                     without[1:t] -= c[s, 1:t]
-                    with hooks(_replacing(model, l, without)):
+                    with hooks(_replacing(model, l, without[None])):
                         h_bar, _ = block_states(model, input_ids)
                     # what leaves block l less what was put in front of it
                     change = norm(h_bar[l + 1] - without - c[l]) / norm(c[l]).clamp(min=TINY)
@@ -199,29 +200,30 @@ def logit_lens(model, prompts):
     for input_ids in prompts:
         h, logits = block_states(model, input_ids)
         log_y = log_softmax(logits, -1)
-        settled = [False] * len(input_ids)
+        y, top = log_y.exp(), log_y.argmax(-1, keepdim=True)
+        settled = torch.zeros(len(input_ids), dtype=torch.bool)
         for layer in range(len(h) - 1):
             log_p = log_softmax(lens(model, h[layer]), -1)
-            for i, (p, y) in enumerate(zip(log_p, log_y, strict=True)):
-                top = y.argmax()
-                rank = 1 + int((p > p[top]).sum())
-                log_mean = (p.exp() / 2 + y.exp() / 2).log()
-                jsd = float(((p.exp() * (p - log_mean)).sum() + (y.exp() * (y - log_mean)).sum()) / 2 / np.log(2))
-                settled[i] = settled[i] or jsd <= 0.5
-                found = {
-                    "res_kl_divs": float((p.exp() * (p - y)).sum()),
-                    "res_overlaps": len(set(p.topk(5).indices.tolist()) & set(y.topk(5).indices.tolist())) / 5,
-                    "top1_agreement": float(p.argmax() == top),
-                    "reciprocal_rank": 1 / rank,
-                    "res_in_top3": rank <= 3,
-                    "res_in_top5": rank <= 5,
-                    "res_in_top10": rank <= 10,
-                    "res_entropy": -float((p.exp() * p).sum()),
-                    "res_jsd": jsd,
-                    "res_settled": settled[i],
-                }
-                for key, value in found.items():
-                    sums.setdefault(key, torch.zeros(len(h) - 1).to(h))[layer] += value
+            p = log_p.exp()
+            rank = 1 + (log_p > log_p.gather(-1, top)).sum(-1)
+            log_mean = (p / 2 + y / 2).log()
+            jsd = ((p * (log_p - log_mean)).sum(-1) + (y * (log_y - log_mean)).sum(-1)) / 2 / np.log(2)
+            settled = settled | (jsd <= 0.5)
+            five, true_five = (x.topk(5).indices.tolist() for x in (log_p, log_y))
+            per_token = {
+                "res_kl_divs": (p * (log_p - log_y)).sum(-1),
+                "res_overlaps": torch.tensor([len(set(a) & set(b)) / 5 for a, b in zip(five, true_five, strict=True)]),
+                "top1_agreement": log_p.argmax(-1) == top[:, 0],
+                "reciprocal_rank": 1 / rank,
+                "res_in_top3": rank <= 3,
+                "res_in_top5": rank <= 5,
+                "res_in_top10": rank <= 10,
+                "res_entropy": -(p * log_p).sum(-1),
+                "res_jsd": jsd,
+                "res_settled": settled,
+            }
+            for key, values in per_token.items():
+                sums.setdefault(key, torch.zeros(len(h) - 1).to(h))[layer] += values.to(h).sum()
         n_tokens += len(input_ids)
     return {key: total / n_tokens for key, total in sums.items()}
 
@@ -237,13 +239,13 @@ def answer_span(tokenizer, question, answer):
 
 
 def _replacing(model, layer, h_l):
-    """A hook that puts h_l [T, d] in the place of residual l: what enters block 0, or what leaves block `layer` − 1."""
+    """A hook that puts h_l [rows, T, d] in the place of residual l: what enters block 0 or leaves block `layer` − 1."""
     blocks = places(model)[0]
     if layer > 0:
-        return blocks[layer - 1].register_forward_hook(lambda _, args, output: with_first(output, h_l[None]))
+        return blocks[layer - 1].register_forward_hook(lambda _, args, output: with_first(output, h_l))
 
     def entering(_, args, kwargs):
-        return ((h_l[None], *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": h_l[None]})
+        return ((h_l, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": h_l})
 
     return blocks[0].register_forward_pre_hook(entering, with_kwargs=True)
 
@@ -261,13 +263,20 @@ def residual_erasure(model, input_ids, span, baseline_prompts, layers=None):
     y = softmax(logits, -1)[predicting]
     effect = torch.zeros(h.shape[:2]).to(h)
     for layer in range(h.shape[0]) if layers is None else layers:
-        for t in range(h.shape[1]):
-            erased = h[layer].clone()
-            erased[t] = u[layer]
-            with hooks(_replacing(model, layer, erased)):
-                y_bar = softmax(run(model, input_ids), -1)[predicting]
-            effect[layer, t] = norm(y - y_bar).max()
+        y_bar = _erased(model, input_ids, layer, h[layer], u[layer], [[t] for t in range(h.shape[1])])
+        effect[layer] = norm(y - y_bar[:, predicting]).amax(dim=1)
     return {"erasure_effect": effect}
+
+
+def _erased(model, input_ids, layer, h_l, u_l, tokens):
+    """Output distributions [rows, T, V] of runs in which residual l of these tokens, a list for each run, is the mean;
+    the runs are rows of one batch."""
+    rows = h_l.repeat(len(tokens), 1, 1)
+    for row, erased in zip(rows, tokens, strict=True):
+        row[erased] = u_l
+    ids = torch.as_tensor(input_ids).repeat(len(tokens), 1)
+    with hooks(_replacing(model, layer, rows)):
+        return softmax(model(input_ids=ids, use_cache=False).logits, -1)
 
 
 @torch.no_grad()
@@ -278,15 +287,16 @@ def future_erasure(model, input_ids, baseline_prompts):
     h, logits = block_states(model, input_ids)
     y = softmax(logits, -1)
     alone, together = torch.zeros(h.shape[:2]).to(h), torch.zeros(h.shape[:2]).to(h)
+    T = h.shape[1]
     for layer in range(h.shape[0]):
-        for t in range(h.shape[1]):
-            for effect, erased, first_read in ((alone, [t], t + 1), (together, list(range(1, t)), t)):
-                if erased and first_read < h.shape[1]:
-                    changed = h[layer].clone()
-                    changed[erased] = u[layer]
-                    with hooks(_replacing(model, layer, changed)):
-                        y_bar = softmax(run(model, input_ids), -1)
-                    effect[layer, t] = norm(y - y_bar)[first_read:].max()
+        for effect, erased, first_read in (
+            (alone, [[t] for t in range(T)], [t + 1 for t in range(T)]),
+            (together, [list(range(1, t)) for t in range(T)], list(range(T))),
+        ):
+            change = norm(y - _erased(model, input_ids, layer, h[layer], u[layer], erased))
+            for t in range(T):
+                if erased[t] and first_read[t] < T:
+                    effect[layer, t] = change[t, first_read[t] :].max()
     return {"future_erasure": alone, "past_erasure": together}
 
 
@@ -305,28 +315,30 @@ def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, l
     else:
         points, weights = np.arange(nodes) / nodes, np.full(nodes, 1 / nodes)
 
-    def F(layer, residual):
+    def F(layer, rows):
         if at == "block":
-            hook = _replacing(model, layer + 1, residual)
+            hook = _replacing(model, layer + 1, rows)
         else:
             hook = _part(model, layer, at).register_forward_hook(
-                lambda _, args, output: with_first(output, residual.clone().reshape(first(output).shape))
+                lambda _, args, output: with_first(output, rows.clone().reshape(first(output).shape))
             )
         with hooks(hook):
-            y = softmax(run(model, input_ids), -1)
-        return sum(y[i - 1, input_ids[i]] for i in range(*span))
+            y = softmax(model(input_ids=input_ids.repeat(len(rows), 1), use_cache=False).logits, -1)
+        return sum(y[:, i - 1, input_ids[i]] for i in range(*span))
 
     igrads = torch.zeros(len(x), len(input_ids)).to(x)
     completeness = torch.zeros(len(x)).to(x)
+    r, weights = (torch.as_tensor(values).to(x)[:, None, None] for values in (points, weights))
     for layer in range(len(x)) if layers is None else layers:
         b = x[layer].mean(dim=0, keepdim=True)
         gradient = torch.zeros_like(x[layer])
-        for r, weight in zip(points, weights, strict=True):
-            point = (b + float(r) * (x[layer] - b)).requires_grad_()
-            gradient += float(weight) * torch.autograd.grad(F(layer, point), point)[0]
+        for some, weight in zip(r.split(64), weights.split(64), strict=True):  # points of the path are rows of a batch
+            rows = (b + some * (x[layer] - b)).requires_grad_()
+            gradient += (weight * torch.autograd.grad(F(layer, rows).sum(), rows)[0]).sum(dim=0)
         igrads[layer] = ((x[layer] - b) * gradient).sum(dim=-1)
         with torch.no_grad():
-            completeness[layer] = igrads[layer].sum() - (F(layer, x[layer]) - F(layer, b.expand_as(x[layer])))
+            ends = F(layer, torch.stack([x[layer], b.expand_as(x[layer])]))
+            completeness[layer] = igrads[layer].sum() - (ends[0] - ends[1])
     return {"igrads": igrads, "completeness": completeness}
 
 

@@ -23,7 +23,7 @@ from tests.tiny_tokenizers import char_tokenizer
 SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the <bos> token: 60
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
 QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
-LEFT_ENDS = {"at": "block", "steps": 8, "tolerance": None}
+LEFT_ENDS = {"at": "block", "steps": 16, "tolerance": None}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
@@ -120,7 +120,7 @@ def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
     ours = run(probe_integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], LEFT_ENDS, None)
-    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=8, layers=[0, 2, 3])
+    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3])
     close(ours["igrads"], truth["igrads"][[0, 2, 3]])
     # a difference of nearly equal numbers, F among them
     close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
@@ -137,7 +137,7 @@ def compare_in_batch(patch, whether=True):
 def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
-    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=8, layers=[0, 2, 3], at=at)
+    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3], at=at)
     for arch in (describe(llm), {**describe(llm), "grows": False}):
         how = {**LEFT_ENDS, "at": at}
         ours = run(probe_integrated_gradients, llm, arch, x, list(range(*span)), [0, 2, 3], how, None)
