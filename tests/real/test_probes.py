@@ -1,22 +1,20 @@
 """On real weights, whose first token's residual is 60 times as long as the others', every probe equals its oracle."""
 
-import os
+import json
 
 import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib.api import tokenize
-from depth_lib.prompts import ANSWER, QUESTION
 from tests import oracles
+from tests.real import interventions
+from tests.real.interventions import MODES, PAIR, TEXTS, effects, erasure
 
-SHORT = "The quick brown fox jumps over 13 lazy dogs, and then over 28 more."
-LONG = dl.load_prompts("gsm8k", 1, source="sample")[0]
-PAIR = (QUESTION, ANSWER)
-BLOCKS, ERASED = range(30), range(31)
-if not os.environ.get("DEPTH_LIB_LONG_TESTS"):  # the oracle makes a full forward pass for each intervention
-    LONG, PAIR, BLOCKS, ERASED = LONG[:240], ("5 + 7 = ", "12"), [0, 1, 13, 28, 29], [0, 1, 2, 14, 29, 30]
+TRUTH = {key: torch.tensor(value) for key, value in json.loads(interventions.KEPT.read_text()).items()}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
+each_text = pytest.mark.parametrize("name", TEXTS)
+each_mode = pytest.mark.parametrize("mode", MODES)
 
 
 def close(ours, truth, tolerance=1e-5):
@@ -26,37 +24,60 @@ def close(ours, truth, tolerance=1e-5):
     assert difference <= tolerance, f"{difference:.1e}"
 
 
-@pytest.fixture(params=[SHORT, LONG], ids=["short", "long"])
-def text(request):
-    return request.param
+def close_by_row(ours, truth, tolerance=1e-5):
+    """Whether every difference is small relative to the largest true value of its row, or of a whole curve."""
+    assert ours.shape == truth.shape and ours.dtype == torch.float32
+    ours, truth = (x.flatten()[None] if x.ndim == 1 or x.shape[1] == 1 else x for x in (ours, truth))
+    differences = (ours - truth).abs().amax(1) / truth.abs().amax(1).clamp_min(1e-9)
+    assert differences.max() <= tolerance, f"{differences.max():.1e} in row {differences.argmax()}"
 
 
-def ids(llm, text):
-    return [torch.tensor(x) for x in tokenize(llm, [text])]
+def ids(llm, name):
+    return [torch.tensor(x) for x in tokenize(llm, [TEXTS[name]])]
 
 
-def test_contributions_equal_the_oracle(llm, text):
-    ours = dl.relative_contribution(llm, [text])
-    for key, curve in oracles.relative_contribution(llm._module, ids(llm, text)).items():
+@pytest.fixture(scope="module")
+def in_float64(llm):
+    return oracles.in_float64(llm._module)
+
+
+@each_text
+def test_contributions_equal_the_oracle(llm, name):
+    ours = dl.relative_contribution(llm, [TEXTS[name]])
+    for key, curve in oracles.relative_contribution(llm._module, ids(llm, name)).items():
         close(ours[key], curve)
 
 
-def test_the_lens_equals_the_oracle(llm, text):
-    ours = dl.logit_lens(llm, [text])
-    for key, curve in oracles.logit_lens(llm._module, ids(llm, text)).items():
+@each_text
+def test_the_lens_equals_the_oracle(llm, name):
+    ours = dl.logit_lens(llm, [TEXTS[name]])
+    for key, curve in oracles.logit_lens(llm._module, ids(llm, name)).items():
         close(ours[CURVES.get(key, key)], curve)
 
 
-@pytest.mark.parametrize("mode", ["future", "all"])
-def test_layer_effects_equal_the_oracle(llm, text, mode):
-    ours = dl.layer_effects(llm, [text], mode=mode)
-    for key, matrix in oracles.layer_effects(llm._module, ids(llm, text), mode, skips=BLOCKS).items():
-        close(ours[key][BLOCKS], matrix[BLOCKS])
+@each_text
+@each_mode
+def test_the_effects_of_every_block_equal_the_oracle(llm, name, mode):
+    ours = dl.layer_effects(llm, [TEXTS[name]], mode=mode)
+    keys = [key for key in TRUTH if key.endswith(f", {name}") and mode in key.split(",")[0].split("_")]
+    assert len(keys) == 5
+    for key in keys:
+        close_by_row(ours[key.split(",")[0]], TRUTH[key])
 
 
-def test_residual_erasure_equals_the_oracle(llm):
-    ours = dl.residual_erasure(llm, *PAIR, [SHORT, LONG])
-    x, span = oracles.answer_span(llm.tokenizer, *PAIR)
-    baseline = [*ids(llm, SHORT), *ids(llm, LONG)]
-    truth = oracles.residual_erasure(llm._module, torch.tensor(x), span, baseline, ERASED)
-    close(ours["erasure_effect"][ERASED], truth["erasure_effect"][ERASED])
+def test_the_erasure_of_every_layer_equals_the_oracle(llm):
+    ours = dl.residual_erasure(llm, *PAIR, list(TEXTS.values()))["erasure_effect"]
+    close(ours, TRUTH["erasure_effect"])
+    close_by_row(ours.flatten(), TRUTH["erasure_effect"].flatten())
+
+
+@each_mode
+def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, mode):
+    skips = [1, 28]
+    for key, found in effects(in_float64, ids(llm, "short")[0], mode, skips).items():
+        torch.testing.assert_close(found[skips].float(), TRUTH[f"{key}, short"][skips], rtol=1e-5, atol=1e-7)
+
+
+def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm):
+    found = erasure(llm, [14])
+    close(found[14], TRUTH["erasure_effect"][14])
