@@ -93,7 +93,7 @@ def run(width, n_source, n_target, memory):
 run(64, 2, 2, None)  # what libraries keep for good
 for memory in (120_000_000, 160_000_000, 240_000_000):
     if not os.fork():  # no run has the memory that another one left
-        print(memory, *run(320, 5, 8, memory), flush=True)
+        print(memory, *run(320, 3, 4, memory), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
 """
@@ -112,8 +112,7 @@ def test_the_stated_memory_is_never_exceeded():
     said = re.findall(r"at most ([\d.]+) GB", run.stdout)[1:]
     for (asked, peak, stated), gigabytes in zip((map(int, line) for line in measured), said, strict=True):
         assert f"{stated / 1e9:.2f}" == gigabytes
-        assert peak <= stated <= asked
-    assert 0.5 * stated < peak  # of the largest; how much an allocator keeps of what was freed matters less there
+        assert 0.5 * stated < peak <= stated <= asked
 
 
 class Killed(BaseException):
@@ -122,17 +121,25 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def grouped(pair):
-    """Texts and memory that make two passes over six blocks, and what a run that nobody kills gives."""
-    texts, memory = words(40, length=254), one_map(plan.TOKENS, 4, 3)
-    return texts, memory, dl.linear_maps(*pair, texts, memory=memory)
+    """Texts and memory that make two passes over six blocks, what a run that nobody kills gives, and a read(model,
+    number, ids, layers) that remembers the states which it read."""
+    texts, memory, read, states = words(40, length=254), one_map(plan.TOKENS, 4, 3), reading.Model.read, {}
+
+    def remembering(model, number, ids, layers):
+        key = (model.width, number, *layers)
+        if key not in states:
+            states[key] = read(model, number, ids, layers)
+        return states[key].clone()
+
+    return texts, memory, dl.linear_maps(*pair, texts, memory=memory), remembering
 
 
 @pytest.mark.parametrize("reads", [0, 1, 4, 8, 9, 11, 12, 13, 20, 23])
 def test_a_run_that_is_killed_goes_on_where_it_was_and_gives_the_same_bits(pair, grouped, monkeypatch, tmp_path, reads):
     monkeypatch.setattr(checkpoint, "_PAUSE", 0.0)
     monkeypatch.setattr(checkpoint, "_SHARE", 1e9)
-    texts, memory, whole = grouped
-    read, done = reading.Model.read, []
+    texts, memory, whole, read = grouped
+    done = []
 
     def dying(model, number, ids, layers):
         if len(done) == reads:
