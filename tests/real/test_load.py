@@ -26,6 +26,11 @@ PLACES = {
 }
 
 
+@pytest.fixture(scope="module")
+def reader(gguf):
+    return GGUFReader(gguf)
+
+
 def place(name):
     """The parameter that a tensor of the file is."""
     parts = name.removesuffix(".weight").split(".")
@@ -39,10 +44,10 @@ def in_our_order(weights, n_heads):
     return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
-def test_every_weight_is_what_the_file_holds_dequantised(gguf, llm):
+def test_every_weight_is_what_the_file_holds_dequantised(reader, llm):
     ours = dict(llm._module.named_parameters())
     heads = {"attn_q": llm.config.num_attention_heads, "attn_k": llm.config.num_key_value_heads}
-    tensors = GGUFReader(gguf).tensors
+    tensors = reader.tensors
     for tensor in tensors:
         truth = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
         kind = tensor.name.split(".")[-2]
@@ -59,8 +64,8 @@ def test_the_dequantised_model_is_an_ordinary_one_in_which_both_identities_hold(
     assert max(found["identity_1"], found["identity_2"]) <= 1e-5
 
 
-def test_the_tokenizer_is_the_files_own(gguf, llm):
-    tokens = GGUFReader(gguf).get_field("tokenizer.ggml.tokens").contents()
+def test_the_tokenizer_is_the_files_own(reader, llm):
+    tokens = reader.get_field("tokenizer.ggml.tokens").contents()
     for text in [*dl.load_prompts("gsm8k", source="sample"), "5 + 7 + 5 + 3 + 1 + 7 = 28", "naïve  Σ\n\n\t1234"]:
         ids = llm.tokenizer(text)["input_ids"]
         assert llm.tokenizer.decode(ids) == text
