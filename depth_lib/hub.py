@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 _PATIENCE = 3.0  # seconds for a first answer of any kind
 _KNOWN = 60.0  # seconds that an answer, or none, is remembered
@@ -33,6 +32,8 @@ def without_retries(source: str) -> Iterator[None]:
     The Hub's client would wait 23 s for each file. Its settings, and whoever forbade the network, are left as they are.
     source: a repository; of a folder here the Hub is asked nothing.
     """
+    from unittest import mock  # brings asyncio
+
     from huggingface_hub import constants
 
     if Path(source).is_dir() or constants.HF_HUB_OFFLINE or is_reachable():

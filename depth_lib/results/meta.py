@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
 
 def prompts_hash(prompts: Iterable[str]) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of the prompts, in order: equal prompts, equal hash."""
@@ -61,10 +59,10 @@ def made_from(meta: Mapping) -> str:
 
 # Of each kind of floating-point storage: its numbers as integers, and the bits that are all set in nan and infinity.
 _FLOATS = {
-    "DoubleStorage": (np.uint64, 0x7FF0000000000000),
-    "FloatStorage": (np.uint32, 0x7F800000),
-    "HalfStorage": (np.uint16, 0x7C00),
-    "BFloat16Storage": (np.uint16, 0x7F80),
+    "DoubleStorage": ("uint64", 0x7FF0000000000000),
+    "FloatStorage": ("uint32", 0x7F800000),
+    "HalfStorage": ("uint16", 0x7C00),
+    "BFloat16Storage": ("uint16", 0x7F80),
 }
 
 
@@ -121,8 +119,11 @@ def read_meta(path: str | Path) -> tuple[dict, str | None]:
 
 
 def _finite(storage: bytes, kind: str) -> bool:
+    import numpy as np  # half the start of a command that reads no result
+
     integers, exponent = _FLOATS[kind]
-    return not ((np.frombuffer(storage, integers) & integers(exponent)) == integers(exponent)).any()
+    exponent = np.dtype(integers).type(exponent)
+    return not ((np.frombuffer(storage, integers) & exponent) == exponent).any()
 
 
 def ran_otherwise(metas: Iterable[Mapping]) -> str:

@@ -41,8 +41,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def study(folder):
-    return Study(folder, datasets=DATASETS)
+def read():
+    """The files that `study` has read, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def study(folder, read):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "read_artifact", lambda path: (read.append(path), artifacts.read_artifact(path))[1])
+        yield Study(folder, datasets=DATASETS)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +67,10 @@ def book(folder, tables):
 @pytest.fixture(scope="module")
 def page(study, tables):
     return report.write_report(study, tables, report.draw_figures(study, tables)).read_text()
+
+
+def test_table_figures_and_report_read_each_file_once(folder, read, book, page):
+    assert sorted(read) == sorted(folder.glob("*/*/*.pt")) and len(read) == 11
 
 
 def rows_of(sheet):
@@ -239,16 +251,6 @@ def test_the_conclusions_are_those_of_the_numbers(tmp_path):
         "Of 12 depths, 0 are known to within a layer, 0 less well, and 12 have no closed interval; "
         "4 have no effective depth."
     )
-
-
-def test_table_figures_and_report_read_each_file_once(folder, monkeypatch):
-    read = []
-    monkeypatch.setattr(results, "read_artifact", lambda path: (read.append(path), artifacts.read_artifact(path))[1])
-    study = Study(folder, datasets=DATASETS)
-    tables = read_tables(study)
-    write_tables(tables, folder)
-    report.write_report(study, tables, report.draw_figures(study, tables))
-    assert sorted(read) == sorted(folder.glob("*/*/*.pt")) and len(read) == 11
 
 
 def test_names_that_are_markup_stay_text(tmp_path):

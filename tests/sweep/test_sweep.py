@@ -430,10 +430,10 @@ def test_an_estimate_leaves_the_start_out_and_knows_that_probes_take_unequal_tim
     assert later == "layer_effects 1/10 layers, 1 of 5 probes, 1:00 of about 2:50"
 
 
-def test_status_and_make_load_no_torch(study):
+def test_status_and_make_load_no_torch_and_no_numpy(study):
     code = "import contextlib, runpy, sys\nwith contextlib.suppress(SystemExit):\n"
     code += "    runpy.run_module('depth_lib.sweep', run_name='__main__')\n"
-    code += "assert not {'torch', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
+    code += "assert not {'torch', 'numpy', 'pandas', 'transformers', 'nnsight'} & set(sys.modules)"
     for what in (["--help"], ["status", "--models", "toy-4l"], ["sweep", "--models", "toy-4l", "--", "true"]):
         command = [sys.executable, "-c", code, *what]
         subprocess.run(command, cwd=study, check=True, stdout=subprocess.DEVNULL)
