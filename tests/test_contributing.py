@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import depth_lib as dl
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -88,20 +91,24 @@ def test_a_probe_is_five_places_and_these(house):
     assert named_in("Add a probe") == list(PLACES)
 
 
-def test_the_new_probe_is_public_and_right(house):
-    code = (
-        "import depth_lib as dl, torch; assert 'stream_length' in dir(dl); llm = dl.load_model('toy-4l'); "
-        "prompts = dl.load_prompts('gsm8k', 2, source='embedded'); found = dl.stream_length(llm, prompts)['length']; "
-        "known = dl.relative_contribution(llm, prompts)['norm_residual'][:-1]; torch.testing.assert_close(found, known)"
-    )
-    run(house, "-c", code)
-
-
-def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house):
+@pytest.fixture(scope="module")
+def swept(house):
+    """The folder of results that a sweep of the new probe leaves, and how it was asked for."""
     asked = ("--models", "toy-4l", "--datasets", "gsm8k", "--source", "embedded", "--probes", "stream_length")
     asked += ("--out", "outputs")
     run(house, "-m", "depth_lib.sweep", "sweep", *asked)
-    folder = house / "outputs/gsm8k/toy-4l"
+    return house / "outputs/gsm8k/toy-4l", asked
+
+
+def test_the_new_probe_is_public_and_right(house, swept):
+    run(house, "-c", "import depth_lib as dl; assert 'stream_length' in dir(dl)")
+    found = torch.load(swept[0] / "stream_length.pt")
+    known = dl.relative_contribution(dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 10, source="embedded"))
+    torch.testing.assert_close(found["length"], known["norm_residual"][:-1])
+
+
+def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house, swept):
+    folder, asked = swept
     assert (folder / "stream_length.pt").is_file()
     assert (folder / "probe.ipynb").read_text().count('"image/png"') == 1
     assert "stream_length" in run(house, "-m", "depth_lib.sweep", "status", *asked)
