@@ -11,6 +11,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from jupyter_client.provisioning import local_provisioner
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
@@ -25,6 +26,7 @@ from depth_lib.results import files as storage
 from depth_lib.results.artifacts import ARTIFACTS, MissingArtifact, artifact_path, save_artifact
 from depth_lib.results.study import Study
 from tests.figures.texts import assert_modest_titles, overlaps
+from tests.forked import Kernel
 from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
 
 SINGLE = [name for name in KINDS if not KINDS[name].together]
@@ -303,7 +305,8 @@ def test_a_figure_about_a_question_is_titled_with_it_and_shown_once_whatever_dat
     assert [ax.get_title() for ax in panels(figure)] == ["toy-4l", "toy-8l"]
 
 
-def test_a_notebook_shows_every_plot_not_only_the_first(one):
+def test_a_notebook_shows_every_plot_not_only_the_first(one, monkeypatch):
+    monkeypatch.setattr(local_provisioner, "launch_kernel", Kernel)
     result = artifact_path(one, "gsm8k", "toy-8l", "logit_lens", 3)
     notebook = nbformat.v4.new_notebook(
         cells=[
