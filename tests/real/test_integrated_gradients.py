@@ -17,25 +17,20 @@ TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KE
 BLOCKS = sorted(TRUTH) if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 12, 25, 28]  # all take minutes
 
 
-@pytest.fixture(scope="module")
-def found(llm):
-    """What the probe finds for each of BLOCKS with the default tolerance."""
+@pytest.mark.parametrize("l", BLOCKS)
+def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
     ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
     how = {"at": "block", "steps": None, "tolerance": 0.01}
-    result = run(integrated_gradients, llm, describe(llm), ids, list(range(*span)), BLOCKS, how, None)
-    return {l: {key: value[k] for key, value in result.items()} for k, l in enumerate(BLOCKS)}
-
-
-@pytest.mark.parametrize("l", BLOCKS)
-def test_the_estimated_error_is_true_and_what_has_converged_is_right(found, l):
-    igrads, truth = found[l]["igrads"], TRUTH[l]
+    found = run(integrated_gradients, llm, describe(llm), ids, list(range(*span)), [l], how, None)
+    found, truth = {key: value[0] for key, value in found.items()}, TRUTH[l]
+    igrads = found["igrads"]
     off = ((igrads[: len(truth)] - truth).abs().max() / truth.abs().max()).item()
-    assert off <= found[l]["error"] + 1e-3  # as well as the reference is known
-    assert found[l]["n_nodes"] <= 256 and not igrads[len(truth) :].any()
-    if found[l]["error"] <= 0.01:
-        assert off <= 0.01 and found[l]["completeness"].abs() <= 0.01 * found[l]["f_difference"].abs()
+    assert off <= found["error"] + 1e-3  # as well as the reference is known
+    assert found["n_nodes"] <= 256 and not igrads[len(truth) :].any()
+    if found["error"] <= 0.01:
+        assert off <= 0.01 and found["completeness"].abs() <= 0.01 * found["f_difference"].abs()
     else:
-        assert found[l]["n_nodes"] > 200 and l < 8  # where F jumps
+        assert found["n_nodes"] > 200 and l < 8  # where F jumps
 
 
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
