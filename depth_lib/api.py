@@ -180,9 +180,8 @@ def integrated_gradients(
     llm: TransformersModel,
     question: str,
     answer: str,
-    quadrature: str = "gauss",
+    quadrature: str | float = "gauss",
     remote: bool | str = False,
-    tolerance: float = 0.01,
     budget: int | None = None,
     at: str = "block",
 ) -> dict:
@@ -193,20 +192,19 @@ def integrated_gradients(
     what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
 
     question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 15 nodes, cut where F is
-    steep until no token's estimated error is above tolerance · max |igrads[l]|; at most 256 nodes a block, which is not
-    always enough: a warning names the blocks) or "riemann" (256 left-end steps, as the papers); budget: tokens in one
-    forward pass (default: what fits into free memory). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads −
-    (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, of "gauss", the estimated `error` relative to
-    max |igrads[l]| [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or place, if the answer
-    has no token of its own, or for gradients that are not finite.
+    steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at most
+    256 nodes a block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps, as the
+    papers); budget: tokens in one forward pass (default: what fits into free memory). Returns float32 `igrads` [L, T],
+    `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, of Gauss, the estimated
+    `error` relative to max |igrads[l]| [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or
+    place, if the answer has no token of its own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
-    if quadrature not in ("gauss", "riemann"):
-        raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss" or "riemann".')
+    tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
+    if isinstance(tolerance, bool | str) or not isinstance(tolerance, float | int) or not tolerance >= 0:
+        raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if at not in ("block", "attention", "mlp"):
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
-    if not (isinstance(tolerance, float | int) and tolerance >= 0):
-        raise ValueError(f"tolerance {tolerance!r} is no share of the largest attribution; use a number such as 0.01.")
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)

@@ -86,7 +86,7 @@ def test_unknown_modes_and_quadratures(llm):
     message = line(dl.layer_effects, llm, [TEXT], mode="futur")
     assert message == 'mode \'futur\' is not known; use "future", "all" or "remove".'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", quadrature="simpson")
-    assert message == 'quadrature \'simpson\' is not known; use "gauss" or "riemann".'
+    assert message == 'quadrature \'simpson\' is not known; use "gauss", "riemann" or a tolerance such as 0.01.'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", at="norm")
     assert message == 'there are no gradients at \'norm\'; use "block", "attention" or "mlp".'
 

@@ -291,5 +291,5 @@ def every_probe(llm):
         dl.layer_effects(llm, [TEXT]),
         dl.layer_effects(llm, [TEXT], mode="all"),
         dl.residual_erasure(llm, "5 + 7 = ", "12", [TEXT]),
-        dl.integrated_gradients(llm, "5 + 7 = ", "12", tolerance=1.0),
+        dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0),
     ]

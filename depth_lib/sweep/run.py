@@ -144,7 +144,8 @@ class Run(RunSpec):
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
         """What the probe's result is made of: effects have one call for each mode."""
         row = ARTIFACTS[probe]
-        how = {"remote": self.remote} | {key: self._settings(probe)[key] for key in row.settings}
+        asked = [key for key in row.settings if key != "tolerance"]  # quadrature="gauss" says which
+        how = {"remote": self.remote} | {key: self._settings(probe)[key] for key in asked}
         if row.baseline:
             how["baseline_prompts"] = self.baseline
         if row.by_level:

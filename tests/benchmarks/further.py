@@ -100,7 +100,7 @@ def costs_of_parts(llm, text, pair, device, repeats):
         for mode in ("future", "all"):
             ways = [partial(dl.layer_effects, llm, [text], mode=mode, part=one) for one in ("layer", part)]
             rows.append(_beside(f"{part} skip beside a layer's, {mode}", ways, device, repeats, 1.2))
-        ways = [partial(dl.integrated_gradients, llm, *pair, tolerance=1.0, at=at) for at in ("block", part)]
+        ways = [partial(dl.integrated_gradients, llm, *pair, quadrature=1.0, at=at) for at in ("block", part)]
         more = (n_layers + 1) / (n_layers - 1) if part == "attention" else 1.0
         rows.append(_beside(f"gradients at {part} beside blocks", ways, device, repeats, round(1.1 * more, 2)))
     return rows

@@ -23,7 +23,7 @@ def measure(llm):
         "future": dl.layer_effects(llm, [TEXT]),
         "all": dl.layer_effects(llm, [TEXT], mode="all"),
         "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [TEXT, "abc"]),
-        "gradients": dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1.0),
+        "gradients": dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1.0),
     }
 
 

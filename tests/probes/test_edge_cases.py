@@ -47,7 +47,7 @@ def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
     baseline = [torch.tensor(ids) for ids in tokenize(llm, ["abc def", "xyz"])]
     truth = oracle.residual_erasure(model, torch.tensor(x), span, baseline)["erasure_effect"]
     assert (ours - truth).abs().max() <= 1e-5 * truth.max()
-    gradients = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1e-6)["igrads"][1]
+    gradients = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1e-6)["igrads"][1]
     truth = oracle.integrated_gradients(model, x, span, nodes=64, layers=[1])["igrads"][1].detach()
     assert (gradients - truth).abs().max() <= 1e-4 * truth.abs().max()
 
@@ -75,7 +75,7 @@ def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
 def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do(name, tmp_path):
     llm = dl.load_model(str(save_family(name, tmp_path)))
     with pytest.warns(UserWarning, match="integrated gradients of block 0, 1, 2, .*are rough: the estimated error"):
-        found = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=0)
+        found = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=0)
     assert found["n_nodes"].max() <= 256
 
 
@@ -89,11 +89,11 @@ def test_gradients_that_are_not_finite_are_refused_with_their_layers(tmp_path):
     assert dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"].isfinite().all()
 
 
-@pytest.mark.parametrize("tolerance", [float("nan"), -1, None, "small"])
-def test_a_tolerance_that_is_no_share_is_refused(tolerance, tmp_path):
+@pytest.mark.parametrize("quadrature", [float("nan"), -1, None, "small", True])
+def test_a_quadrature_that_is_neither_a_rule_nor_a_tolerance_is_refused(quadrature, tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
-    with pytest.raises(ValueError, match="is no share of"):
-        dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=tolerance)
+    with pytest.raises(ValueError, match="a tolerance such as 0.01"):
+        dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=quadrature)
 
 
 @pytest.mark.parametrize("budget", [0, -3, 50.0])

@@ -74,14 +74,14 @@ def test_a_residual_erased_before_identity_blocks_is_missed_only_where_it_predic
 
 
 def test_gradients_behind_the_last_working_block_are_the_same_at_every_depth(shallow):
-    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, tolerance=1.0)["igrads"]
+    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, quadrature=1.0)["igrads"]
     assert found[K - 1].any()
     torch.testing.assert_close(found[K - 1 :], found[K - 1 :][:1].expand(L - K + 1, -1))
 
 
 @pytest.mark.parametrize("at", ["attention", "mlp"])
 def test_a_contribution_that_is_the_same_for_all_tokens_has_no_attribution(shallow, at):
-    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, tolerance=1.0, at=at)
+    found = dl.integrated_gradients(shallow, QUESTION, ANSWER, quadrature=1.0, at=at)
     assert found["igrads"][:K].any(1).all() and not found["igrads"][K:].any() and not found["f_difference"][K:].any()
 
 
@@ -168,7 +168,7 @@ def test_tokens_are_counted_and_the_answers_are_found_as_they_stand_in_the_text(
     assert len(llm.tokenizer("28", add_special_tokens=False)["input_ids"]) == (1 if "17" in tokens else 2)
     for result in (
         dl.residual_erasure(llm, "17 = ", "28", ["abc"]),
-        dl.integrated_gradients(llm, "17 = ", "28", tolerance=1.0),
+        dl.integrated_gradients(llm, "17 = ", "28", quadrature=1.0),
     ):
         assert result["tokens"] == tokens
         curve = result.get("erasure_effect", result.get("igrads"))
@@ -249,4 +249,4 @@ def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(pair):
     close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
     layers = [len(llm.blocks) - 2]  # deep enough for 64 nodes on a trained model too
     truth = oracle.integrated_gradients(model, ids, span, nodes=64, layers=layers)["igrads"]
-    close(dl.integrated_gradients(llm, *SUM, tolerance=1e-5)["igrads"][layers], truth[layers])
+    close(dl.integrated_gradients(llm, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])

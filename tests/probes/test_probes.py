@@ -177,7 +177,7 @@ def test_integrated_gradients_have_converged(name, tmp_path):
     llm, model = load(name, tmp_path)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     truth = oracle.integrated_gradients(model, x, span, nodes=64)
-    ours = dl.integrated_gradients(llm, QUESTION, ANSWER, tolerance=1e-6)
+    ours = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1e-6)
     close(ours["igrads"], truth["igrads"], tolerance=5e-5)  # panels stop at float32's rounding of F
     rough = dl.integrated_gradients(llm, QUESTION, ANSWER)
     largest = truth["igrads"].abs().amax(1)

@@ -52,7 +52,7 @@ def test_attributions_are_captums(model):
     if name == REAL:
         ours = _some_blocks(llm, ids, answer, blocks)
     else:
-        found = dl.integrated_gradients(llm, *pair, tolerance=ROUGH if rough else TIGHT)
+        found = dl.integrated_gradients(llm, *pair, quadrature=ROUGH if rough else TIGHT)
         ours = {l: found["igrads"][l] for l in blocks}
     for l in blocks:
         truth = attributions(
