@@ -126,13 +126,13 @@ def _results(llm, calls, seconds):
 
     Those that would begin too late are left out, and those after one that fails: the next job begins with that one.
     """
-    start, results, clean = time.monotonic(), {}, {}
+    start, results, clean, several = time.monotonic(), {}, {}, len(calls.keys() - {"check"}) > 1
     for name, (function, arguments) in calls.items():
         alone = not results.keys() - {"check"}
         if not alone and seconds is not None and time.monotonic() - start > seconds:
             break
         try:
-            shared = {"arch": {**arguments["arch"], "clean": clean}} if "arch" in arguments else {}
+            shared = {"arch": {**arguments["arch"], "clean": clean}} if several and "arch" in arguments else {}
             results[name] = function(llm, **(arguments | shared))
         except Exception:
             if alone:

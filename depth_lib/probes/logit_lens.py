@@ -20,7 +20,7 @@ def logit_lens(llm, arch, prompts, chunk=None):
     keys += ("res_entropy", "res_jsd", "res_settled")
     sums = []
     for ids in prompts:
-        residuals = [h[0] for h in clean_run(llm, arch, ids)["h"]]
+        residuals = [h[0] for h in clean_run(llm, arch, ids, with_c=False)["h"]]
         final = residuals.pop()
         rows = chunk or min(256, rows_of_logits(llm, final.device))
         curves = torch.zeros(len(keys), len(residuals))
@@ -44,7 +44,7 @@ def logit_lens(llm, arch, prompts, chunk=None):
 def _own_prediction(logits):
     """What the lens is compared with: y, log y, its entropy [N] and its top five, from the model's logits [N, V]."""
     top, log_y = _top5(logits), logits.log_softmax(-1)
-    y = log_y.exp().clamp_min_(torch.finfo(log_y.dtype).tiny)  # a mean of p and y then has a logarithm
+    y = log_y.clamp_min(-80).exp_()  # no zero and no subnormal number: see softmax_and_log
     return {"log_y": log_y, "y": y, "entropy": -torch.linalg.vecdot(y, log_y), "top": top}
 
 

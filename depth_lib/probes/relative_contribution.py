@@ -21,7 +21,11 @@ def relative_contribution(llm, arch, prompts):
     """
     results, changes = [], []
     for ids in prompts:
-        clean = clean_run(llm, arch, ids, lambda h, a, m: _measures(h[0], a[0], m[0], arch["parallel"]))
+
+        def measures(h, a, m):
+            return _measures(h[0], a[0], m[0], arch["parallel"])
+
+        clean = clean_run(llm, arch, ids, with_c=False, read=measures)
         residuals = [h[0].float().cpu() for h in clean["h"]]
         per_token = {key: torch.stack([row[key] for row in clean["read"]]) for key in clean["read"][0]}
         norm_last = residuals[-1].norm(dim=-1)[None]

@@ -92,17 +92,20 @@ def rows_of_logits(llm, device):
 
 
 def in_cache(logits, *others):
-    """Logits [N, V] and others [N, …] in pieces of a few rows, since passes over the vocabulary are what distances
-    cost and a CPU's cache holds few; whole elsewhere."""
-    rows = len(logits) if logits.device.type != "cpu" else max(1, 2**17 // logits.shape[1])
+    """Logits [N, V] and others [N, …] in pieces of a few rows for each thread, since passes over the vocabulary are
+    what distances cost and a CPU core's cache holds few; whole elsewhere."""
+    rows = max(1, 2**17 // logits.shape[1]) * torch.get_num_threads() if logits.device.type == "cpu" else len(logits)
     return [x.split(rows) for x in (logits, *others)]
 
 
 def softmax_and_log(z, out=None):
     """p, log p of logits z [N, V], which are overwritten by log p, and what was taken off them: the largest of each row
-    [N] and then log Σ exp [N]. The exponentials are taken once."""
+    [N] and then log Σ exp [N]. The exponentials are taken once.
+
+    No exponential is below e^−70, which no sum of float32 notices: a CPU takes a hundred times as long for subnormals.
+    """
     largest = z.amax(-1, keepdim=True)
-    p = torch.exp(z.sub_(largest), out=out)
+    p = torch.clamp_min(z.sub_(largest), -70, out=out).exp_()
     total = p.sum(-1, keepdim=True)
     log_total = total.log()
     return p.mul_(total.reciprocal()), z.sub_(log_total), (largest[:, 0], log_total[:, 0])
@@ -119,28 +122,32 @@ def compares_in_batch(llm):
     return llm.dtype.itemsize < 4 or getattr(llm.config, "quantization_config", None) is not None
 
 
-def clean_run(llm, arch, ids, read=None):
-    """Residuals `h`, h_0..h_L [1, T, d], and contributions `c`, L times a + m [1, T, d], of the model as it is.
+def clean_run(llm, arch, ids, with_c=True, read=None):
+    """Residuals `h`, h_0..h_L [1, T, d], of the model as it is; if asked, contributions `c`, L times a + m [1, T, d].
 
-    The calls of one session share the last one, in arch["clean"]. `read(h, a, m)` is called inside every block, float32
-    [1, T, d]; what it returns is `read`, L times, and then the model runs anew.
+    Where a session has several calls they share the last one, in arch["clean"], which always has both. `read(h, a, m)`
+    is called inside every block, float32 [1, T, d]; what it returns is `read`, L times, and then the model runs anew.
     """
-    kept = arch.get("clean", {})
-    if kept.get("ids") == ids and not read:
+    kept = arch.get("clean")
+    if kept and kept["ids"] == ids and not read:
         return kept
-    kept.clear()
+    with_c = with_c or kept is not None
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             h, c, found = [], [], []
             for block in llm.blocks:
                 h.append(block.input.clone())  # some families add in place
-                before, a, m = contributions(block, arch)
-                c.append(a + m)
-                found.append(read(before, a, m) if read else None)
+                if with_c or read:
+                    before, a, m = contributions(block, arch)
+                    c.append(a + m if with_c else None)
+                    found.append(read(before, a, m) if read else None)
             h.append(first(llm.blocks[-1].output).clone())
             tracer.stop()
-    kept |= {"ids": ids, "h": h, "c": c}
-    return {**kept, "read": found}
+    run = {"ids": ids, "h": h, "c": c}
+    if kept is not None:
+        kept.clear()
+        kept |= run
+    return {**run, "read": found}
 
 
 def output_change(llm, arch, parts):
