@@ -86,7 +86,7 @@ $(READY): requirements.txt pyproject.toml
 # ---- the code
 
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
-	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
+	@$(PY) -m pytest -n 3 --dist loadscope $(TESTS)
 
 test-oracles: $(READY) ## probes against TransformerLens, captum and shorter models; installs the extra `oracles`
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt

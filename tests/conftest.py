@@ -6,6 +6,42 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+# What takes long, in this order; the many short tests come last and fill up.
+LONG = ("remote", "model_maps/test_remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
+LONG += ("sweep/test_make", "test_notebooks", "figures/test_figures", "figures/test_summary", "model_maps", "report")
+LONG += ("third_party", "test_lock", "test_contributing", "sweep", "test_hub", "probes", "training", "benchmarks")
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # side by side
+        places = [f"tests/{place}" for place in LONG]
+        items.sort(key=lambda item: next((k for k, p in enumerate(places) if item.nodeid.startswith(p)), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.option.dist != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        """Tests that share what takes seconds to make run in one process: a server's, the real model's, a family's, a
+        module's."""
+
+        def _split_scope(self, nodeid):
+            file, _, name = nodeid.partition("::")
+            if file.startswith("tests/remote/") or file == "tests/model_maps/test_remote.py":
+                return "remote"
+            if file.startswith("tests/real/"):
+                return "real"
+            family = name.partition("[")[2].partition("-")[0].removesuffix("]")
+            return f"{file}[{family}]" if file == "tests/probes/test_probes.py" else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
