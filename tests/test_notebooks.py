@@ -199,17 +199,19 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
 
 
 def test_what_quickstart_says_of_toy_8ls_curves_is_so_of_5_prompts_and_of_10():
-    llm, ten = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 10, source="embedded")
-    effects = dl.layer_effects(llm, ten)
+    llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 10, source="embedded")
+    assert prompts[:5] == dl.load_prompts("gsm8k", 5, source="embedded")
+    written, effects, lens = (
+        probe(llm, prompts) for probe in (dl.relative_contribution, dl.layer_effects, dl.logit_lens)
+    )
     for n in (5, 10):
-        prompts = dl.load_prompts("gsm8k", n, source="embedded")
-        assert prompts == ten[:n]
-        written = dl.relative_contribution(llm, prompts)
-        assert written["rc_layer"].argsort(descending=True)[:2].tolist() == [0, 7] and written["rc_layer"][0] > 10
-        assert (written["layer_cos"][:6] > 0.1).all() and (written["layer_cos"][6:] < 0.01).all()
+        n_tokens = lens["n_tokens"][:n].sum()
+        ratio, cosine = (written[f"{key}_sums"][:n].sum(0) / n_tokens for key in ("rc_layer", "layer_cos"))
+        assert ratio.argsort(descending=True)[:2].tolist() == [0, 7] and ratio[0] > 10
+        assert (cosine[:6] > 0.1).all() and (cosine[6:] < 0.01).all()
         later, out = (effects[f"max_future_{which}_by_prompt"][:n].amax(0) for which in ("layer", "out"))
         assert (later[0, 1:] > 1).all() and (out[[2, 4]] <= out[0] / 2).all()
-        kl = dl.logit_lens(llm, prompts)["res_kl_divs"]
+        kl = lens["res_kl_divs_sums"][:n].sum(0) / n_tokens
         steps = kl - torch.cat([kl[1:], torch.zeros(1)])
         assert steps.argsort(descending=True)[:2].tolist() == [0, 7] and 0.2 < kl[7] / kl[0] < 0.3
 
