@@ -77,13 +77,17 @@ def write_depths(out, dataset, model, n_layers, cosine, kl, overlap):
         save_artifact(artifact_path(out, dataset, model, probe, 10), result, {})
 
 
-@pytest.fixture
-def paper(tmp_path):
+def write_published(out):
     """Results whose effective depths are the published ones."""
     for model, (n_layers, cells) in PUBLISHED.items():
         for dataset, cell in zip(DATASETS, cells, strict=True):
-            write_depths(tmp_path, dataset, model, n_layers, *(int(ed) for ed in re.findall(r"(\d+)\(", cell)))
-    return tmp_path
+            write_depths(out, dataset, model, n_layers, *(int(ed) for ed in re.findall(r"(\d+)\(", cell)))
+    return out
+
+
+@pytest.fixture
+def paper(tmp_path):
+    return write_published(tmp_path)
 
 
 @pytest.fixture
@@ -199,8 +203,9 @@ def test_a_curve_with_nan_is_a_missing_value_and_a_warning_that_names_it(gaps):
     assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, False]
 
 
-@pytest.fixture
-def sheet(paper):
+@pytest.fixture(scope="module")
+def sheet(tmp_path_factory):
+    paper = write_published(tmp_path_factory.mktemp("paper"))
     write_depths(paper, "gsm8k", "toy-8l", 8, None, 4, 6)
     write_tables(read_tables(Study(paper, datasets=DATASETS)), paper)
     return openpyxl.load_workbook(paper / "effective_depth.xlsx")["Effective Depth Results"]
