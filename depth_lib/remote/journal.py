@@ -10,14 +10,13 @@ import contextlib
 import contextvars
 import datetime
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..disk import move_aside, write_together
+from ..disk import cache_folder, move_aside, write_together
 from ..lock import Busy, hold
 from .errors import NotReady
 from .reading import load
@@ -64,11 +63,6 @@ def entries(folder: Path) -> list["Entry"]:
     return found
 
 
-def cache_folder() -> Path:
-    """Where the journals of runs without an artifact are: `depth_lib/jobs` in $XDG_CACHE_HOME, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / "jobs"
-
-
 def journal_folder(artifact: str | Path) -> Path:
     """`<artifact>.job/`, beside the artifact."""
     return Path(artifact).with_name(Path(artifact).name + ".job")
@@ -105,7 +99,7 @@ class Entry:
     returned: float | None = None  # when it was given to the caller, who needs it here no more
 
     def __post_init__(self):
-        self.folder = journal_folder(self.artifact) if self.artifact else cache_folder()
+        self.folder = journal_folder(self.artifact) if self.artifact else cache_folder("jobs")
 
     @classmethod
     @contextlib.contextmanager
@@ -132,7 +126,7 @@ class Entry:
 
     def _read(self, began):
         """Take over what the disk says; False if it says nothing that concerns a call that began then."""
-        for path in (self.path, cache_folder() / self.path.name):
+        for path in (self.path, cache_folder("jobs") / self.path.name):
             try:
                 stored = _stored(path)
             except FileNotFoundError:
@@ -218,7 +212,7 @@ class Entry:
 
 
 def _forget_old():
-    for entry in entries(cache_folder()):
+    for entry in entries(cache_folder("jobs")):
         with contextlib.suppress(OSError):
             age = time.time() - entry.path.stat().st_mtime
             old = age > (_SHARED_FOR if entry.returned else _KEPT_DAYS * 86400)

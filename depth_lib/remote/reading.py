@@ -5,6 +5,7 @@ containers, whatever the pickle's protocol and torch's format; `torch.load(weigh
 """
 
 import collections
+import importlib
 import io
 import os
 import pickle
@@ -77,45 +78,31 @@ _PICKLE = types.ModuleType("depth_lib.remote.plain_pickle")  # what torch.load t
 _PICKLE.Unpickler = _Unpickler
 _PICKLE.load = lambda file, **how: _Unpickler(file, **how).load()
 
+# What a pickle may name, by module; `list` is a defaultdict's.
+_PLAIN = {
+    "builtins": "set frozenset bytes bytearray complex slice range list dict int float",
+    "collections": "OrderedDict defaultdict deque",
+    "torch": "Tensor Size device",
+    "torch.nn.parameter": "Parameter",
+    "torch.serialization": "_get_layout",
+    "torch.storage": "UntypedStorage",
+    "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
+    "_rebuild_parameter_with_state _rebuild_sparse_tensor",
+    "numpy": "ndarray dtype",
+}
 _NAMES = {
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "bytes"): bytes,
-    ("builtins", "bytearray"): bytearray,
-    ("builtins", "complex"): complex,
-    ("builtins", "slice"): slice,
-    ("builtins", "range"): range,
-    ("builtins", "list"): list,  # of a defaultdict
-    ("builtins", "dict"): dict,
-    ("builtins", "int"): int,
-    ("builtins", "float"): float,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("collections", "defaultdict"): collections.defaultdict,
-    ("collections", "deque"): collections.deque,
+    (module, name): getattr(importlib.import_module(module), name)
+    for module, names in _PLAIN.items()
+    for name in names.split()
+}
+_NAMES |= {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # bytes in protocols before 3
-    ("torch", "Tensor"): torch.Tensor,
-    ("torch", "Size"): torch.Size,
-    ("torch", "device"): torch.device,
-    ("torch.nn.parameter", "Parameter"): torch.nn.Parameter,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("torch.storage", "UntypedStorage"): torch.UntypedStorage,
     ("torch.storage", "_load_from_bytes"): load,
     # a tensor of a class of its own comes as a tensor
     ("torch._tensor", "_rebuild_from_type_v2"): lambda rebuild, kind, args, state: rebuild(*args),
     ("nnsight.tracing.hint", "Object"): torch.Tensor,
     ("nnsight.schema.response", "Status"): str,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
 }
-for _name in (
-    "_rebuild_tensor",
-    "_rebuild_tensor_v2",
-    "_rebuild_tensor_v3",
-    "_rebuild_parameter",
-    "_rebuild_parameter_with_state",
-    "_rebuild_sparse_tensor",
-):
-    _NAMES["torch._utils", _name] = getattr(torch._utils, _name)
 for _module in ("numpy.core", "numpy._core"):  # before and since numpy 2
     _NAMES[f"{_module}.multiarray", "_reconstruct"] = np._core.multiarray._reconstruct
     _NAMES[f"{_module}.multiarray", "scalar"] = np._core.multiarray.scalar

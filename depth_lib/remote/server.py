@@ -17,7 +17,6 @@ from importlib.metadata import version
 import httpx
 from nnsight import CONFIG
 from nnsight.schema.request import RequestModel
-from nnsight.schema.response import ResponseModel
 
 from .errors import NotReady, RequestRefused, ResultLost, SubmissionUnconfirmed
 from .reading import NotPlain, load
@@ -79,7 +78,7 @@ class Server:
                 self.host,
             )
 
-    def submit(self, model_key: str, env: dict, blob: bytes) -> ResponseModel:
+    def submit(self, model_key: str, env: dict, blob: bytes) -> Status:
         """Send a compressed payload; the first status, with the job's id.
 
         Raises Unsteady (nothing was taken), RequestRefused or SubmissionUnconfirmed.
@@ -112,15 +111,9 @@ class Server:
             server_text=text,
         )
 
-    def poll(self, job_id: str) -> ResponseModel | None:
+    def poll(self, job_id: str) -> Status | None:
         """The job's newest status; None if the server has none. Raises Unsteady or RequestRefused."""
-        try:
-            answer = self._ask("GET", f"/response/{job_id}")
-            if answer.status_code >= 500:
-                raise Unsteady(f"HTTP {answer.status_code}")
-            return None if answer.status_code == 404 else self._status(answer, job_id)
-        except (httpx.HTTPError, ValueError) as error:
-            raise Unsteady(reason(error)) from error
+        return self._got(f"/response/{job_id}", lambda answer: self._status(answer, job_id))
 
     def fetch(self, data: bytes | str | None) -> bytes:
         """The bytes of a completed job's result, from what its status carries; ResultLost if they are not there."""
@@ -140,15 +133,21 @@ class Server:
 
     def about(self, path: str) -> dict | None:
         """The JSON of /status or /env; None if the server has no such page. Raises Unsteady or RequestRefused."""
+
+        def read(answer):
+            if not isinstance(body := answer.json(), dict):
+                raise ValueError(f"{path} is a {type(body).__name__}, not an object")
+            return body
+
+        return self._got(path, read)
+
+    def _got(self, path, read):
+        """read(answer) of a page; None if the server has no such page."""
         try:
             answer = self._ask("GET", path)
             if answer.status_code >= 500:
                 raise Unsteady(f"HTTP {answer.status_code}")
-            if answer.status_code == 404:
-                return None
-            if not isinstance(body := answer.json(), dict):
-                raise ValueError(f"{path} is a {type(body).__name__}, not an object")
-            return body
+            return None if answer.status_code == 404 else read(answer)
         except (httpx.HTTPError, ValueError) as error:
             raise Unsteady(reason(error)) from error
 

@@ -17,20 +17,7 @@ import torch
 from .errors import NotReady
 
 # What a function may use by name: the server imports these and refuses others.
-ON_SERVER = {
-    "builtins",
-    "torch",
-    "numpy",
-    "math",
-    "einops",
-    "collections",
-    "typing",
-    "operator",
-    "pandas",
-    "enum",
-    "time",
-    "nnsight",
-}
+ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum time nnsight".split())
 
 
 def travelling(function: FunctionType, copies: dict | None = None) -> FunctionType:

@@ -77,7 +77,7 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(model, loopback, monk
         assert submitted() == jobs[0]
     assert caught.value.host == loopback.host and loopback.host in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1 and KEY not in str(caught.value)
-    (file,) = journal.cache_folder().glob("*.json")
+    (file,) = journal.cache_folder("jobs").glob("*.json")
     entry = json.loads(file.read_text())
     if jobs[1] == 0:
         assert entry["state"] == "submitted" and entry["job_id"] in loopback.asked()["jobs"]
@@ -112,7 +112,7 @@ def test_an_expired_job_of_long_ago_is_submitted_again_without_asking_for_long(m
     llm, truth = model
     with loopback.faults(poll=[401]), pytest.raises(remote.RequestRefused):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    (file,) = journal.cache_folder().glob("*.json")
+    (file,) = journal.cache_folder("jobs").glob("*.json")
     entry = json.loads(file.read_text())
     file.write_text(json.dumps(entry | {"job_id": "0" * 32, "submitted": "2025-01-01T00:00:00+00:00"}))
     with loopback.faults() as submitted:
@@ -126,7 +126,7 @@ def test_a_wrong_key_is_refused_and_never_shown(model, loopback, monkeypatch):  
     with pytest.raises(remote.RequestRefused, match="HTTP 401") as caught:
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
     assert "my-secret" not in str(caught.value) + str(caught.value.server_text)
-    assert "my-secret" not in "".join(file.read_text() for file in journal.cache_folder().glob("*"))
+    assert "my-secret" not in "".join(file.read_text() for file in journal.cache_folder("jobs").glob("*"))
 
 
 def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(loopback):  # noqa: F811
@@ -137,7 +137,7 @@ def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(loopback): 
         assert "x = 1 / number" in caught.value.server_text and "test_faults.py#" in caught.value.server_text
         assert caught.value.job_id in loopback.asked()["jobs"]
         assert submitted() == 1
-        (file,) = journal.cache_folder().glob("*.json")
+        (file,) = journal.cache_folder("jobs").glob("*.json")
         assert json.loads(file.read_text())["state"] == "failed"
         with pytest.raises(remote.JobFailed):  # asked again by a person, it is tried again
             session.run(_divide, llm, 0, remote=loopback.host)

@@ -237,7 +237,7 @@ def test_code_in_a_result_is_never_run_and_its_bytes_are_kept_and_named(
         with pytest.raises(remote.ResultRefused, match="posix.mkdir.*DEPTH_LIB_TRUST_SERVER=1") as refused:
             fetched(replay, hurried)
         assert not there.exists() and replay.submitted == 1
-    (kept,) = journal.cache_folder().glob("*.result")
+    (kept,) = journal.cache_folder("jobs").glob("*.result")
     assert kept.read_bytes() == replay.result and str(kept) in str(refused.value)
     monkeypatch.setenv("DEPTH_LIB_TRUST_SERVER", "1")
     result, _, _ = fetched(replay, hurried)
@@ -324,7 +324,7 @@ def test_a_result_that_is_not_finite_is_refused_before_it_is_kept(replay, hurrie
     replay.result = saved({"model": model, "results": {"s": {"fine": torch.ones(2), "key": torch.tensor(value)}}})
     with pytest.raises(remote.ResultNotFinite, match=f"a_probe: key is (nan|inf) at {says}.*float16.*Linear8bitLt"):
         fetched(replay, hurried, accept)
-    assert not list(journal.cache_folder().glob("*.result"))
+    assert not list(journal.cache_folder("jobs").glob("*.result"))
 
 
 @pytest.mark.parametrize("name", ["NDIF_API_KEY", "NDIF_API", "NDIF_TOKEN"])

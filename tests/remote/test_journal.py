@@ -67,19 +67,19 @@ def test_a_returned_result_is_for_who_asked_before_and_goes_after_some_minutes(l
     with loopback.faults() as submitted:  # who asks now wants a new one
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert submitted() == 1
-        (entry,) = journal.entries(journal.cache_folder())
+        (entry,) = journal.entries(journal.cache_folder("jobs"))
         with journal.Entry.held(entry.settings, entry.returned - 1, None, probe="", host="", model="") as found:
             assert found.result()
         monkeypatch.setattr(journal, "_SHARED_FOR", 0)
         dl.logit_lens(llm, TEXTS[:1], remote=loopback.host)
-    assert entry.settings not in {left.settings for left in journal.entries(journal.cache_folder())}
+    assert entry.settings not in {left.settings for left in journal.entries(journal.cache_folder("jobs"))}
 
 
 def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback):  # noqa: F811
     llm = loopback.model("loopback/llama")
     with loopback.faults(poll=[401]), pytest.raises(RequestRefused):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    (file,) = journal.cache_folder().glob("*.json")
+    (file,) = journal.cache_folder("jobs").glob("*.json")
     file.write_text('{"settings": "12')
     with loopback.faults() as submitted, pytest.warns(UserWarning, match="could not be read"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)

@@ -206,7 +206,7 @@ def user(loopback, tmp_path_factory):
 
 def unreturned():
     """The entries in the cache folder whose results nobody has got yet."""
-    return [entry for entry in journal.entries(journal.cache_folder()) if not entry.returned]
+    return [entry for entry in journal.entries(journal.cache_folder("jobs")) if not entry.returned]
 
 
 def journal_beside(artifact):
