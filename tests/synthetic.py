@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from depth_lib.results.artifacts import ARTIFACTS, artifact_path, save_artifact
-from depth_lib.results.schemas import PROBES
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import ARTIFACTS, PROBES, artifact_path
 
 PAPER_MODELS = {
     f"{family}{size}{ending}": layers

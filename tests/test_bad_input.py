@@ -5,7 +5,7 @@ import pytest
 
 import depth_lib as dl
 from depth_lib.params import load_params
-from depth_lib.results.artifacts import ArtifactError
+from depth_lib.results.schemas import ArtifactError
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 

@@ -19,8 +19,7 @@ from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
 from depth_lib.params import PARAMETERS
-from depth_lib.results.artifacts import artifact_path
-from depth_lib.results.schemas import PROBES
+from depth_lib.results.schemas import PROBES, artifact_path
 from depth_lib.training.summary import conclusion, load_measured
 from tests.forked import Kernel
 

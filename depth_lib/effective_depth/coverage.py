@@ -33,22 +33,12 @@ POPULATIONS = {
 _SMOOTH = np.linalg.cholesky(
     np.exp(-0.5 * ((np.arange(N_LAYERS)[:, None] - np.arange(N_LAYERS)) / 3.5) ** 2) + 1e-8 * np.eye(N_LAYERS)
 )
-
-
-def _independent(draw: np.random.Generator, shape: tuple) -> np.ndarray:
-    return draw.standard_normal(shape)
-
-
-def _shared(draw: np.random.Generator, shape: tuple) -> np.ndarray:
-    return draw.standard_normal(shape) @ _SMOOTH.T
-
-
-def _skewed(draw: np.random.Generator, shape: tuple) -> np.ndarray:
-    return (np.exp(0.8 * draw.standard_normal(shape)) - np.exp(0.32)) / 1.3
-
-
 # How prompts differ from the mean: in every layer by itself, alike in neighbouring layers, or a few by very much.
-NOISES = {"independent": _independent, "shared": _shared, "skewed": _skewed}
+NOISES = {
+    "independent": lambda draw, shape: draw.standard_normal(shape),
+    "shared": lambda draw, shape: draw.standard_normal(shape) @ _SMOOTH.T,
+    "skewed": lambda draw, shape: (np.exp(0.8 * draw.standard_normal(shape)) - np.exp(0.32)) / 1.3,
+}
 
 
 def coverage(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .intervals import DRAWS, FEWEST_PROMPTS, SEED, NoInterval, bootstrap_curves, upper, widening
+from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, NoInterval, bootstrap_curves, widening
 from .rules import Curve, depth_score
 
 EFFECTS = ("layer", "output")
@@ -104,5 +104,5 @@ def _scores(curves: Curve) -> np.ndarray:
 
 
 def _estimate(value: float, deviations: np.ndarray) -> Estimate:
-    low, high = (float(value + np.quantile(deviations, q)) for q in (1 - upper(), upper()))
+    low, high = (float(value + np.quantile(deviations, q)) for q in (1 - UPPER, UPPER))
     return Estimate(value, min(low, value), max(high, value))

@@ -23,6 +23,7 @@ import numpy as np
 from .rules import METRICS
 
 DRAWS, LEVEL, SEED = 2000, 0.95, 0
+UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
 FEWEST_PROMPTS = 3
 
 
@@ -106,7 +107,7 @@ def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple
         peaks = np.unique((curve + widened).argmax(1))
         gaps = curve[:, None] - threshold * curve[peaks]
         deviations = widened[:, :, None] - threshold * widened[:, None, peaks]
-    may_cross = gaps - np.quantile(deviations, upper(), axis=0) < 0
+    may_cross = gaps - np.quantile(deviations, UPPER, axis=0) < 0
     spread, least, _ = _simultaneous(deviations)
     crosses = gaps + least * spread < 0
     found = []
@@ -118,8 +119,8 @@ def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple
 
 def _cosine_span(curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
     """The first and last layer after which the last turn from below zero may lie."""
-    may_be_negative = curve - np.quantile(widened, upper(), axis=0) < 0
-    may_be_positive = curve - np.quantile(widened, 1 - upper(), axis=0) >= 0
+    may_be_negative = curve - np.quantile(widened, UPPER, axis=0) < 0
+    may_be_positive = curve - np.quantile(widened, 1 - UPPER, axis=0) >= 0
     spread, least, most = _simultaneous(widened)
     negative, positive = curve + least * spread < 0, curve - most * spread >= 0
     positive_later = np.append(np.maximum.accumulate(positive[::-1])[::-1][1:], False)
@@ -139,7 +140,7 @@ def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
     spread = np.sqrt((deviations**2).mean(0))
     studentised = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
     studentised = studentised.reshape(len(deviations), -1)
-    return spread, float(np.quantile(-studentised.min(1), upper())), float(np.quantile(studentised.max(1), upper()))
+    return spread, float(np.quantile(-studentised.min(1), UPPER)), float(np.quantile(studentised.max(1), UPPER))
 
 
 def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -156,14 +157,9 @@ def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
     return sums, n_tokens
 
 
-def upper() -> float:
-    """The quantile at which an interval ends."""
-    return (1 + LEVEL) / 2
-
-
 def widening(n_prompts: int) -> float:
     """sqrt(P / (P - 1)) · t / z, Student's quantile by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
-    z, v = NormalDist().inv_cdf(upper()), n_prompts - 1
+    z, v = NormalDist().inv_cdf(UPPER), n_prompts - 1
     t = (
         z
         + (z**3 + z) / (4 * v)

@@ -6,7 +6,7 @@ thresholds and names are ours.
 
 import numpy as np
 
-from .rules import Curve, Metric, checked_curve
+from .rules import Curve, Metric, checked_curve, first
 
 LATE = 0.85  # of the model's depth
 
@@ -17,8 +17,7 @@ def progress_depth(progress: Curve, threshold: float = 0.5) -> int | None:
     The first l in 0..L-1 with s[l] >= threshold; progress [L + 1] is s_l = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖², mean
     over tokens. None where only the last block gets there. ValueError if it is not finite.
     """
-    reached = np.flatnonzero(checked_curve("progress", progress)[:-1] >= threshold)
-    return int(reached[0]) if len(reached) else None
+    return first(checked_curve("progress", progress)[:-1] >= threshold)
 
 
 def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
@@ -28,8 +27,7 @@ def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
     share of tokens that have by layer l; the first l with settled[l] >= threshold. None where most settle behind the
     last block only. ValueError if it is not finite.
     """
-    reached = np.flatnonzero(checked_curve("settled", settled) >= threshold)
-    return int(reached[0]) if len(reached) else None
+    return first(checked_curve("settled", settled) >= threshold)
 
 
 def settling_profile(settled: Curve) -> np.ndarray:

@@ -37,7 +37,7 @@ def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
     curve = checked_curve("kl", kl)
-    return _first(curve[:-1] < float(threshold) * curve.max())
+    return first(curve[:-1] < float(threshold) * curve.max())
 
 
 def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD) -> int | None:
@@ -47,7 +47,7 @@ def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
     # float: a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
-    return _first(checked_curve("overlap", overlap)[:-1] > float(threshold))
+    return first(checked_curve("overlap", overlap)[:-1] > float(threshold))
 
 
 def effective_depth_future(effects: Curve, threshold: float = EFFECT_THRESHOLD) -> int | None:
@@ -87,7 +87,7 @@ def effective_depth_igrads(igrads: Curve) -> int | None:
     Csordás et al. 2025, section 3.4 (Sundararajan et al. 2017); the rule is ours.
     """
     a = igrads_profile(igrads)
-    return _first(np.cumsum(a) >= a.sum() / 2) if a.any() else None
+    return first(np.cumsum(a) >= a.sum() / 2) if a.any() else None
 
 
 def depth_score(profile: Curve) -> float | None:
@@ -150,11 +150,17 @@ def ratio(ed: int | None, n_layers: int) -> float | None:
     return (ed + 1) / n_layers
 
 
+def as_array(values: Curve) -> np.ndarray:
+    """A curve or map as an array in its own precision, float32 for what NumPy has not."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    return np.asarray(values)
+
+
 def _map(name: str, values: Curve) -> np.ndarray:
     """The values as a float array with a row a layer."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().float().numpy()
-    found = np.asarray(values, dtype=float)
+    found = as_array(values).astype(float)
     if found.ndim != 2 or not found.size:
         raise ValueError(f"{name} must have a row a layer; found shape {list(found.shape)}")
     if not np.isfinite(found).all():
@@ -166,10 +172,7 @@ def _map(name: str, values: Curve) -> np.ndarray:
 def checked_curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
     """The values as a float array [L], in their own precision: 0.3 stored as float32 must not exceed 0.3."""
     name = f"{metric}: {key}" if key else metric
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    curve = np.asarray(values)
+    curve = as_array(values)
     if not np.issubdtype(curve.dtype, np.floating):
         curve = curve.astype(np.float64)
     if curve.ndim != 1 or len(curve) == 0:
@@ -182,7 +185,8 @@ def checked_curve(metric: str, values: Curve, key: str | None = None) -> np.ndar
     return curve
 
 
-def _first(hits: np.ndarray) -> int | None:
+def first(hits: np.ndarray) -> int | None:
+    """The first layer that hits; None if none does."""
     return int(np.argmax(hits)) if hits.any() else None
 
 

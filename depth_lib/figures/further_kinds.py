@@ -7,6 +7,8 @@ from .kind import LAYER, Kind
 NORMS = {"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True}
 AT = {"labels": ("at future tokens", "at all tokens")}
 TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
+GRADIENTS = TOKENS | {"colorbar": "Attribution (to 98th percentile)", "own_scale": True}
+GRADIENTS |= {"options": {"limits": panels.symmetric, "cmap": "seismic"}}
 
 MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
 
@@ -30,10 +32,7 @@ def _of_part(part: str) -> dict[str, Kind]:
             "the 98th percentile of the tokens after the first.",
             ("igrads",),
             panels.token_map,
-            options={"limits": panels.symmetric, "cmap": "seismic"},
-            colorbar="Attribution (to 98th percentile)",
-            own_scale=True,
-            **TOKENS,
+            **GRADIENTS,
         ),
     }
 

@@ -12,8 +12,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from ..disk import write_together
-from ..results.artifacts import MissingArtifact
-from ..results.schemas import of_pair
+from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
 from .kind import Kind
 from .kinds import KINDS, find_kind

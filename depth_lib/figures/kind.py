@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
-from . import panels
+from ..effective_depth.rules import as_array
 from .token_labels import question_of
 
 LAYER = "Layer index $l$"
@@ -50,10 +50,10 @@ class Kind:
 
     def draw(self, ax: Axes, result: Mapping) -> AxesImage | None:
         """Draw a result of its probe into axes, with no text around them."""
-        curves, options = [panels.values(result[key]) for key in self.keys], dict(self.options)
+        curves, options = [as_array(result[key]) for key in self.keys], dict(self.options)
         if self.error in result:
             tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
-            options["rough"] = np.flatnonzero(panels.values(result[self.error]) > tolerance)
+            options["rough"] = np.flatnonzero(as_array(result[self.error]) > tolerance)
         return self.mark(ax, curves, result.get("tokens"), **options)
 
     def subject(self, result: Mapping) -> str:

@@ -1,7 +1,7 @@
 """What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
 
 from . import panels
-from .further_kinds import AT, FURTHER_KINDS, MAP, NORMS, TOKENS
+from .further_kinds import AT, FURTHER_KINDS, GRADIENTS, MAP, NORMS, TOKENS
 from .kind import Kind
 
 _PARTS = ("rc_att", "rc_mlp", "rc_layer")
@@ -171,11 +171,8 @@ KINDS = {
         "the 98th percentile of the tokens after the first, where many models park attention.",
         ("igrads",),
         panels.token_map,
-        options={"limits": panels.symmetric, "cmap": "seismic"},
-        colorbar="Attribution (to 98th percentile)",
-        own_scale=True,
         error="error",
-        **TOKENS,
+        **GRADIENTS,
     ),
 } | FURTHER_KINDS
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
@@ -72,9 +71,8 @@ def bars(ax: Axes, curves: Curves, tokens: None, *, metric: str = "") -> None:
     if depth is not None:
         ax.plot([], [], "s", color=MARKED, label="effective depth")
     if metric:
-        level = ALL_METRICS[metric].threshold * (
-            np.nanmax(heights) if metric == "kl" else 1
-        )  # kl: a share of the maximum
+        share = ALL_METRICS[metric].threshold
+        level = share * np.nanmax(heights) if metric == "kl" else share
         ax.axhline(level, color="grey", linestyle="--", linewidth=0.7, label="threshold")
     layer_axis(ax, len(heights))
 
@@ -151,14 +149,6 @@ def symmetric(values: np.ndarray) -> tuple[float, float]:
 def from_zero(values: np.ndarray) -> tuple[float, float]:
     """Colour limits from zero to the 98th percentile of all tokens but the first."""
     return 0.0, _high(values)
-
-
-def values(tensor: Any) -> np.ndarray:
-    """A result's tensor as an array in its own precision, float32 for what NumPy has not."""
-    if isinstance(tensor, torch.Tensor):
-        tensor = tensor.detach().cpu()
-        tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return np.asarray(tensor)
 
 
 def layer_axis(ax: Axes, n_layers: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..results.artifacts import MissingArtifact
+from ..results.schemas import MissingArtifact
 from ..results.study import TRAINING, Study, read_name
 from .grids import cells_of, drawable, save
 from .kinds import KINDS

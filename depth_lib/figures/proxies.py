@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..effective_depth.rules import as_array
 from ..results.study import Study
 from .layout import STYLE
-from .panels import values
 from .ratio_panels import PAPER_WIDTH, dataset_marks, legend, mark_of
 
 # What one clean pass tells of each layer: the axis label, the probe, its key, and the proxy made of that.
@@ -45,7 +45,7 @@ def proxies_figure(study: Study) -> Figure:
             correlations = []
             for run, result in study.of(probe).items():
                 if run in skips and key in result:
-                    x, y = proxy(values(result[key])), skips[run]
+                    x, y = proxy(as_array(result[key])), skips[run]
                     colour, shape = mark_of(run[0])
                     ax.plot(x, y, shape, color=colour, markersize=3, alpha=0.6)
                     correlations.append(rank_correlation(x, y))
@@ -80,7 +80,7 @@ def _skips(study: Study) -> dict[tuple[str, str], np.ndarray]:
     """(dataset, model) -> change of the output when each layer is skipped for all tokens but the first, [L]."""
     effects = study.of("layer_effects")
     return {
-        run: values(result["max_all_out"]).reshape(-1) for run, result in effects.items() if "max_all_out" in result
+        run: as_array(result["max_all_out"]).reshape(-1) for run, result in effects.items() if "max_all_out" in result
     }
 
 

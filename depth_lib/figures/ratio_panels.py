@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..effective_depth.rules import PAPER_METRICS
-from ..results.study import PAPER_DATASETS, read_name
+from ..results.study import PAPER_DATASETS, by_paper, read_name
 from .layout import STYLE
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
@@ -104,8 +104,7 @@ def size_axis(ax: Axes, ticks: list[float], label: str) -> None:
 
 
 def datasets_of(frame: pd.DataFrame) -> list[str]:
-    found = list(frame.dataset.unique())
-    return sorted(found, key=lambda d: (PAPER_DATASETS.index(d) if d in PAPER_DATASETS else len(PAPER_DATASETS), d))
+    return sorted(frame.dataset.unique(), key=by_paper)
 
 
 def mark_of(dataset: str) -> tuple[str, str]:

@@ -12,7 +12,9 @@ from ..figures.grids import save
 from ..figures.linear_maps import linear_maps_figure
 from ..lock import Busy, hold
 from ..remote import journalled
-from ..results.artifacts import ArtifactError, differences, load_artifact, prompts_hash, save_artifact
+from ..results.artifacts import differences, load_artifact, save_artifact
+from ..results.meta import prompts_hash
+from ..results.schemas import ArtifactError
 from .checkpoint import resumable
 from .maps import linear_maps
 from .stretch import MEASURES, stretch

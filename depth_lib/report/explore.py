@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from ..effective_depth.rules import METRICS, PAPER_METRICS, mean_cosine
+from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array, mean_cosine
 from ..figures import panels
 from ..figures.kind import Kind
 from ..figures.kinds import KINDS
@@ -70,8 +70,8 @@ def _curve(result: Mapping | None, title: str, keys: tuple[str, ...]) -> dict | 
     mean = np.asarray(mean_cosine(*(result[key] for key in keys)) if len(keys) > 1 else result[keys[0]], dtype=float)
     prompts = []
     if "n_tokens" in result and all(f"{key}_sums" in result for key in keys):
-        sums = sum(panels.values(result[f"{key}_sums"]).astype(float) for key in keys) / len(keys)
-        prompts = [_short(row) for row in sums / panels.values(result["n_tokens"]).astype(float)[:, None]]
+        sums = sum(as_array(result[f"{key}_sums"]).astype(float) for key in keys) / len(keys)
+        prompts = [_short(row) for row in sums / as_array(result["n_tokens"]).astype(float)[:, None]]
     return {"title": title, "mean": _short(mean), "prompts": prompts}
 
 
@@ -86,7 +86,7 @@ def _mark(curve: dict, metric: str | None, depth: object) -> dict:
 
 def _map(kind: Kind, title: str, result: Mapping) -> dict:
     """A map without its last token, as the page's other figures show it, with the same limits of its colours."""
-    values = panels.values(result[kind.keys[0]]).astype(float)
+    values = as_array(result[kind.keys[0]]).astype(float)
     values = values[:, : max(values.shape[1] - 1, 1)]
     limits = kind.options.get("limits", (0, 1))
     low, high = limits(values) if callable(limits) else limits

@@ -14,26 +14,12 @@ from pathlib import Path
 import torch
 
 from ..disk import move_aside, write_together
-from .commands import makes, sweep_command
+from .commands import makes
 from .files import escape_token, parse, plain, storable
-from .meta import differing, prompts_hash
-from .schemas import ARTIFACTS, SCHEMAS, ArtifactError, MissingArtifact, artifact_path, pair_of, probe_of
+from .meta import differing
+from .schemas import SCHEMAS, ArtifactError, MissingArtifact, pair_of, probe_of
 from .shapes import mismatch, not_finite
 
-__all__ = [
-    "ARTIFACTS",
-    "SCHEMA_VERSION",
-    "ArtifactError",
-    "MissingArtifact",
-    "artifact_path",
-    "differences",
-    "load_artifact",
-    "probe_of",
-    "prompts_hash",
-    "read_artifact",
-    "save_artifact",
-    "sweep_command",
-]
 SCHEMA_VERSION = 1
 
 

@@ -94,17 +94,14 @@ def as_parquet(results: Mapping[tuple[str, str, str], Mapping], files: Mapping[t
     return {RESULTS: values.getvalue(), RUNS: described.getvalue()}
 
 
-def is_shared(folder: Path) -> bool:
-    """Whether a folder is one that was shared."""
-    return (folder / RUNS).is_file()
-
-
 def shared_results(folder: Path) -> dict[tuple[str, str, str], SharedResult]:
     """(dataset, model, probe) -> result, of a shared folder; probes that this version does not know are left out.
 
     ArtifactError for a file whose hash is not the one in SHA256SUMS, or that is no table of results.
     """
-    said = dict(reversed(line.split(maxsplit=1)) for line in _text(folder / SUMS).splitlines())
+    said = dict(
+        reversed(line.split(maxsplit=1)) for line in _bytes(folder / SUMS).decode(errors="replace").splitlines()
+    )
     for name in (RESULTS, RUNS):
         found = sha256(_bytes(folder / name))
         if found != said.get(name):
@@ -192,7 +189,3 @@ def _bytes(path: Path) -> bytes:
         raise ArtifactError(
             f"{path} cannot be read: {error.strerror}; get the whole folder from who shared it"
         ) from error
-
-
-def _text(path: Path) -> str:
-    return _bytes(path).decode(errors="replace")

@@ -11,7 +11,7 @@ from .artifacts import read_artifact
 from .commands import sweep_command
 from .meta import ran_otherwise
 from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, of_pair, pair_of, probe_of
-from .shared import SharedResult, is_shared, shared_folder, shared_results
+from .shared import RUNS, SharedResult, shared_folder, shared_results
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
@@ -64,7 +64,7 @@ class Study(Mapping):
         if not self._paths:
             raise MissingArtifact(_nothing_in(self.folder))
         found = {dataset for dataset, _, _ in self._paths}
-        self.datasets = sorted(found, key=_by_paper) if datasets is None else list(datasets)
+        self.datasets = sorted(found, key=by_paper) if datasets is None else list(datasets)
         self._read: dict[str, dict[Run, dict]] = {}
 
     def of(self, probe: str) -> dict[Run, dict]:
@@ -188,7 +188,7 @@ def _label(other: str | Path) -> str:
 
 def _find(folder: Path) -> dict[tuple[str, str, str], Path | SharedResult]:
     """(dataset, model, probe) -> file with the most examples, for every artifact under a folder, or that it shares."""
-    if is_shared(folder):
+    if (folder / RUNS).is_file():
         return shared_results(folder)
     found: dict[tuple[str, str, str], dict[int, Path]] = {}
     for path in sorted(folder.glob("*/*/*.pt")):
@@ -215,5 +215,6 @@ def _nothing_in(folder: Path) -> str:
     return f"no artifacts under {folder}; run: make sweep OUT={folder}{there}"
 
 
-def _by_paper(dataset: str) -> tuple:
+def by_paper(dataset: str) -> tuple[int, str]:
+    """A key that sorts the papers' datasets first, in their order."""
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)

@@ -22,8 +22,8 @@ from ..models import load_model
 from ..one_job import together
 from ..progress import heard_by
 from ..remote import journalled
-from ..results.artifacts import ArtifactError, differences, load_artifact, save_artifact
-from ..results.schemas import ARTIFACTS
+from ..results.artifacts import differences, load_artifact, save_artifact
+from ..results.schemas import ARTIFACTS, ArtifactError
 from .spec import RunSpec, in_project
 
 __all__ = ["Run", "in_project"]

@@ -26,14 +26,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from .. import api
 from ..by_difficulty import depth_by_difficulty
 from ..effective_depth.difficulty import EFFECTS, Estimate, depth_scores
-from ..effective_depth.intervals import depth_interval, upper, widening
+from ..effective_depth.intervals import UPPER, depth_interval, widening
 from ..effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
 from ..examples import Example
 from .tasks import TASKS, held_out_examples
 from .trainer import END
 
 ANSWERED, READ, SKIPPED, ERASED = 300, 30, 20, 12  # problems a level: for accuracy, curves, scores, erasure
-_Z = NormalDist().inv_cdf(upper())
+_Z = NormalDist().inv_cdf(UPPER)
 COLUMNS = ["task", "quantity", "level", "value", "low", "high", "n"]
 
 

@@ -26,7 +26,8 @@ from depth_lib.effective_depth.tables import (
     fractional_depth,
 )
 from depth_lib.report.tables import effective_depth_table
-from depth_lib.results.artifacts import artifact_path, save_artifact
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import curves_with_depths, write_run
 

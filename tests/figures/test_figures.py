@@ -23,7 +23,8 @@ from depth_lib.figures.kinds import KINDS
 from depth_lib.figures.one_run import plot
 from depth_lib.figures.token_labels import token_label
 from depth_lib.results import files as storage
-from depth_lib.results.artifacts import ARTIFACTS, MissingArtifact, artifact_path, save_artifact
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import ARTIFACTS, MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.figures.texts import assert_modest_titles, overlaps
 from tests.forked import Kernel

@@ -18,7 +18,8 @@ from depth_lib.figures.summary import (
     thresholds_figure,
 )
 from depth_lib.results import files as storage
-from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study, read_name
 from tests.figures.texts import assert_modest_titles, overlaps
 from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run

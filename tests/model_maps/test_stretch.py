@@ -7,8 +7,8 @@ import torch
 from depth_lib.figures.linear_maps import linear_maps_figure
 from depth_lib.model_maps.__main__ import main
 from depth_lib.model_maps.stretch import measure, stretch
-from depth_lib.results.artifacts import MissingArtifact, load_artifact
-from depth_lib.results.schemas import SCHEMAS, probe_of
+from depth_lib.results.artifacts import load_artifact
+from depth_lib.results.schemas import SCHEMAS, MissingArtifact, probe_of
 from depth_lib.results.study import Study
 
 

@@ -22,7 +22,8 @@ from depth_lib.report.workbook import VERDICTS
 from depth_lib.results import artifacts
 from depth_lib.results import files as storage
 from depth_lib.results import study as results
-from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, curves_with_depths, result_of, write_run
 

@@ -19,9 +19,8 @@ import depth_lib as dl
 from depth_lib.report import share as sharing
 from depth_lib.report.share import share
 from depth_lib.report.tables import read_tables, write_tables
-from depth_lib.results.artifacts import ArtifactError, MissingArtifact
 from depth_lib.results.files import os as storage_os
-from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact
 from depth_lib.results.study import Study, in_order
 from depth_lib.sweep import table
 from depth_lib.sweep.__main__ import main

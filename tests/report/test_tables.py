@@ -14,7 +14,8 @@ from depth_lib.effective_depth.rules import PAPER_METRICS
 from depth_lib.figures.grids import grid
 from depth_lib.report.tables import effective_depth_table, read_tables, summary_lines, write_tables
 from depth_lib.results import files as storage
-from depth_lib.results.artifacts import MissingArtifact, artifact_path, save_artifact
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study, in_order
 from depth_lib.results.tidy import load_results
 from tests.synthetic import DATASETS, curves_with_depths, write_run

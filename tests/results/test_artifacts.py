@@ -13,19 +13,11 @@ import pytest
 import torch
 
 from depth_lib.results import files as storage
-from depth_lib.results.artifacts import (
-    ARTIFACTS,
-    ArtifactError,
-    MissingArtifact,
-    artifact_path,
-    differences,
-    load_artifact,
-    prompts_hash,
-    save_artifact,
-    sweep_command,
-)
+from depth_lib.results.artifacts import differences, load_artifact, save_artifact
+from depth_lib.results.commands import sweep_command
 from depth_lib.results.files import escape_token, unescape_token
-from depth_lib.results.meta import ran_otherwise, read_meta
+from depth_lib.results.meta import prompts_hash, ran_otherwise, read_meta
+from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 

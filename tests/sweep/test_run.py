@@ -12,8 +12,8 @@ import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
 from depth_lib.prompts import ANSWER, QUESTION
-from depth_lib.results.artifacts import ArtifactError, differences
-from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.results.artifacts import differences
+from depth_lib.results.schemas import ARTIFACTS, ArtifactError
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run, in_project
 
