@@ -32,7 +32,7 @@ export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report share status maps train experiment test test-oracles test-ndif bench lint clean help
+.PHONY: demo real sweep table report share status maps train experiment test oracles test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -88,9 +88,11 @@ $(READY): requirements.txt pyproject.toml
 test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
 	@$(PY) -m pytest -n 3 --dist loadscope $(TESTS)
 
-test-oracles: $(READY) ## probes against TransformerLens, captum and shorter models; installs the extra `oracles`
+oracles: $(READY) ## install other people's libraries, the extra `oracles`: make test then holds the probes against them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
-	@$(PY) -m pytest -rs tests/third_party tests/report/test_share.py tests/report/test_explore.py
+
+test-oracles: oracles ## probes against TransformerLens, captum and shorter models; a page of 36 runs in a browser
+	@REPORT_OF_36=1 $(PY) -m pytest -rs tests/third_party tests/report/test_share.py tests/report/test_explore.py
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
@@ -107,6 +109,6 @@ clean: ## remove the environment and caches; results in outputs/ stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo "for sweep, table and status:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)

@@ -42,18 +42,34 @@ def depth_lib_command(tmp_path_factory):
 
 
 @needs
-def test_one_run_from_the_wheel_ends_with_its_effective_depths(depth_lib_command, tmp_path):
-    words = ["run", "toy-4l", "gsm8k", "--source", "embedded", "--probes", "logit_lens", "relative_contribution"]
+def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_and_its_page(
+    depth_lib_command, tmp_path
+):
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
-    done = subprocess.run([depth_lib_command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "gsm8k × toy-4l: done in" in done.stdout and "outputs: all 1 runs finished" in done.stdout
-    assert re.search(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", done.stdout.splitlines()[-1]), done.stdout
+
+    def said(*words):
+        done = subprocess.run(
+            [depth_lib_command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    lines = said("run", "toy-4l", "gsm8k", "--source", "embedded")
+    assert re.match(r"gsm8k × toy-4l: done in", lines[-3]) and lines[-2] == "outputs: all 1 runs finished"
+    assert re.match(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", lines[-1]), lines
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
     assert sorted(path.name for path in tmp_path.glob("outputs/gsm8k/toy-4l/*.pt")) == [
+        "igrads_igrads_10exps.pt",
+        "layer_effects_10exps.pt",
+        "logit_erasure_10exps.pt",
         "logitlens_10exps.pt",
         "relative_contribution.pt",
     ]
+    which = ("--models", "toy-4l", "--datasets", "gsm8k")
+    assert said("status", *which, "--source", "embedded")[-1].startswith("outputs: 5 of 5 done; ")
+    assert said("report", *which)[-1] == "outputs/report.html"
+    assert "Effective depth" in (tmp_path / "outputs/report.html").read_text()
+    assert "toy-4l" in (tmp_path / "outputs/effective_depth.csv").read_text()
 
 
 @needs
