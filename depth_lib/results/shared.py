@@ -66,16 +66,19 @@ class SharedResult:
 
     def read(self) -> dict:
         """What `load_artifact` reads of the file that was shared. ArtifactError for keys or shapes of another probe."""
-        values = pq.ParquetFile(self.folder / RESULTS).read_row_group(self.place, columns=["value"])["value"].to_numpy()
-        result, start = {}, 0
-        for key, (dtype, shape) in self.arrays.items():
-            end = start + int(np.prod(shape))
-            result[key] = torch.from_numpy(values[start:end].copy()).to(getattr(torch, dtype)).reshape(shape)
-            start = end
+        file, result, start = self.folder / RESULTS, {}, 0
+        try:
+            values = pq.ParquetFile(file).read_row_group(self.place, columns=["value"])["value"].to_numpy()
+            for key, (dtype, shape) in self.arrays.items():
+                end = start + int(np.prod(shape))
+                result[key] = torch.from_numpy(values[start:end].copy()).to(getattr(torch, dtype)).reshape(shape)
+                start = end
+        except (pa.ArrowException, AttributeError, RuntimeError) as error:
+            raise ArtifactError(f"{file} does not fit {RUNS}: {error}; ask who shared it") from error
         if self.tokens is not None:
             result["tokens"] = self.tokens
         if problem := mismatch(without_pair(self.probe), result):
-            raise ArtifactError(f"{self.folder / RESULTS} holds no {self.probe} result: {problem}; ask who shared it")
+            raise ArtifactError(f"{file} holds no {self.probe} result: {problem}; ask who shared it")
         return result | {"meta": dict(self.meta)}
 
 
@@ -99,10 +102,10 @@ def shared_results(folder: Path) -> dict[tuple[str, str, str], SharedResult]:
 
     ArtifactError for a file whose hash is not the one in SHA256SUMS, or that is no table of results.
     """
-    said = dict(
-        reversed(line.split(maxsplit=1)) for line in _bytes(folder / SUMS).decode(errors="replace").splitlines()
-    )
-    for name in (RESULTS, RUNS):
+    words = (line.split(maxsplit=1) for line in _bytes(folder / SUMS).decode(errors="replace").splitlines())
+    said = {pair[1]: pair[0] for pair in words if len(pair) == 2}
+    # the card and its like may be left behind, but not be others
+    for name in dict.fromkeys((RESULTS, RUNS, *(name for name in said if (folder / name).is_file()))):
         found = sha256(_bytes(folder / name))
         if found != said.get(name):
             raise ArtifactError(

@@ -130,7 +130,7 @@ def test_the_rows_are_those_of_load_results_and_more(own, shared):
     assert set(sums.prompt) == set(range(4)) and sums.column.isna().all()
 
 
-@pytest.mark.parametrize("name", ["results.parquet", "runs.parquet"])
+@pytest.mark.parametrize("name", ["results.parquet", "runs.parquet", "README.md", "croissant.json"])
 def test_a_tampered_file_is_refused_by_its_hash(copy, name):
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -152,6 +152,21 @@ def test_a_folder_without_its_hashes_is_refused(copy):
     (copy / "SHA256SUMS").unlink()
     with pytest.raises(ArtifactError, match="SHA256SUMS cannot be read: .*; get the whole folder"):
         Study(copy)
+
+
+def test_a_list_of_hashes_that_is_none_is_refused(copy):
+    (copy / "SHA256SUMS").write_text("hello\n\nx y z\n")
+    with pytest.raises(ArtifactError, match="results.parquet is not the file that was shared: .* SHA256SUMS has None"):
+        Study(copy)
+
+
+def test_another_list_of_results_whose_hash_fits_is_refused_or_left_out_by_name(copy):
+    runs = pq.read_table(copy / "runs.parquet")
+    pq.write_table(pa.concat_tables([runs.slice(1), runs.slice(0, 1)]), copy / "changed.parquet")
+    rewrite(copy, "runs.parquet", (copy / "changed.parquet").read_bytes())
+    with pytest.warns(UserWarning, match="does not fit runs.parquet|holds no"):
+        for probe in ARTIFACTS:
+            Study(copy).of(probe)
 
 
 def test_names_that_lead_out_of_a_folder_are_refused(copy):
