@@ -17,7 +17,7 @@ READY  := $(VENV)/.depth-lib-installed
 ## JOBS=one               with REMOTE: all probes of a run as one job, for queues where waiting dominates
 ## QUANTIZATION=null      weights as wide as DTYPE; or 8bit, 4bit, instead of what the params say
 ## PAIR=spouse            the question and answer that erasure and gradients are about, by name (depth-lib --help)
-## QUESTION="…" ANSWER="…" one of your own instead; a dollar sign is written twice
+## QUESTION="…" ANSWER="…" one of your own instead; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status

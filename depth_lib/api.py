@@ -7,7 +7,7 @@ layers of erasure give it to rounding (1e-6 of the largest value), as they share
 """
 
 import warnings
-from contextlib import nullcontext
+from numbers import Real
 
 import torch
 from nnsight import TransformersModel
@@ -20,8 +20,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .progress import steps, ticked
-from .session import run
+from .session import run, run_by_layers, run_ticking
 from .tokens import answer_span, skips_of, tokenize
 
 Result = dict[str, torch.Tensor]
@@ -145,7 +144,7 @@ def residual_erasure(
     """
     (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
     work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
+    return {**run_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
 
 
 def future_erasure(
@@ -167,13 +166,7 @@ def future_erasure(
     """
     (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
     work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
-
-
-def _ticking(probe, llm, arch, *work, remote):
-    """run(probe, …, over="layers"); on this machine the probe says how far it is, by arch["tick"]."""
-    with nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
-        return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over="layers")
+    return {**run_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
 
 
 def integrated_gradients(
@@ -200,15 +193,15 @@ def integrated_gradients(
     place, if the answer has no token of its own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
-    tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
-    if isinstance(tolerance, bool | str) or not isinstance(tolerance, float | int) or not tolerance >= 0:
+    tolerance = 0.01 if isinstance(quadrature, str) and quadrature in ("gauss", "riemann") else quadrature
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance <= 1:
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if at not in ("block", "attention", "mlp"):
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
-    result = _by_layers(_integrated_gradients, llm, work, remote, "integrated gradients")
+    result = run_by_layers(_integrated_gradients, llm, work, remote, "integrated gradients")
     _check_finite(result)
     if "error" in result and (rough := result["error"] > tolerance).any():
         warnings.warn(
@@ -217,18 +210,6 @@ def integrated_gradients(
             stacklevel=2,
         )
     return {**result, "tokens": tokens}
-
-
-def _by_layers(probe, llm, work, remote, label):
-    """run(probe, llm, *work) for work[3], the layers: those of a tenth of the model at a time on this machine, so that
-    a bar can move, and on a server in one job or several. A layer's cost is taken for that of the blocks behind it."""
-    if remote:
-        return run(probe, llm, *work, remote=remote, over="layers")
-    n_layers, size = work[0]["n_layers"], max(1, len(work[3]) // 10)
-    groups = [work[3][start : start + size] for start in range(0, len(work[3]), size)]
-    costs = [sum(n_layers - l for l in group) for group in groups]
-    results = [run(probe, llm, *work[:3], group, *work[4:]) for group in steps(groups, label, "part", costs)]
-    return {key: torch.cat([result[key] for result in results]) for key in results[0]}
 
 
 def _check_finite(result):

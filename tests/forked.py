@@ -1,6 +1,7 @@
 """Processes that are forked from one which has imported the package and computed nothing, since torch's threads do not
 survive a fork: they are there at once, where a fresh Python imports torch and nnsight for seconds."""
 
+import inspect
 import multiprocessing
 import os
 import signal
@@ -57,5 +58,8 @@ def _kernel(words, environment, folder, leads):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    for name, value in list(vars(depth_lib).items()):  # a fresh Python has no room that nobody imported
+        if inspect.ismodule(value) and value.__name__ == f"depth_lib.{name}":
+            delattr(depth_lib, name)
     sys.argv = words
     ipykernel.kernelapp.launch_new_instance()

@@ -32,13 +32,14 @@ def bytes_of(n_source: int, n_target: int, d_source: int, d_target: int, n_block
 
     Moments to fit and to choose, float64; the states of a block as they come, the source's in float64 beside them, and
     a product's operands twice, since the BLAS may pack a copy of them; the errors; the factorisation of one pair.
-    All but the moments twice, since an allocator keeps about as much of what was freed as it hands out.
+    All but the moments twice, since an allocator keeps about as much of what was freed as it hands out, and 4 MB that
+    are there whatever the size.
     """
     rows, columns = d_source + 1, d_source + 1 + d_target
     moments = 2 * n_source * n_target * rows * columns * 8
     states = n_block * (n_source * (2 * d_source * 4 + rows * 8) + n_target * 2 * d_target * 4)
     block = states + n_block * 2 * columns * 8 + n_block * n_source * n_target * 8
-    return moments + 2 * max(block, (6 * rows * rows + 6 * rows * columns) * 8)
+    return moments + 2 * max(block, (6 * rows * rows + 6 * rows * columns) * 8) + 2**22
 
 
 def plan(

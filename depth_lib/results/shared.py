@@ -73,7 +73,9 @@ class SharedResult:
                 end = start + int(np.prod(shape))
                 result[key] = torch.from_numpy(values[start:end].copy()).to(getattr(torch, dtype)).reshape(shape)
                 start = end
-        except (pa.ArrowException, AttributeError, RuntimeError) as error:
+            if start != len(values):
+                raise ValueError(f"{start} of {len(values)} values are described")
+        except (pa.ArrowException, AttributeError, RuntimeError, TypeError, ValueError, KeyError) as error:
             raise ArtifactError(f"{file} does not fit {RUNS}: {error}; ask who shared it") from error
         if self.tokens is not None:
             result["tokens"] = self.tokens
@@ -105,7 +107,7 @@ def shared_results(folder: Path) -> dict[tuple[str, str, str], SharedResult]:
     words = (line.split(maxsplit=1) for line in _bytes(folder / SUMS).decode(errors="replace").splitlines())
     said = {pair[1]: pair[0] for pair in words if len(pair) == 2}
     # the card and its like may be left behind, but not be others
-    for name in dict.fromkeys((RESULTS, RUNS, *(name for name in said if (folder / name).is_file()))):
+    for name in dict.fromkeys((RESULTS, RUNS, *(path.name for path in folder.iterdir() if path.name in said))):
         found = sha256(_bytes(folder / name))
         if found != said.get(name):
             raise ArtifactError(

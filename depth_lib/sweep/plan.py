@@ -60,15 +60,19 @@ class Plan:
 
     @property
     def all_models(self) -> list[str]:
-        """The models named, or those of the set, toy-4l before toy-16l; ParamsError for a set that is not there."""
+        """The models named, or those of the set, toy-4l before toy-16l; if none is named, of that whose results lie in
+        the folder that is. ParamsError for a set that is not there."""
+        sets = {}
+        for path in sorted(PARAMS.glob("models/*/*.yaml"), key=lambda path: (path.parent.name != "paper", path)):
+            sets.setdefault(path.parent.name, []).append(path.stem)
+        if self.set and self.set not in sets:
+            raise ParamsError(f"no set {self.set}; params/models has {' '.join(sorted(sets))}.")
         if self.models:
             return list(self.models)
-        chosen = self.set or ("demo" if self.out == DEMO_OUT else "paper")
-        names = [path.stem for path in PARAMS.glob(f"models/{chosen}/*.yaml")]
-        if not names:
-            sets = sorted(path.parent.name for path in PARAMS.glob("models/*/*.yaml"))
-            raise ParamsError(f"no set {chosen}; params/models has {' '.join(dict.fromkeys(sets))}.")
-        return sorted(names, key=_by_number)
+        there = {path.parent.name for path in Path(self.out).glob("*/*/*.pt")} if self.out else set()
+        of_what_is_there = [name for name, models in sets.items() if there & set(models)]
+        default = "demo" if self.out == DEMO_OUT else [*of_what_is_there, "paper"][0]
+        return sorted(sets[self.set or default], key=_by_number)
 
     @property
     def all_datasets(self) -> list[str]:

@@ -54,6 +54,7 @@ def make_table(plan: Plan) -> int:
         print(f"table and figures: FAILED: {said[-1] if said else done.returncode}")
         return 1
     os.replace(partial, notebook)
-    print(*sorted({found[0] for line in said if (found := re.search(r"Warning: .*", line))}), sep="\n", end="")
+    for warning in sorted({found[0] for line in said if (found := re.search(r"Warning: .*", line))}):
+        print(warning)
     print(f"table and figures: done, {' '.join(map(str, tables))}")
     return 0

@@ -89,7 +89,7 @@ def test_gradients_that_are_not_finite_are_refused_with_their_layers(tmp_path):
     assert dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"].isfinite().all()
 
 
-@pytest.mark.parametrize("quadrature", [float("nan"), -1, None, "small", True])
+@pytest.mark.parametrize("quadrature", [float("nan"), -1, 256, None, "small", True, torch.ones(2)])
 def test_a_quadrature_that_is_neither_a_rule_nor_a_tolerance_is_refused(quadrature, tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     with pytest.raises(ValueError, match="a tolerance such as 0.01"):
