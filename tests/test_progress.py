@@ -40,7 +40,7 @@ def test_erasure_says_how_far_it_is_and_gives_the_same_numbers(probe, monkeypatc
         "3 prompts, then blocks"
     )
     assert {label for label, *_ in heard} == {probe.replace("_", " ")}
-    monkeypatch.setattr(api, "_ticking", run)
+    monkeypatch.setattr(api, "run_ticking", run)
     silent = getattr(dl, probe)(*work)
     assert all(torch.equal(found[key], silent[key]) for key in silent if key != "tokens")
 

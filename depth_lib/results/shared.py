@@ -73,13 +73,13 @@ class SharedResult:
                 end = start + int(np.prod(shape))
                 result[key] = torch.from_numpy(values[start:end].copy()).to(getattr(torch, dtype)).reshape(shape)
                 start = end
-            if start != len(values):
-                raise ValueError(f"{start} of {len(values)} values are described")
         except (pa.ArrowException, AttributeError, RuntimeError, TypeError, ValueError, KeyError) as error:
             raise ArtifactError(f"{file} does not fit {RUNS}: {error}; ask who shared it") from error
         if self.tokens is not None:
             result["tokens"] = self.tokens
-        if problem := mismatch(without_pair(self.probe), result):
+        problem = mismatch(without_pair(self.probe), result)
+        if problem or start != len(values):
+            problem = problem or f"{start} of {len(values)} values are described"
             raise ArtifactError(f"{file} holds no {self.probe} result: {problem}; ask who shared it")
         return result | {"meta": dict(self.meta)}
 
