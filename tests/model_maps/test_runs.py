@@ -93,7 +93,7 @@ def run(width, n_source, n_target, memory):
 run(64, 2, 2, None)  # what libraries keep for good
 for memory in (120_000_000, 160_000_000, 240_000_000):
     if not os.fork():  # no run has the memory that another one left
-        print(memory, *run(320, 3, 4, memory), flush=True)
+        print(memory, *run(320, 5, 8, memory), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
 """
