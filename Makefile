@@ -7,7 +7,7 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
 # What sweep, table, report and status cover, and how a sweep runs; make help prints the lines that start with ##.
-## SET=paper|ndif|demo|training    a folder of params/models
+## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           instead of the whole set; from any of them
 ## DATASETS="gsm8k ..."   of params/datasets; the papers' three unless given
 ## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
@@ -110,5 +110,5 @@ clean: ## remove the environment and caches; results in outputs/ stay
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
-	@echo "for sweep, table and status:"
+	@echo "variables of sweep, table, report, share and status:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)

@@ -151,7 +151,8 @@ FURTHER_KINDS = {
         "logit_lens",
         "How the logit lens settles",
         "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
-        "has been at most 1/2 at some layer up to this one; written inside, the share that settles after 0.85 L.",
+        "has been at most 1/2 at some layer up to this one; written inside, the share that settles after 85% of the "
+        "layers.",
         ("res_jsd", "res_settled"),
         panels.settling,
         "Divergence (bits), share",

@@ -32,8 +32,8 @@ KINDS = {
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
         "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
-        "tokens. Below zero features are removed, above zero strengthened; dotted: the effective depth, the last "
-        "turn from removing to adding.",
+        "tokens. Below zero features are removed, above zero strengthened; dotted: the effective depth, where the "
+        "mean of the three turns for the last time from removing to adding.",
         ("att_cos", "mlp_cos", "layer_cos"),
         panels.parts,
         "Cosine similarity",

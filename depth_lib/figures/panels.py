@@ -102,7 +102,7 @@ def settling(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str]) -
     depth = settling_depth(curves[1])
     if depth is not None:
         ax.axvline(depth, color="black", linestyle=":", linewidth=1, label="half of the tokens have settled")
-    late = f"{settles_late(curves[1]):.0%} after 0.85 L"
+    late = f"{settles_late(curves[1]):.0%} of the tokens settle\nin the last 15% of the layers"
     ax.text(0.03, 0.5, late, transform=ax.transAxes, fontsize=6, bbox={"color": "white", "alpha": 0.7, "pad": 0.5})
 
 

@@ -59,11 +59,10 @@ def _skip_every_block(llm, arch, prompt, layout, mode, part, found):
         if not joined:
             return
 
-        def silence(of, x):
-            if of == part:
-                x[n_clean + l - joined.start, skipped] = 0
+        def silence(x):
+            x[n_clean + l - joined.start, skipped] = 0
 
-        rows = added(llm.blocks[l], arch, start, silence if part != "layer" and l in joined else None)
+        rows = added(llm.blocks[l], arch, start, silence if l in joined else None, part)
         c = clean["c"][l][:, order[start:]] if clean else rows[:1]
         change = (rows[n_clean : n_clean + len(joined)] - c).norm(dim=-1) / c.norm(dim=-1).clamp_min(1e-6)
         blocks = slice(joined.start - shift, joined.stop - shift)

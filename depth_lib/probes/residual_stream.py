@@ -55,17 +55,17 @@ def contributions(block, arch):
     return h.to(a.device).float(), a, m.to(a.device)
 
 
-def added(block, arch, start, change=None):
-    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(part, x)` changes in
-    place x [B, T, d], what its "attention" and then its "mlp" gives."""
+def added(block, arch, start, change=None, part=None):
+    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
+    x [B, T, d], what the block's `part` gives: "attention" or "mlp"."""
     shape = block.input.shape
     outputs = []
-    for part, module in (("attention", block.attention_contribution), ("mlp", block.mlp_contribution)):
+    for name, module in (("attention", block.attention_contribution), ("mlp", block.mlp_contribution)):
         output = module.output
         x = first(output)
-        if change:
+        if change and name == part:
             x = x.clone()
-            change(part, x.view(shape))
+            change(x.view(shape))
             module.output = (x, *output[1:]) if isinstance(output, tuple) else x
         outputs.append(x.reshape(shape)[:, start:].float())
     a, m = outputs

@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", choices=_COMMANDS, metavar="|".join(_COMMANDS))
     parser.add_argument("names", nargs="*", help="of run: a model and a dataset")
-    parser.add_argument("--set", default="", help="a folder of params/models: paper (default), ndif, demo")
+    parser.add_argument("--set", default="", help="a folder of params/models: paper, ndif, real, demo, training")
     parser.add_argument("--models", nargs="*", default=[], help="of any set, instead of the whole one")
     parser.add_argument("--datasets", nargs="*", default=[], help="of params/datasets; the papers' three unless given")
     parser.add_argument("--probes", nargs="*", default=[], help="instead of those that the params name")

@@ -4,7 +4,9 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
@@ -88,7 +90,7 @@ class Plan:
         datasets = {path.stem: path for path in parsed if path.parent.name == "datasets"}
         models = {path.stem: path for path in parsed if path not in datasets.values()}
         unknown = [
-            f"no {PARAMS.name}/{where}/{name}.yaml; there are {' '.join(known)}."
+            _unknown(f"{PARAMS.name}/{where}/{name}.yaml", name, known)
             for where, asked, known in (
                 ("models/*", self.all_models, models),
                 ("datasets", self.all_datasets, datasets),
@@ -96,9 +98,7 @@ class Plan:
             for name in asked
             if name not in known
         ]
-        unknown += [
-            f"no probe {name}; there are {' '.join(ARTIFACTS)}." for name in self.probes if name not in ARTIFACTS
-        ]
+        unknown += [_unknown(f"probe {name}", name, ARTIFACTS) for name in self.probes if name not in ARTIFACTS]
         if unknown:
             raise ParamsError("\n".join(unknown))
         pairs = product(self.all_datasets, self.all_models)
@@ -161,6 +161,11 @@ def _params_files() -> dict[Path, dict]:
     except ParamsError:
         load_params(*models, *datasets)  # all problems in one list
         raise
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    near = " or ".join(get_close_matches(name, known, n=3))
+    return f"no {what}; {f'did you mean {near}? There' if near else 'there'} are {' '.join(known)}."
 
 
 def _by_number(name: str) -> list:

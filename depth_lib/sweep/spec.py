@@ -49,7 +49,11 @@ class RunSpec:
         asked = {name: row.default for name, row in PARAMETERS.items() if row.default is not REQUIRED}
         asked |= {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
         problems = [problem for name, value in asked.items() if (problem := problem_of(name, value))]
-        problems += [f"{name} is missing; set it in the parameters cell" for name in PARAMETERS if name not in asked]
+        problems += [
+            f"{name} is missing; set it in the parameters cell or the params file"
+            for name in PARAMETERS
+            if name not in asked
+        ]
         if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
             problems.append(problem)
         elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in WITH_LEVELS:

@@ -203,7 +203,7 @@ def _remarks(run: RunStatus) -> list[str]:
 def _shown(cell: ProbeStatus | None) -> str:
     if cell is None:
         return "–"
-    return f"{cell.state} {_bytes(cell.bytes)} {_age(cell.age)}" if cell.age is not None else cell.state
+    return f"{cell.state}, {_bytes(cell.bytes)}, {_age(cell.age)} ago" if cell.age is not None else cell.state
 
 
 def _bytes(size: int) -> str:

@@ -87,6 +87,9 @@ def measure(asked):
     if not asked.no_memory:
         for row in rows:
             add_memory(row, asked)
+        for row in checks:
+            if "goal_memory" in row:
+                add_memory_of_part(row, asked)
     return rows, checks
 
 
@@ -111,12 +114,24 @@ def doublings(llm, names, asked):
     return checks
 
 
+def peak(asked, name, way):
+    """Peak memory of one way in its own process, and that before it."""
+    return peak_in_own_process(asked.shape, asked.device, asked.dtype, asked.threads, asked.size, name, way)
+
+
+def add_memory_of_part(row, asked):
+    """Peak memory above the model of a part and of what it extends."""
+    for way in ("extended", "part"):
+        highest, before = peak(asked, row["check"], way)
+        row[f"memory_{way}"] = highest - before
+    row["memory"] = row["memory_part"] / row["memory_extended"]
+    say(f"{row['check']}: peak memory above the model {row['memory']:.2f} of it")
+
+
 def add_memory(row, asked):
-    """Peak memory of both ways, each in its own process."""
+    """Peak memory of both ways."""
     for way in ("ours", "literal"):
-        row[f"memory_{way}"], row[f"memory_{way}_before"] = peak_in_own_process(
-            asked.shape, asked.device, asked.dtype, asked.threads, asked.size, row["workload"], way
-        )
+        row[f"memory_{way}"], row[f"memory_{way}_before"] = peak(asked, row["workload"], way)
     row["memory"] = row["memory_ours"] / row["memory_literal"]
     say(f"{row['workload']}: peak memory {row['memory']:.2f} of literal")
 

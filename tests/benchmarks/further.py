@@ -6,9 +6,12 @@ import nnsight
 import torch
 
 import depth_lib as dl
+from depth_lib.architectures import describe
+from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.prompts import ANSWER, QUESTION
+from depth_lib.session import run_by_layers
+from depth_lib.tokens import answer_span
 from tests.benchmarks import floor
-from tests.benchmarks.measure import peak_memory
 from tests.benchmarks.run import doubled
 from tests.benchmarks.workloads import SIZES, Workload, prompt, real_prompt
 from tests.oracles import effect_positions
@@ -89,24 +92,36 @@ def text_and_pair(llm, size):
     return prompt(n_tokens, 0), (prompt(short, short)[:-2], prompt(short, short)[-2:])
 
 
-def costs_of_parts(llm, text, pair, device, repeats):
-    """Rows of the checks: an attention or MLP skip beside a whole one, and gradients there beside those at blocks.
+def parts(llm, text, pair):
+    """Attention or MLP skips beside whole ones, and gradients there beside those at blocks: for each what is extended,
+    the part, and how many times its time and its peak memory above the model it may take.
 
-    Gradients take the fewest panels everywhere, so that equal numbers of nodes are compared. Those at attention begin
-    one block earlier, whose MLP reads what moves: (L + 1) / (L − 1) as many blocks.
+    Gradients are left-end sums of equal numbers of nodes. Those at attention begin one block earlier, whose MLP reads
+    what moves: (L + 1) / (L − 1) as many blocks in all, and L in place of L − 1 in the longest graph.
     """
-    n_layers, rows = llm.config.num_hidden_layers, []
+    n_layers, pairs = llm.config.num_hidden_layers, {}
     for part in ("attention", "mlp"):
         for mode in ("future", "all"):
             ways = [partial(dl.layer_effects, llm, [text], mode=mode, part=one) for one in ("layer", part)]
-            rows.append(_beside(f"{part} skip beside a layer's, {mode}", ways, device, repeats, 1.2))
-        ways = [partial(dl.integrated_gradients, llm, *pair, quadrature=1.0, at=at) for at in ("block", part)]
-        more = (n_layers + 1) / (n_layers - 1) if part == "attention" else 1.0
-        rows.append(_beside(f"gradients at {part} beside blocks", ways, device, repeats, round(1.1 * more, 2)))
-    return rows
+            pairs[f"{part} skip beside a layer's, {mode}"] = (*ways, 1.2, 1.05)
+        ways = [partial(_left_ends, llm, *pair, at) for at in ("block", part)]
+        more, longer = 1.1, 1.05
+        if part == "attention":
+            more, longer = more * (n_layers + 1) / (n_layers - 1), longer * n_layers / (n_layers - 1)
+        pairs[f"gradients at {part} beside blocks"] = (*ways, round(more, 2), round(longer, 2))
+    return pairs
 
 
-def _beside(check, ways, device, repeats, bound):
-    row = doubled(check, *ways, device, repeats, bound)
-    before, after = (peak - start for peak, start in (peak_memory(way, device) for way in ways))
-    return row | {"memory_before": before, "memory_after": after}
+def _left_ends(llm, question, answer, at, steps=32):
+    """The package's integrated gradients from so many left ends."""
+    (ids, places, _), arch = answer_span(llm, question, answer), describe(llm)
+    work = (arch, ids, places, list(range(arch["n_layers"])), {"at": at, "steps": steps}, None)
+    return run_by_layers(integrated_gradients, llm, work, remote=False, label="left ends")
+
+
+def costs_of_parts(llm, text, pair, device, repeats):
+    """Rows of the checks, without memory: what parts cost beside what they extend."""
+    return [
+        doubled(check, extended, part, device, repeats, bound) | {"goal_memory": goal}
+        for check, (extended, part, bound, goal) in parts(llm, text, pair).items()
+    ]

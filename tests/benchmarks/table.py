@@ -80,9 +80,9 @@ def _check(row):
     shown = {"check": row["check"], "before, s": f"{row['before']:.3g}", "after, s": f"{row['after']:.3g}"}
     if "difference" in row:
         return {**shown, "after / before": ratio, "difference": f"{row['difference']:.1e}"}
-    if "memory_before" in row:
-        memory = (f"{row[f'memory_{way}'] / MEGABYTE:.0f}" for way in ("before", "after"))
-        shown["above the model, MiB"] = " / ".join(memory)
+    if "memory" in row:
+        both = " / ".join(f"{row[f'memory_{way}'] / MEGABYTE:.0f}" for way in ("part", "extended"))
+        shown["peak above the model, MiB"] = _goal(row, "memory", "≤", f"{both} = {row['memory']:.2f}")
     return {**shown, "after / before": _goal({**row, "goal_ratio": row["bound"]}, "ratio", "≤", ratio)}
 
 

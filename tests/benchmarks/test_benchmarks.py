@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.benchmarks import floor, maps, table
-from tests.benchmarks.__main__ import chosen, settings
+from tests.benchmarks.__main__ import add_memory_of_part, chosen, settings
 from tests.benchmarks.further import costs_of_parts, further_workloads, text_and_pair
 from tests.benchmarks.measure import in_turns, peak_memory
 from tests.benchmarks.run import compare, spread, with_less_memory
@@ -148,8 +148,17 @@ def test_settings_come_from_the_environment(monkeypatch):
 def test_what_parts_cost_stands_beside_what_they_extend(llm, tmp_path):
     checks = costs_of_parts(llm, *text_and_pair(llm, "tiny"), "cpu", 1)
     assert len(checks) == 6 and all(check["before"] > 0 and check["bound"] > 1 for check in checks)
+    checks = [dict(checks[0], memory_part=3 * 2**20, memory_extended=2**21, memory=1.5), *checks[1:]]
     page = table.write(tmp_path, "bench", [], checks, table.circumstances("tiny", "cpu", "float32", 1))
-    assert "| mlp skip beside a layer's, future |" in page and "above the model, MiB" in page
+    assert "| mlp skip beside a layer's, future |" in page and "3 / 2 = 1.50 (≤ 1.05: no)" in page
+
+
+def test_a_part_peaks_where_what_it_extends_does():
+    asked = settings(["--shape", "tiny", "--size", "tiny"])
+    for part in ("attention", "mlp"):
+        row = {"check": f"{part} skip beside a layer's, all"}
+        add_memory_of_part(row, asked)
+        assert row["memory_part"] - row["memory_extended"] < 2**20
 
 
 def test_maps_are_measured_in_turns_with_what_cannot_be_avoided(capsys):

@@ -165,12 +165,16 @@ def test_jobs_side_by_side_share_the_cores(make):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("MODELS=toy", "no params/models/*/toy.yaml; there are DeepSeek-R1-Distill-Qwen-1.5B "),
+        ("MODELS=own", "no params/models/*/own.yaml; there are DeepSeek-R1-Distill-Qwen-1.5B "),
         (
             "DATASETS=gsm",
-            "no params/datasets/gsm.yaml; there are addition aime24 gsm8k hellaswag math mquake multiplication sums.",
+            "no params/datasets/gsm.yaml; did you mean gsm8k? There are addition aime24 gsm8k hellaswag math mquake "
+            "multiplication sums.",
         ),
-        ("PROBES=logitlens", "no probe logitlens; there are relative_contribution layer_effects logit_lens "),
+        (
+            "PROBES=logitlens",
+            "no probe logitlens; did you mean logit_lens? There are relative_contribution layer_effects logit_lens ",
+        ),
         ("SET=papers", "no set papers; params/models has demo ndif paper real training."),
         ("MODEL=toy-4l", 'no variable MODEL; write MODELS="toy-4l"'),
     ],

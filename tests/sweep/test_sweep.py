@@ -323,7 +323,7 @@ def test_status_shows_sizes_and_ages_and_counts(make):
     lines = make("status", "SET=demo", "DATASETS=gsm8k hellaswag").stdout.splitlines()
     assert lines[0].split()[:3] == ["dataset", "model", "relative_contribution"]
     rows = {tuple(line.split()[:2]): re.split(r"  +", line)[2:] for line in lines[1:-1]}
-    assert all(re.fullmatch(r"done \d kB \d+ s", cell) for cell in rows["gsm8k", "toy-4l"])
+    assert all(re.fullmatch(r"done, \d kB, \d+ s ago", cell) for cell in rows["gsm8k", "toy-4l"])
     assert rows["gsm8k", "toy-8l"] == ["missing"] * 5 and rows["hellaswag", "toy-4l"] == ["missing"] * 3 + ["–"] * 2
     assert re.fullmatch(r"outputs/demo: 5 of 24 done, 19 missing; \d kB", lines[-1])
 
