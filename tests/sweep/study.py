@@ -12,9 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROOT = Path(__file__).parents[2]
 OUTER = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in OUTER} | {"LC_ALL": "C"}
+
+SWEEP = ("sweep", "SET=demo")
+TOY_4L = ("MODELS=toy-4l", "OUT=outputs/demo")
 
 STAND_IN = """
 import json, os, pickle, sys, time, types, yaml, zipfile
@@ -124,3 +130,16 @@ def clean(study):
     for path in (*study.glob("fail-*"), study / "idle", study / "calls.jsonl"):
         path.unlink(missing_ok=True)
     shutil.rmtree(study / "outputs", ignore_errors=True)
+
+
+def status(make, *arguments):
+    """The runs of `make status FORMAT=json`, by dataset and model."""
+    said = make("status", "FORMAT=json", *arguments)
+    assert said.returncode == 0, said.stderr
+    return {(run["dataset"], run["model"]): run for run in json.loads(said.stdout)["runs"]}
+
+
+def left_over(folder):
+    """Files that a finished sweep does not leave."""
+    kept = {"probe.ipynb", "probe.log"}
+    return [path.name for path in folder.glob("*/*/*") if path.name not in kept and path.suffix != ".pt"]

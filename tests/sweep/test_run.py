@@ -3,7 +3,6 @@
 import json
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,31 +12,15 @@ from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
 from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.results.artifacts import differences
-from depth_lib.results.schemas import ARTIFACTS, ArtifactError
 from depth_lib.sweep import run as runs
-from depth_lib.sweep.run import Run, in_project
-
-ANY_DATASET = [probe for probe, row in ARTIFACTS.items() if not row.by_level]
+from depth_lib.sweep.run import Run
+from tests.sweep.cells import ANY_DATASET, parameters
 
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
     """A parameters cell whose results are all there."""
-    cell = {
-        "MODEL": "toy-4l",
-        "MODEL_ID": "toy-4l",
-        "REVISION": None,
-        "DTYPE": "float32",
-        "QUANTIZATION": None,
-        "DEVICE_MAP": None,
-        "REMOTE": False,
-        "DATASET": "addition",
-        "N_EXAMPLES": 2,
-        "SOURCE": "embedded",
-        "PROBES": ANY_DATASET,
-        "SEED": 1,
-        "OUT": str(tmp_path_factory.mktemp("results")),
-    }
+    cell = parameters(tmp_path_factory.mktemp("results"))
     run = Run(cell)
     for probe in ANY_DATASET:
         run.result(probe)
@@ -216,48 +199,6 @@ def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dat
     source = hellaswag_file(tmp_path / "file.jsonl", "dog that runs away from it", "cat that runs away from it")
     with pytest.raises(ParamsError, match="takes its baseline from gsm8k"):
         Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("residual_erasure")
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "said"),
-    [
-        ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
-        ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
-        (
-            {"PROBES": ["depth_by_difficulty"]},
-            ParamsError,
-            "depth_by_difficulty needs one of the datasets mquake, math, sums",
-        ),
-        ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
-        ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
-        ({"REMOTE": None}, ParamsError, "REMOTE is null"),
-        ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
-    ],
-)
-def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, said):
-    with pytest.raises(error, match=said) as raised:
-        Run(cell | change)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_missing_parameter_is_named(cell):
-    with pytest.raises(ParamsError, match="SEED is missing"):
-        Run({name: value for name, value in cell.items() if name != "SEED"})
-
-
-def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
-    Run(cell | {"In": [], "Out": {}, "_": 1, "run": None, "Run": Run})
-
-
-def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):
-    root = Path(runs.__file__).resolve().parents[2]
-    monkeypatch.chdir(root / "notebooks")
-    assert in_project("outputs") == root / "outputs"
-    assert in_project("../outputs/demo") == root / "outputs" / "demo" and in_project("../../x") == root.parent / "x"
-    assert in_project("probe.ipynb") == root / "notebooks" / "probe.ipynb", "there only as seen from here"
-    assert in_project(tmp_path) == tmp_path
-    monkeypatch.chdir(tmp_path)
-    assert in_project("outputs").resolve() == tmp_path / "outputs"
 
 
 def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_for(cell, capsys, tmp_path):

@@ -1,0 +1,72 @@
+"""What stands before each run's command: GPUs of its own, and a cluster's scheduler; runs are stand-ins (study.py)."""
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sweep import slurm as real_slurm
+from tests.sweep.study import ENVIRONMENT, SWEEP, TOY_4L, calls_in, needs_make, start_make
+
+pytestmark = needs_make
+
+
+def test_each_run_has_a_gpu_to_itself(make, study):
+    launch = "LAUNCH=sh -c 'echo $$CUDA_VISIBLE_DEVICES >> gpus; exec \"$$@\"' -"
+    said = make("-j3", *SWEEP, "DATASETS=gsm8k", "GPUS=5 7", launch, TAKES="0.5")
+    gpus = (study / "gpus").read_text().split()
+    (study / "gpus").unlink()
+    assert said.returncode == 0 and len(gpus) == 3 and set(gpus) == {"5", "7"}
+    assert "waiting for one of GPUs 5, 7" in said.stdout
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if not real_slurm.available:
+        pytest.skip("needs root, slurm-wlm and munge")
+    with real_slurm.slurm(Path(tmp_path_factory.mktemp("slurm"))) as environment:
+        yield {key: environment[key] for key in ("SLURM_CONF",)}
+
+
+def test_a_launcher_that_is_not_there_is_named(make):
+    said = make(*SWEEP, *TOY_4L, "DATASETS=aime24", "LAUNCH=no-such-scheduler --now")
+    assert "FAILED: no-such-scheduler cannot be started (No such file or directory); correct LAUNCH" in said.stdout
+
+
+def test_slurm_gives_each_run_an_allocation(make, study, slurm):
+    launch = "LAUNCH=srun --gres=gpu:1 --time=2:00:00 --job-name=depth env LAUNCHED=yes"
+    said = make("-j3", *SWEEP, "DATASETS=gsm8k", launch, TAKES="1", **slurm)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert [call["launched"] for call in said.calls] == ["yes"] * 3
+    assert make(*SWEEP, "DATASETS=gsm8k", launch, **slurm).calls == []
+
+
+def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study, slurm):
+    launch = "LAUNCH=srun --job-name=long"
+    sweep = start_make(study, "-k", *SWEEP, *TOY_4L, "DATASETS=gsm8k", launch, TAKES="60", **slurm)
+    while not calls_in(study):
+        time.sleep(0.1)
+    subprocess.run(["scancel", "--name=long"], env=ENVIRONMENT | slurm, check=True)
+    said, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode != 0 and re.search(r"gsm8k × toy-4l: FAILED: .*STEP.* CANCELLED AT", said), said
+    refused = make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun --gres=gpu:9", **slurm)
+    assert "FAILED: srun: error: " in refused.stdout and refused.calls == []
+    assert make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun", **slurm).returncode == 0
+
+
+def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
+    launch = "LAUNCH=srun --job-name=term"
+    sweep = start_make(study, *SWEEP, *TOY_4L, "DATASETS=gsm8k", launch, TAKES="60", **slurm)
+    while not calls_in(study):
+        time.sleep(0.1)
+    sweep.terminate()
+    said, _ = sweep.communicate(timeout=60)
+    assert "FAILED: stopped by SIGTERM" in said
+    for _ in range(100):
+        queue = subprocess.run(["squeue", "-h"], env=ENVIRONMENT | slurm, capture_output=True, text=True).stdout
+        if not queue:
+            break
+        time.sleep(0.1)
+    assert queue == "", "nothing goes on computing"

@@ -1,0 +1,58 @@
+"""What a run takes from a parameters cell, and what it refuses in one line before any model is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from depth_lib.params import ParamsError
+from depth_lib.results.schemas import ArtifactError
+from depth_lib.sweep import run as runs
+from depth_lib.sweep.run import Run, in_project
+from tests.sweep.cells import parameters
+
+
+@pytest.fixture
+def cell(tmp_path):
+    return parameters(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
+        ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
+        (
+            {"PROBES": ["depth_by_difficulty"]},
+            ParamsError,
+            "depth_by_difficulty needs one of the datasets mquake, math, sums",
+        ),
+        ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
+        ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
+        ({"REMOTE": None}, ParamsError, "REMOTE is null"),
+        ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, said):
+    with pytest.raises(error, match=said) as raised:
+        Run(cell | change)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_parameter_is_named(cell):
+    with pytest.raises(ParamsError, match="SEED is missing"):
+        Run({name: value for name, value in cell.items() if name != "SEED"})
+
+
+def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
+    Run(cell | {"In": [], "Out": {}, "_": 1, "run": None, "Run": Run})
+
+
+def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):
+    root = Path(runs.__file__).resolve().parents[2]
+    monkeypatch.chdir(root / "notebooks")
+    assert in_project("outputs") == root / "outputs"
+    assert in_project("../outputs/demo") == root / "outputs" / "demo" and in_project("../../x") == root.parent / "x"
+    assert in_project("probe.ipynb") == root / "notebooks" / "probe.ipynb", "there only as seen from here"
+    assert in_project(tmp_path) == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert in_project("outputs").resolve() == tmp_path / "outputs"
