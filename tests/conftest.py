@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 
 # What takes long, in this order; the many short tests come last and fill up.
 LONG = ("remote", "model_maps/test_remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
-LONG += ("sweep/test_make", "test_notebooks", "figures/test_figures", "figures/test_summary", "model_maps", "report")
+LONG += ("sweep/test_make", "test_notebooks", "figures", "model_maps", "report")
 LONG += ("third_party", "test_lock", "test_contributing", "sweep", "test_hub", "probes", "training", "benchmarks")
 
 
