@@ -1,0 +1,181 @@
+"""What is read is checked and never run; what is no result is named and moved aside."""
+
+import os
+import pickle
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from depth_lib.results.artifacts import load_artifact
+from depth_lib.results.commands import sweep_command
+from depth_lib.results.meta import read_meta
+from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
+from tests.synthetic import result_of, write_as_the_papers
+
+
+class Code:
+    """Unpickling this runs code, if the reader lets it."""
+
+    def __init__(self, trace: Path):
+        self.trace = trace
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.trace),))
+
+
+def test_a_missing_result_names_the_command_that_makes_it():
+    with pytest.raises(MissingArtifact) as error:
+        load_artifact("outputs/gsm8k/Qwen2.5-7B/logitlens_10exps.pt")
+    assert str(error.value) == (
+        "no artifact for gsm8k × Qwen2.5-7B (logitlens_10exps.pt); run: make sweep MODELS=Qwen2.5-7B DATASETS=gsm8k"
+    )
+    assert sweep_command("outputs/demo/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=outputs/demo")
+    assert sweep_command("/data/outputs/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=/data/outputs")
+    assert "make" not in sweep_command("theirs/addition_6/toy-8l").split(), "no sweep makes a dataset it does not know"
+
+
+def damaged(path, kind, trace):
+    content = path.read_bytes()
+    return {
+        "empty": b"",
+        "first half": content[: len(content) // 2],
+        "without its last byte": content[:-1],
+        "text": b"404: not found",
+        "plain pickle with code": pickle.dumps(Code(trace), protocol=2),
+        "noise": bytes(range(256)) * 8,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["empty", "first half", "without its last byte", "text", "plain pickle with code", "noise"]
+)
+def test_a_damaged_file_is_named_and_moved_aside(saved, tmp_path, kind):
+    trace = tmp_path / "code was run"
+    saved.write_bytes(content := damaged(saved, kind, trace))
+    with pytest.raises(ArtifactError) as error:
+        load_artifact(saved)
+    assert re.fullmatch(
+        f"{re.escape(str(saved))} is no logit_lens artifact: .*; moved to "
+        r"logitlens_10exps\.pt\.unreadable-1; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*",
+        str(error.value),
+    )
+    assert not saved.exists() and not trace.exists()
+    assert saved.with_name("logitlens_10exps.pt.unreadable-1").read_bytes() == content
+
+
+def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
+    trace = tmp_path / "code was run"
+    lens_path.parent.mkdir(parents=True)
+    torch.save(result_of("logit_lens", 8) | {"meta": {"note": Code(trace)}}, lens_path)
+    with pytest.raises(ArtifactError, match="it asks to load posix.mkdir, which is not a plain tensor"):
+        load_artifact(lens_path)
+    assert not trace.exists()
+    torch.load(lens_path.with_name(lens_path.name + ".unreadable-1"), weights_only=False)
+    assert trace.exists()  # the file does carry live code: it was the reader that did not run it
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "it holds a list"),
+        ({"weights": torch.zeros(3)}, r"it has no key res_kl_divs \(it has weights\)"),
+        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(9)}, r"res_overlaps has shape \[9\]"),
+        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "its meta is not a dict"),
+        ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
+    ],
+)
+def test_a_foreign_file_under_our_name_is_moved_aside(lens_path, content, message):
+    lens_path.parent.mkdir(parents=True)
+    torch.save(content, lens_path)
+    with pytest.raises(ArtifactError, match=message):
+        load_artifact(lens_path)
+    assert os.listdir(lens_path.parent) == ["logitlens_10exps.pt.unreadable-1"]
+
+
+def test_files_moved_aside_never_overwrite_each_other(lens_path):
+    lens_path.parent.mkdir(parents=True)
+    for i in (1, 2, 3):
+        lens_path.write_bytes(bytes([i]))
+        with pytest.raises(ArtifactError, match=f"moved to logitlens_10exps.pt.unreadable-{i}"):
+            load_artifact(lens_path)
+    aside = sorted(lens_path.parent.iterdir())
+    assert [file.read_bytes() for file in aside] == [b"\1", b"\2", b"\3"]
+
+
+def test_a_file_that_cannot_be_opened_now_stays_where_it_is(saved, monkeypatch):
+    def too_many_files(self):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", too_many_files)
+    with pytest.raises(ArtifactError, match="could not be opened: Too many open files"):
+        load_artifact(saved)
+    monkeypatch.undo()
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_a_file_with_another_name_is_no_artifact(tmp_path):
+    with pytest.raises(ArtifactError, match="notes.pt is not the name of an artifact; the names are"):
+        load_artifact(tmp_path / "notes.pt")
+
+
+@pytest.mark.parametrize("probe", ARTIFACTS)
+def test_the_papers_files_are_read_with_a_warning_and_no_meta(tmp_path, probe):
+    path, result = artifact_path(tmp_path, "gsm8k", "toy", probe, 10), result_of(probe, 8)
+    write_as_the_papers(path, probe, result)
+    with pytest.warns(UserWarning, match=f"{path.name} has no meta"):
+        loaded = load_artifact(path)
+    assert loaded["meta"] == {}
+    assert all(torch.equal(loaded[key], result[key]) for key in ARTIFACTS[probe].required)
+    assert loaded.get("tokens") == result.get("tokens")
+
+
+@pytest.mark.parametrize("text", [None, "one\nline too few\n", "\udce9"])
+def test_the_papers_tokens_are_unknown_where_their_text_is_missing_or_does_not_fit(tmp_path, text):
+    path = artifact_path(tmp_path, "gsm8k", "toy", "residual_erasure", 10)
+    write_as_the_papers(path, "residual_erasure", result_of("residual_erasure", 8))
+    tokens_file = path.with_name("logit_erasure_tokens_10exps.txt")
+    tokens_file.unlink()
+    if text:
+        tokens_file.write_text(text, errors="surrogateescape")
+    with pytest.warns(UserWarning, match="has no meta"):
+        assert load_artifact(path)["tokens"] is None
+
+
+def as_cuda(path):
+    """The file as a machine with a GPU would have written it."""
+    with zipfile.ZipFile(path) as stored:
+        contents = {name: stored.read(name) for name in stored.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as stored:
+        for name, content in contents.items():
+            if name.endswith("/data.pkl"):
+                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            stored.writestr(name, content)
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "with a gradient", "parameter", "cuda"])
+@pytest.mark.parametrize("probe", ARTIFACTS)
+def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(tmp_path, probe, form):
+    change = {
+        "bfloat16": lambda tensor: tensor.bfloat16(),
+        "with a gradient": lambda tensor: tensor.clone().requires_grad_(),
+        "parameter": torch.nn.Parameter,
+        "cuda": lambda tensor: tensor,
+    }[form]
+    result = result_of(probe, 8)
+    path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
+    stored = {key: change(result[key]) for key in ARTIFACTS[probe].required}
+    write_as_the_papers(path, probe, result | stored)
+    if form == "cuda":
+        as_cuda(path)
+        with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+            torch.load(path, weights_only=True)
+    with pytest.warns(UserWarning, match="has no meta"):
+        loaded = load_artifact(path)
+    for key, tensor in stored.items():
+        assert type(loaded[key]) is torch.Tensor and not loaded[key].requires_grad
+        assert (loaded[key].dtype, loaded[key].device) == (torch.float32, torch.device("cpu"))
+        assert torch.equal(loaded[key], tensor.detach().float())
+    assert read_meta(path) == ({}, "it has no meta: not written by depth_lib")
