@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,12 +19,11 @@ from depth_lib.report.conclusions import conclusions
 from depth_lib.report.tables import read_tables, write_tables
 from depth_lib.report.workbook import VERDICTS
 from depth_lib.results import artifacts
-from depth_lib.results import files as storage
 from depth_lib.results import study as results
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import DATASETS, curves_with_depths, result_of, write_run
+from tests.synthetic import DATASETS, curves_with_depths, write_run
 
 MODELS = {"toy-8l": 8, "Qwen2.5-7B-Instruct": 28}
 
@@ -33,11 +31,9 @@ MODELS = {"toy-8l": 8, "Qwen2.5-7B-Instruct": 28}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.os, "fsync", lambda descriptor: None)
-        for model, n_layers in MODELS.items():
-            write_run(out, "gsm8k", model, n_layers, n_examples=4)
-        write_run(out, "hellaswag", "toy-8l", 8, ["logit_lens"], n_examples=4)
+    for model, n_layers in MODELS.items():
+        write_run(out, "gsm8k", model, n_layers, n_examples=4)
+    write_run(out, "hellaswag", "toy-8l", 8, ["logit_lens"], n_examples=4)
     return out
 
 
@@ -235,25 +231,6 @@ def test_the_report_defines_its_metrics_and_says_which_rules_are_ours_and_why_an
         assert words in text, words
 
 
-def test_the_conclusions_are_those_of_the_numbers(tmp_path):
-    for model, n_layers, kl in (("Qwen2.5-1.5B", 4, 1), ("Qwen2.5-7B-Instruct", 8, 1)):
-        for dataset in ("hellaswag", "gsm8k"):
-            for probe, result in curves_with_depths(n_layers, 1, kl, None).items():
-                save_artifact(artifact_path(tmp_path, dataset, model, probe, 10), result, {})
-    tables = read_tables(Study(tmp_path))
-    said = conclusions(tables.intervals, tables.beside_the_paper)
-    assert "25% to 50% (median 38%; 4 of 4 runs) by kl." in said[0] and "overlap" not in said[0]
-    assert said[1] == (
-        "Size: from 1.5 to 7 billion parameters the mean ratio goes from 0.50 to 0.25 by cosine, 0.50 to 0.25 by kl."
-    )
-    assert said[2].startswith("Training: from base to instruct the mean ratio goes from 0.50 to 0.25 by cosine")
-    assert said[3].startswith("Task: from hellaswag to gsm8k the mean ratio goes from 0.38 to 0.38 by cosine")
-    assert said[4] == (
-        "Of 12 depths, 0 are known to within a layer, 0 less well, and 12 have no closed interval; "
-        "4 have no effective depth."
-    )
-
-
 def test_names_that_are_markup_stay_text(tmp_path):
     name = "<b>&model"
     for probe, result in curves_with_depths(4, 1, 1, 1).items():
@@ -261,24 +238,3 @@ def test_names_that_are_markup_stay_text(tmp_path):
     study = Study(tmp_path)
     page = report.write_report(study, read_tables(study)).read_text()
     assert "&lt;b&gt;&amp;model" in page and name not in page and "<i>x" not in page
-
-
-def test_results_with_only_the_papers_keys_give_a_report_that_says_so(tmp_path):
-    write_run(
-        tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"], papers_keys_only=True
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        study = Study(tmp_path)
-        page, runs = report.write_report(study, read_tables(study)).read_text(), report.provenance(study)
-    assert page.count("no interval</small>") == 3 and "<b>" in page
-    assert "not written by depth_lib" in runs["Made from"].item()
-
-
-def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
-    made = {"model_id": "Qwen/X", "revision": "abc", "dtype": "bfloat16", "n_prompts": 10, "source": "hub"}
-    for probe, dtype in (("logit_lens", "bfloat16"), ("relative_contribution", "float32")):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), made | {"dtype": dtype})
-    runs = report.provenance(Study(tmp_path))
-    assert len(runs) == 2 and set(runs.Run) == {"X, gsm8k"}
-    assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs["Made from"]))

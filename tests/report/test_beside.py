@@ -1,0 +1,101 @@
+"""What others shared, here or on the Hub, stands beside one's own results in study and table."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+
+from depth_lib.report.share import share
+from depth_lib.report.tables import read_tables, write_tables
+from depth_lib.results.schemas import ArtifactError, MissingArtifact
+from depth_lib.results.study import Study, in_order
+from depth_lib.sweep import table
+from depth_lib.sweep.plan import Plan
+from depth_lib.sweep.table import make_table
+from tests.report.studies import tables_of
+from tests.synthetic import write_run
+
+
+def test_results_of_others_stand_beside_ones_own_under_names_of_their_own(own, shared, tmp_path):
+    write_run(tmp_path / "mine", "gsm8k", "toy-8l", 8, ["logit_lens"], seed=7)
+    write_run(tmp_path / "mine", "gsm8k", "toy-4l", 4, ["logit_lens"])
+    both = Study(tmp_path / "mine", beside=[shared])
+    assert both.models == ["toy-4l", "Qwen2.5-7B", "toy-8l", "toy-8l (shared)"]
+    lens = {model: both["gsm8k", model, "logit_lens"]["res_kl_divs"] for model in ("toy-8l", "toy-8l (shared)")}
+    assert not torch.equal(*lens.values())
+    assert torch.equal(lens["toy-8l (shared)"], Study(shared)["gsm8k", "toy-8l", "logit_lens"]["res_kl_divs"])
+    with pytest.warns(UserWarning, match="no meta"):
+        assert len(read_tables(both).effective_depth) == 4
+    assert {run.model for run in both.missing()} == {"toy-4l", "toy-8l"}  # what others lack, they run
+
+
+@pytest.fixture
+def tables_alone(monkeypatch):
+    """make table runs no notebook: its cells of tables run here, and it leaves what a notebook leaves."""
+
+    def run(given, **_):
+        out = Path(given["OUT"])
+        study = Study(out, in_order(given["MODELS"]) or None, given["DATASETS"], given.get("BESIDE", ()))
+        write_tables(read_tables(study), out)
+        (out / "report.html").touch()
+        notebook = {"cells": [], "metadata": {"papermill": {"parameters": given}}}
+        (out / "effective_depth.partial.ipynb").write_text(json.dumps(notebook))
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(table, "execution", lambda notebook, partial, given: given)
+    monkeypatch.setattr(table.subprocess, "run", run)
+
+
+@pytest.mark.filterwarnings("ignore:.*no meta")
+def test_make_table_of_what_is_shared_is_that_of_ones_own(own, shared, tmp_path, tables_alone):
+    tables = {}
+    for name, given in {
+        "own": {"out": str(own)},
+        "alone": {"out": str(shared)},
+        "beside": {"beside": (str(shared),)},
+    }.items():
+        plan = Plan(**({"out": str(tmp_path)} | given), models=("toy-8l", "Qwen2.5-7B"), datasets=("gsm8k",))
+        assert make_table(plan) == 0
+        tables[name] = Path(plan.folder, "effective_depth.csv").read_bytes()
+    assert tables["own"] == tables["alone"] == tables["beside"]
+
+
+@pytest.mark.filterwarnings("ignore:.*no meta")
+def test_a_table_is_made_again_when_other_folders_are_asked_for_and_not_for_the_same(
+    own, shared, tmp_path, tables_alone
+):
+    def made(*beside):
+        assert make_table(Plan(out=str(tmp_path), beside=tuple(map(str, beside)), datasets=("gsm8k",))) == 0
+        return (tmp_path / "effective_depth.ipynb").stat().st_mtime_ns
+
+    first = made(shared)
+    assert made(shared) == first < made(shared, own)
+    assert b"toy-8l (own" in (tmp_path / "effective_depth.csv").read_bytes()
+
+
+def test_the_notebook_that_make_table_runs_reads_what_is_shared_beside_its_folder(tmp_path):
+    write_run(tmp_path / "own", "gsm8k", "toy-8l", 8, ["relative_contribution", "logit_lens"], n_examples=4)
+    study = Study(tmp_path / "own")
+    share(study, tmp_path / "shared")
+    ours = tables_of(study, tmp_path / "ours")
+    plan = Plan(out=str(tmp_path / "nothing"), beside=(str(tmp_path / "shared"),), datasets=("gsm8k",))
+    assert make_table(plan) == 0
+    assert (tmp_path / "nothing/effective_depth.csv").read_bytes() == ours["effective_depth.csv"]
+
+
+def test_a_dataset_of_the_hub_is_fetched_and_read_like_a_folder(shared, monkeypatch):
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **how: asked.append((name, how)) or shared)
+    study = Study("nothing-here", beside=["someone/depths"])
+    assert study.models == ["Qwen2.5-7B", "toy-8l"]
+    assert asked[0][0] == "someone/depths" and asked[0][1]["repo_type"] == "dataset"
+
+
+def test_what_is_neither_a_folder_nor_a_dataset_is_named(monkeypatch):
+    with pytest.raises(ArtifactError, match="no-one/nothing is neither a folder here nor a dataset that the Hub gives"):
+        Study("nothing-here", beside=["no-one/nothing"])
+    with pytest.raises(MissingArtifact):
+        Study("nothing-here")
