@@ -1,40 +1,19 @@
-"""The notebooks as they are committed, and as papermill runs them on the smallest toy."""
+"""The notebooks as papermill runs them on the smallest toy."""
 
-import importlib.util
-import json
-import os
-import shutil
-import threading
 import types
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-import nbformat
 import papermill
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.text import SList
 from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
-from depth_lib.params import PARAMETERS
 from depth_lib.results.schemas import PROBES, artifact_path
 from depth_lib.training.summary import conclusion, load_measured
 from tests.forked import Kernel
+from tests.notebooks import NOTEBOOKS, ROOT, code_cells
 
-ROOT = Path(__file__).parent.parent
-NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 2}
-every_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
-
-
-def code_cells(notebook, tag=None):
-    return [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and (tag is None or tag in cell.metadata.get("tags", []))
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -64,46 +43,6 @@ def printed(notebook):
 
 def n_pictures(notebook):
     return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)
-
-
-@every_notebook
-def test_a_committed_notebook_is_valid_and_carries_no_outputs(name):
-    nbformat.validate(NOTEBOOKS[name])
-    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(NOTEBOOKS[name]))
-
-
-@every_notebook
-def test_a_committed_notebook_names_the_kernel_and_the_language_that_papermill_needs(name):
-    metadata = NOTEBOOKS[name].metadata
-    assert metadata.kernelspec == {
-        "name": "python3",
-        "display_name": metadata.kernelspec.display_name,
-        "language": "python",
-    }
-    assert metadata.language_info.name == "python"
-
-
-@every_notebook
-def test_a_notebook_has_one_parameters_cell_with_a_comment_on_every_line(name):
-    (cell,) = code_cells(NOTEBOOKS[name], "parameters")
-    assert all("  # " in line for line in cell.source.splitlines())
-
-
-@every_notebook
-def test_code_cells_are_short_since_they_call_the_library(name):
-    for cell in code_cells(NOTEBOOKS[name]):
-        assert len(cell.source.splitlines()) <= 12 or "parameters" in cell.metadata.get("tags", []), cell.source
-
-
-def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_says_otherwise():
-    cells = (code_cells(NOTEBOOKS[name], "parameters")[0].source for name in ("probe", "effective_depth"))
-    folders = [line.split("#")[0] for cell in cells for line in cell.splitlines() if line.startswith("OUT = ")]
-    assert len(folders) == 2 and len(set(folders)) == 1
-
-
-def test_the_probe_notebook_takes_exactly_the_names_of_a_params_file():
-    (cell,) = code_cells(NOTEBOOKS["probe"], "parameters")
-    assert [line.split(" = ")[0] for line in cell.source.splitlines()] == list(PARAMETERS)
 
 
 @pytest.fixture(scope="module")
@@ -240,91 +179,6 @@ def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, 
     with pytest.raises(papermill.PapermillExecutionError) as raised:
         execute(name, **parameters)
     assert said in str(raised.value).strip().splitlines()[-1]
-
-
-@pytest.fixture
-def colab(monkeypatch):
-    monkeypatch.setenv("COLAB_JUPYTER_IP", "172.28.0.12")
-    monkeypatch.setenv("KMP_TARGET_PORT", "9000")
-
-
-def sessions(opened):
-    """What Colab's server says of the one notebook that is open."""
-    return json.dumps([{"path": opened}])
-
-
-def run_first_cell(monkeypatch, answer, installed, name="quickstart", owner="OWNER"):
-    """What the first cell of a notebook, with this owner, asks pip for; answer(command): what a command prints."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
-    shell, asked = InteractiveShell(), []
-    shell.register_magic_function(asked.append, "line", "pip")
-    if answer is not None:
-        shell.getoutput = lambda command, **_: SList([answer(os.path.expandvars(command))])
-    shell.run_cell(code_cells(NOTEBOOKS[name])[0].source.replace("/OWNER/depth", f"/{owner}/depth")).raise_error()
-    return asked
-
-
-def opened(path):
-    return {"curl --silent 172.28.0.12:9000/api/sessions": sessions(path)}.__getitem__
-
-
-GITHUB = "fileId=https%3A%2F%2Fgithub.com%2Fsomebody%2Fdepth_lib%2Fblob%2Fmain%2Fnotebooks%2Fquickstart.ipynb"
-GIST = "fileId=https%3A%2F%2Fgist.github.com%2Fsomebody%2F0123abcd"
-LONE = pytest.mark.parametrize("path", ["fileId=1aBcD", GIST, "quickstart.ipynb"])
-
-
-@every_notebook
-def test_on_colab_the_first_cell_installs_the_package_from_the_repository_it_was_opened_from(colab, monkeypatch, name):
-    asked = run_first_cell(monkeypatch, opened(GITHUB), installed=False, name=name)
-    assert asked == ["install --quiet git+https://github.com/somebody/depth_lib@main"]
-
-
-@every_notebook
-@LONE
-def test_on_colab_a_lone_file_or_gist_installs_what_its_first_cell_says(colab, monkeypatch, name, path):
-    asked = run_first_cell(monkeypatch, opened(path), installed=False, name=name, owner="me")
-    assert asked == ["install --quiet git+https://github.com/me/depth_lib"]
-
-
-@every_notebook
-@LONE
-def test_on_colab_a_first_cell_that_nobody_edited_says_what_to_write_and_asks_pip_for_nothing(
-    colab, monkeypatch, capsys, name, path
-):
-    with pytest.raises(SystemExit, match="^write where depth_lib is .* in the line package = …, and run this again$"):
-        run_first_cell(monkeypatch, opened(path), installed=False, name=name)
-    assert "Traceback" not in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here, as there is on Colab")
-@pytest.mark.parametrize("listening", [True, False])
-def test_the_first_cell_asks_colabs_server_itself_and_does_without_an_answer(monkeypatch, listening):
-    class Sessions(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/api/sessions" else 404)
-            self.end_headers()
-            self.wfile.write(sessions(GITHUB).encode())
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Sessions) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("COLAB_JUPYTER_IP", "127.0.0.1")
-        monkeypatch.setenv("KMP_TARGET_PORT", str(server.server_address[1]) if listening else "9")
-        asked = run_first_cell(monkeypatch, None, installed=False, owner="me")
-        server.shutdown()
-    assert asked == [
-        f"install --quiet git+https://github.com/{'somebody/depth_lib@main' if listening else 'me/depth_lib'}"
-    ]
-
-
-@every_notebook
-def test_the_first_cell_installs_nothing_elsewhere(monkeypatch, name):
-    monkeypatch.delenv("COLAB_JUPYTER_IP", raising=False)
-    assert run_first_cell(monkeypatch, opened(GITHUB), installed=False, name=name) == []
-
-
-@every_notebook
-def test_the_first_cell_installs_nothing_where_the_package_is_there(colab, monkeypatch, name):
-    assert run_first_cell(monkeypatch, opened(GITHUB), installed=True, name=name) == []
 
 
 def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(execute):
