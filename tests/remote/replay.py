@@ -1,11 +1,21 @@
-"""A server that repeats what was recorded: statuses made by nnsight's own schema, and a result's bytes. No model."""
+"""A server that repeats what was recorded: statuses made by nnsight's own schema, and a result's bytes. No model.
 
+`fetched` is what our client makes of it.
+"""
+
+import base64
+import io
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+import torch
 from nnsight.schema.response import ResponseModel
 
+from depth_lib.remote import jobs, journal, server
+
 JOB = "5a3e"
+KEYED = 'nnsight.modeling.transformers.TransformersModel:{"repo_id": "owner/name"}'
 
 
 def recorded(status, **more):
@@ -52,3 +62,54 @@ class Replay:
 
     def completed(self, data=None, **more):
         return recorded("COMPLETED", data=self.address if data is None else data, **more)
+
+
+@pytest.fixture(scope="module")
+def running():
+    replay = Replay()
+    yield replay
+    replay.server.shutdown()
+
+
+@pytest.fixture
+def replay(running):
+    running.statuses, running.result, running.submitted, running.keys = [running.completed()], b"", 0, []
+    return running
+
+
+class Watched:
+    """A status line that remembers."""
+
+    def __init__(self):
+        self.said = []
+
+    show = remains = lambda self, text: self.said.append(text)
+
+
+def fetched(replay, patience, accept=lambda found: None):
+    """What our client makes of the replayed exchange; also its journal entry and what it said."""
+    line, there = Watched(), server.Server(replay.host)
+    request = jobs.Request(KEYED, {}, lambda: b"payload", accept, there, patience, line)
+    with journal.Entry.held("0" * 16, 0, line.show, probe="p", host=replay.host, model=KEYED) as entry:
+        return jobs.complete(request, entry), entry, line.said
+
+
+def carried(replay, content, how):
+    """The last status says where `content` is in one of the ways of HOW; returns it as a binary frame, if it is one."""
+    replay.result, text = content, base64.b64encode(content).decode()
+    data = {
+        "address": None,
+        "address without a host": "/result",
+        "binary frame": content,
+        "JSON": text,
+        "JSON with a data address": f"data:application/octet-stream;base64,{text}",
+    }[how]
+    status = replay.completed(data)
+    replay.statuses = [status.pickle() if how == "binary frame" else status]
+    return status.pickle() if isinstance(data, bytes) else None
+
+
+def saved(result, protocol=4, new=True):
+    buffer = io.BytesIO()
+    torch.save({"result": result}, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
+    return buffer.getvalue()

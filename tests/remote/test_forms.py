@@ -1,12 +1,7 @@
-"""Whatever a server sends, over real sockets: what nnsight's own client reads is read, what could run code is not."""
+"""Whatever a server sends, over real sockets: what nnsight's own client reads is read."""
 
-import base64
 import collections
-import functools
 import io
-import os
-import pickle
-import zipfile
 
 import numpy as np
 import pytest
@@ -17,46 +12,13 @@ from nnsight.schema.response import Status
 from nnsight.tracing.hint import Object
 
 from depth_lib import remote
-from depth_lib.remote import jobs, journal, reading, server
-from depth_lib.remote.deployment import Call, Deployment
+from depth_lib.remote import server
+from tests.remote import replay as replaying
 from tests.remote.loopback import fixture
 from tests.remote.loopback.fixture import KEY
-from tests.remote.replay import JOB, Replay, recorded
+from tests.remote.replay import JOB, carried, fetched, recorded, saved
 
-KEYED = 'nnsight.modeling.transformers.TransformersModel:{"repo_id": "owner/name"}'
-
-
-hurried = fixture.hurried
-
-
-@pytest.fixture(scope="module")
-def running():
-    replay = Replay()
-    yield replay
-    replay.server.shutdown()
-
-
-@pytest.fixture
-def replay(running):
-    running.statuses, running.result, running.submitted, running.keys = [running.completed()], b"", 0, []
-    return running
-
-
-class Watched:
-    """A status line that remembers."""
-
-    def __init__(self):
-        self.said = []
-
-    show = remains = lambda self, text: self.said.append(text)
-
-
-def fetched(replay, patience, accept=lambda found: None):
-    """What our client makes of the replayed exchange; also its journal entry and what it said."""
-    line, there = Watched(), server.Server(replay.host)
-    request = jobs.Request(KEYED, {}, lambda: b"payload", accept, there, patience, line)
-    with journal.Entry.held("0" * 16, 0, line.show, probe="p", host=replay.host, model=KEYED) as entry:
-        return jobs.complete(request, entry), entry, line.said
+hurried, running, replay = fixture.hurried, replaying.running, replaying.replay
 
 
 def by_nnsight(replay, compressed, frame=None):
@@ -69,21 +31,6 @@ def read_by_nnsight(replay, compressed, frame=None):
     backend.compress, backend.display.enabled = compressed, False
     backend.result = backend.handle(backend.parse(frame)) if frame else backend()
     return backend
-
-
-def carried(replay, content, how):
-    """The last status says where `content` is in one of the ways of HOW; returns it as a binary frame, if it is one."""
-    replay.result, text = content, base64.b64encode(content).decode()
-    data = {
-        "address": None,
-        "address without a host": "/result",
-        "binary frame": content,
-        "JSON": text,
-        "JSON with a data address": f"data:application/octet-stream;base64,{text}",
-    }[how]
-    status = replay.completed(data)
-    replay.statuses = [status.pickle() if how == "binary frame" else status]
-    return status.pickle() if isinstance(data, bytes) else None
 
 
 def values():
@@ -133,12 +80,6 @@ def alike(ours, theirs):
             alike(one, other)
     else:
         assert ours == theirs
-
-
-def saved(result, protocol=4, new=True):
-    buffer = io.BytesIO()
-    torch.save({"result": result}, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("how", ["address", "binary frame", "JSON"])
@@ -213,118 +154,6 @@ def test_what_the_job_cost_is_kept_and_said(replay, hurried, name):
     if name == "meta":  # as nnsight's schema calls it; the names in it are the server's own
         assert read_by_nnsight(replay, False).meta == cost
     assert server.cost_in_words(cost) == "run time 12.3 s, peak memory 4.2 GB"
-
-
-class Code:
-    """What, unpickled by anybody who trusts it, creates a file."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
-@pytest.mark.parametrize("how", ["address", "binary frame", "JSON"])
-@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_code_in_a_result_is_never_run_and_its_bytes_are_kept_and_named(
-    replay, hurried, tmp_path, monkeypatch, protocol, new, how
-):
-    there = tmp_path / "was here"
-    carried(replay, saved({"x": torch.ones(3), "bad": Code(there)}, protocol, new), how)
-    for _ in range(2):  # and not asked for again
-        with pytest.raises(remote.ResultRefused, match="posix.mkdir.*DEPTH_LIB_TRUST_SERVER=1") as refused:
-            fetched(replay, hurried)
-        assert not there.exists() and replay.submitted == 1
-    (kept,) = journal.cache_folder("jobs").glob("*.result")
-    assert kept.read_bytes() == replay.result and str(kept) in str(refused.value)
-    monkeypatch.setenv("DEPTH_LIB_TRUST_SERVER", "1")
-    result, _, _ = fetched(replay, hurried)
-    assert torch.equal(result["x"], torch.ones(3)) and there.is_dir() and replay.submitted == 1
-
-
-ATTACKS = {
-    "builtins.eval": lambda path: functools.partial(eval, f"__import__('os').mkdir({str(path)!r})"),
-    "builtins.getattr": lambda path: _Reduced(getattr, (dict, "fromkeys")),
-    "os.path": lambda path: _Reduced(os.path.join, ("a", "b")),
-    "torch.load": lambda path: _Reduced(torch.load, (str(path),)),
-    "torch.hub": lambda path: _Reduced(torch.hub.load, ("owner/repository", "model")),
-    "numpy": lambda path: _Reduced(np.save, (str(path), np.ones(1))),
-}
-
-
-class _Reduced:
-    def __init__(self, function, arguments):
-        self.reduced = function, arguments
-
-    def __reduce__(self):
-        return self.reduced
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_other_ways_to_run_something_are_refused(attack, tmp_path):
-    content = saved({"bad": ATTACKS[attack](tmp_path / "x")})
-    with pytest.raises(reading.NotPlain):
-        reading.load(content)
-    assert not list(tmp_path.iterdir())
-
-
-def test_code_in_bytes_of_a_storage_and_in_a_status_is_refused_too(tmp_path):
-    inner = saved(Code(tmp_path / "x"))
-    with pytest.raises(reading.NotPlain):
-        reading.load(saved(_Reduced(torch.storage._load_from_bytes, (inner,))))
-    with pytest.raises(reading.NotPlain):
-        reading.load(recorded("COMPLETED", data=Code(tmp_path / "y")).pickle())
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_torchscript_archive_is_refused():
-    buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
-    assert any(name.endswith("constants.pkl") for name in zipfile.ZipFile(buffer).namelist())
-    with pytest.raises(reading.NotPlain, match="TorchScript"):
-        reading.load(buffer.getvalue())
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no pickle", pickle.dumps({"result": 1}), saved({"x": torch.ones(99)})[:200]]
-)
-def test_what_is_damaged_is_asked_for_again_and_then_the_job_is_submitted_again(replay, hurried, content):
-    replay.result = content
-    with pytest.raises(remote.ResultLost, match="could not be fetched"):
-        fetched(replay, hurried)
-    assert replay.submitted == 2
-
-
-@pytest.mark.parametrize(
-    "over, arguments, value, says",
-    [
-        (
-            "prompts",
-            {"prompts": [[1]] * 2},
-            [[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]],
-            "prompt 1 of the job, layer 1",
-        ),
-        ("layers", {"layers": [5, 6]}, [[1.0], [float("inf")]], "layer 6"),
-    ],
-)
-def test_a_result_that_is_not_finite_is_refused_before_it_is_kept(replay, hurried, over, arguments, value, says):
-    def a_probe(llm):
-        pass
-
-    there = object.__new__(Deployment)
-    there.server = server.Server(replay.host)
-    call = Call(a_probe, arguments, over)
-
-    def accept(found):
-        there._check_finite(call, found["results"]["s"], found["model"])
-
-    model = {"dtype": "float16", "weights": "Linear8bitLt of int8"}
-    replay.result = saved({"model": model, "results": {"s": {"fine": torch.ones(2), "key": torch.tensor(value)}}})
-    with pytest.raises(remote.ResultNotFinite, match=f"a_probe: key is (nan|inf) at {says}.*float16.*Linear8bitLt"):
-        fetched(replay, hurried, accept)
-    assert not list(journal.cache_folder("jobs").glob("*.result"))
 
 
 @pytest.mark.parametrize("name", ["NDIF_API_KEY", "NDIF_API", "NDIF_TOKEN"])
