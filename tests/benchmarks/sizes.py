@@ -11,7 +11,7 @@ from transformers import LlamaConfig, Qwen2Config
 
 from depth_lib.fits import weights_of
 from tests.benchmarks import floor
-from tests.oracles.probes import effect_positions
+from tests.oracles import effect_positions
 
 RATE = 400e12  # FLOPs a second: half of what its makers say
 LENGTHS = [200] * 10

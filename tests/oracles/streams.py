@@ -148,3 +148,19 @@ def _norm_forward(module, kind):
         return weight * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
 
     return forward
+
+
+def replacing(model, layer, h_l):
+    """A hook that puts h_l [rows, T, d] in the place of residual l: what enters block 0 or leaves block `layer` − 1."""
+    blocks = places(model)[0]
+    if layer > 0:
+        return blocks[layer - 1].register_forward_hook(lambda _, args, output: with_first(output, h_l))
+
+    def entering(_, args, kwargs):
+        return ((h_l, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": h_l})
+
+    return blocks[0].register_forward_pre_hook(entering, with_kwargs=True)
+
+
+def norm(x):
+    return x.norm(dim=-1)

@@ -13,8 +13,8 @@ from depth_lib.architectures import ArchitectureError
 from depth_lib.effective_depth.rules import METRICS
 from depth_lib.results.meta import differing
 from depth_lib.sweep.spec import RunSpec
+from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
-from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64
 from tests.tiny_tokenizers import char_tokenizer
 

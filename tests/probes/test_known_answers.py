@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.tokens import answer_span, future_positions, tokenize
+from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
-from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64
 from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
 

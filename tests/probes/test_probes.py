@@ -15,8 +15,8 @@ from depth_lib.probes.local_effects import local_effects as probe_local_effects
 from depth_lib.probes.residual_erasure import future_erasure as probe_future_erasure
 from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
 from depth_lib.session import run
+from tests import oracles as oracle
 from tests.families import FAMILIES, build, save_family
-from tests.oracles import probes as oracle
 from tests.oracles.streams import in_float64
 from tests.tiny_tokenizers import char_tokenizer
 
