@@ -6,11 +6,11 @@ from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
-from depth_lib.tokens import answer_span, future_positions, tokenize
+from depth_lib.tokens import answer_span, tokenize
 from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
 from tests.oracles.streams import in_float64
-from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
+from tests.tiny_tokenizers import char_tokenizer
 
 TEXT = "The quick brown fox jumps over 13 lazy dogs"
 K = 2  # blocks K, K + 1, … are the identity
@@ -145,45 +145,6 @@ def answer_probability(model, ids, places, module, blur):
 
 def plain_toy():
     return AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32).eval().requires_grad_(False)
-
-
-TOKENIZERS = {  # its tokenizer; tokens of "17 = 28"; places of the answer "28" among them, and the tokens
-    "a character each": (lambda: char_tokenizer(bos=False), 7, [5, 6], list("17 = 28")),
-    "behind a bos": (lambda: char_tokenizer(bos=True), 8, [6, 7], ["<bos>", *"17 = 28"]),
-    "merging": (lambda: merging_tokenizer(bos=False), 5, [3, 4], ["17", " ", "=", " 2", "8"]),
-    "merging, behind a bos": (lambda: merging_tokenizer(bos=True), 6, [4, 5], ["<bos>", "17", " ", "=", " 2", "8"]),
-}
-
-
-@pytest.mark.parametrize("tokenizer, n_tokens, places, tokens", TOKENIZERS.values(), ids=TOKENIZERS)
-def test_tokens_are_counted_and_the_answers_are_found_as_they_stand_in_the_text(
-    tokenizer, n_tokens, places, tokens, tmp_path
-):
-    llm = dl.load_model(save_family("llama", tmp_path, tokenizer()))
-    assert [len(ids) for ids in tokenize(llm, ["17 = 28", "17 = 2817 = 28"])] == [n_tokens, 2 * n_tokens - bos(tokens)]
-    for probe in (dl.relative_contribution, dl.logit_lens):
-        assert probe(llm, ["17 = 28", "17 = 2817 = 28"])["n_tokens"].tolist() == [n_tokens, 2 * n_tokens - bos(tokens)]
-    ids, found, strings = answer_span(llm, "17 = ", "28")
-    assert (len(ids), found, strings) == (n_tokens, places, tokens)
-    assert len(llm.tokenizer("28", add_special_tokens=False)["input_ids"]) == (1 if "17" in tokens else 2)
-    for result in (
-        dl.residual_erasure(llm, "17 = ", "28", ["abc"]),
-        dl.integrated_gradients(llm, "17 = ", "28", quadrature=1.0),
-    ):
-        assert result["tokens"] == tokens
-        curve = result.get("erasure_effect", result.get("igrads"))
-        assert curve.shape[1] == n_tokens and not curve[:, -1].any() and curve[0, : places[-1]].all()
-
-
-def bos(tokens):
-    return tokens[0] == "<bos>"
-
-
-def test_future_positions_are_the_papers_draw():
-    """Written out by hand: candidates 8, 16, … below T − 4, shuffled by one generator that runs on through prompts."""
-    drawn = future_positions([12, 13, 21, 60, 100])
-    assert drawn == [[], [8], [16, 8], [48, 40, 16, 32], [64, 80, 32, 40]]
-    assert future_positions([100]) != drawn[-1:]
 
 
 def test_means_are_over_tokens_and_not_over_prompts(llama):

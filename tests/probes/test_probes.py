@@ -1,7 +1,6 @@
 """Every probe against its oracle on every family, at the lengths where an off-by-one would hide."""
 
 import os
-import sys
 
 import pytest
 import torch
@@ -16,27 +15,12 @@ from depth_lib.probes.residual_erasure import future_erasure as probe_future_era
 from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
 from depth_lib.session import run
 from tests import oracles as oracle
-from tests.families import FAMILIES, build, save_family
-from tests.oracles.streams import in_float64
-from tests.tiny_tokenizers import char_tokenizer
+from tests.families import FAMILIES
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
 
-SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the <bos> token: 60
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
-QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
 LEFT_ENDS = {"at": "block", "steps": 16, "tolerance": None}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
-
-
-def close(ours, truth, tolerance=1e-5, scale=1e-9):
-    """Whether every difference is small relative to the largest true value, or to `scale` where that is larger."""
-    assert ours.shape == truth.shape and ours.dtype == torch.float32 and ours.device.type == "cpu"
-    difference = (ours - truth.detach()).abs().max() / truth.abs().max().clamp_min(scale)
-    assert difference <= tolerance, f"{difference:.1e}"
-
-
-def load(name, folder):
-    """(the model as a user loads it, the same model in float64 for the oracle)."""
-    return dl.load_model(str(save_family(name, folder, char_tokenizer()))), in_float64(build(name))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -126,13 +110,6 @@ def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens
     close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
 
-def compare_in_batch(patch, whether=True):
-    """Every probe compares an intervention with a clean row of its own batch, or none does."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("depth_lib.probes.") and hasattr(module, "compares_in_batch"):
-            patch.setattr(module, "compares_in_batch", lambda llm: whether)
-
-
 @pytest.mark.parametrize("at", ["attention", "mlp"])
 def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
     llm, model = pair
@@ -202,59 +179,3 @@ def test_erasing_sixty_tokens_in_several_packs_equals_the_oracle(llama):
     x, span = oracle.answer_span(llm.tokenizer, question, "28")
     truth = oracle.residual_erasure(model, torch.tensor(x), span, ids(llm, [SIXTY]))
     close(ours["erasure_effect"], truth["erasure_effect"])
-
-
-@pytest.mark.parametrize("name", ["llama", "bloom", "gemma2"])
-@pytest.mark.parametrize("in_batch", [False, True])
-def test_a_small_budget_gives_the_same_numbers(name, in_batch, tmp_path, monkeypatch):
-    llm, _ = load(name, tmp_path)
-    whole = measure(llm)
-    if in_batch:
-        compare_in_batch(monkeypatch)
-    for key, value in measure(llm, budget=100).items():
-        close(value, whole[key])
-
-
-def measure(llm, budget=None):
-    return {
-        "future": dl.layer_effects(llm, [SIXTY], budget=budget)["max_future_layer"],
-        "out": dl.layer_effects(llm, [SIXTY], mode="all", budget=budget)["max_all_out"],
-        "kl": dl.layer_effects(llm, [SIXTY], mode="all", budget=budget, part="attention")["all_kl"],
-        "local": dl.local_effects(llm, [SIXTY], budget=budget)["max_future_local"],
-        "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY], budget=budget)["erasure_effect"],
-        "past": dl.future_erasure(llm, QUESTION, ANSWER, [SIXTY], budget=budget)["past_erasure"],
-        "igrads": dl.integrated_gradients(llm, QUESTION, ANSWER, budget=budget)["igrads"],
-    }
-
-
-@pytest.mark.parametrize("name", ["qwen2", "gpt_neox", "gemma2", "bloom"])
-def test_a_rehearsal_of_the_remote_path_gives_the_same_bits(name, tmp_path):
-    llm, _ = load(name, tmp_path)
-    calls = [
-        lambda remote: dl.relative_contribution(llm, [SIXTY, "abc"], remote=remote),
-        lambda remote: dl.logit_lens(llm, [SIXTY, "abc"], remote=remote),
-        lambda remote: dl.layer_effects(llm, [SIXTY], remote=remote),
-        lambda remote: dl.layer_effects(llm, [SIXTY], mode="all", remote=remote, part="mlp"),
-        lambda remote: dl.local_effects(llm, [SIXTY], remote=remote),
-        lambda remote: dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY], remote=remote),
-        lambda remote: dl.integrated_gradients(llm, QUESTION, ANSWER, remote=remote),
-    ]
-    for call in calls:
-        here, rehearsed = call(False), call("local")
-        assert here.keys() == rehearsed.keys()
-        for key, value in here.items():
-            assert value == rehearsed[key] if key == "tokens" else torch.equal(value, rehearsed[key]), key
-
-
-def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
-    """An intervention is compared with a row of its own batch, so nothing but the intervention can differ."""
-    model = build("llama")
-    for block in model.model.layers[2:]:
-        for projection in (block.self_attn.o_proj, block.mlp.down_proj):
-            projection.weight.zero_()
-            projection.bias.zero_()
-    model.to(torch.bfloat16).save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    effects = dl.layer_effects(dl.load_model(str(tmp_path)), [SIXTY])
-    assert not effects["max_future_layer"][2:].any() and not effects["max_future_out"][2:].any()
-    assert effects["max_future_out"][0] > 0

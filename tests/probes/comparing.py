@@ -1,0 +1,32 @@
+"""A family for users and in float64 for its oracle, what it is asked, and when two results are the same."""
+
+import sys
+
+import torch
+
+import depth_lib as dl
+from tests.families import build, save_family
+from tests.oracles.streams import in_float64
+from tests.tiny_tokenizers import char_tokenizer
+
+SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the <bos> token: 60
+QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
+
+
+def close(ours, truth, tolerance=1e-5, scale=1e-9):
+    """Whether every difference is small relative to the largest true value, or to `scale` where that is larger."""
+    assert ours.shape == truth.shape and ours.dtype == torch.float32 and ours.device.type == "cpu"
+    difference = (ours - truth.detach()).abs().max() / truth.abs().max().clamp_min(scale)
+    assert difference <= tolerance, f"{difference:.1e}"
+
+
+def load(name, folder):
+    """(the model as a user loads it, the same model in float64 for the oracle)."""
+    return dl.load_model(str(save_family(name, folder, char_tokenizer()))), in_float64(build(name))
+
+
+def compare_in_batch(patch, whether=True):
+    """Every probe compares an intervention with a clean row of its own batch, or none does."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("depth_lib.probes.") and hasattr(module, "compares_in_batch"):
+            patch.setattr(module, "compares_in_batch", lambda llm: whether)
