@@ -1,0 +1,27 @@
+"""The sample rows that ship: enough of each dataset, whose they are, and which stand for which."""
+
+import pytest
+
+from depth_lib.embedded import prompts_path
+from depth_lib.prompts import load_prompts
+
+
+def test_embedded_samples_have_enough_rows_in_the_hubs_schema():
+    for dataset in ("gsm8k", "hellaswag", "aime24"):
+        prompts = load_prompts(dataset, 12, source="embedded")
+        assert len(set(prompts)) == 12
+
+
+def test_the_sample_for_language_models_is_gsm8ks_own_first_twelve_rows_and_leaves_the_toys_theirs():
+    real, ours = (load_prompts("gsm8k", 12, source=source) for source in ("sample", "embedded"))
+    questions = [prompt.split("\n")[1] for prompt in real]
+    assert questions[0].startswith("Problem: Janet’s ducks lay 16 eggs per day.") and real[0].endswith("answer is 18")
+    assert questions[11].startswith("Problem: Toula went to the bakery") and real[11].endswith("answer is 694")
+    assert not set(real) & set(ours)
+    licence = prompts_path("gsm8k", published=True).with_name("gsm8k_LICENSE.txt").read_text()
+    assert licence.startswith("MIT License") and "OpenAI" in licence
+
+
+@pytest.mark.parametrize("dataset", ["hellaswag", "aime24"])
+def test_the_sample_of_what_may_not_be_shipped_is_the_embedded_one(dataset):
+    assert load_prompts(dataset, 5, source="sample") == load_prompts(dataset, 5, source="embedded")
