@@ -1,0 +1,193 @@
+"""load_model says in one line why it cannot load what it is asked for, and before it fetches anything."""
+
+import json
+import shutil
+import sys
+import time
+from types import SimpleNamespace
+
+import httpx2
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import constants
+from transformers import AutoModelForCausalLM
+
+import depth_lib as dl
+from depth_lib.models import ModelError
+from tests.families import save_family
+
+HUB_ID = "somebody/tiny-llama"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return save_family("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def broken(checkpoint, tmp_path):
+    """A copy of a checkpoint with one file replaced (None: removed)."""
+
+    def copy(file, content):
+        folder = shutil.copytree(checkpoint, tmp_path / "broken")
+        (folder / file).unlink()
+        if content is not None:
+            (folder / file).write_text(content)
+        return folder
+
+    return copy
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Online, with an empty cache and a Hub that answers every request in the way that is set."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between retries
+
+    def answers(status, code=None):
+        def answer(request):
+            if status is None:
+                raise httpx2.ConnectError("no route to host")
+            return httpx2.Response(status, headers={"X-Error-Code": code} if code else {}, request=request)
+
+        huggingface_hub.set_client_factory(lambda: httpx2.Client(transport=httpx2.MockTransport(answer)))
+
+    yield answers
+    huggingface_hub.set_client_factory(huggingface_hub.utils._http.default_client_factory)
+
+
+def refusal(*args, **options):
+    """The one line with which load_model refuses."""
+    with pytest.raises(ModelError) as raised:
+        dl.load_model(*args, **options)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def test_a_registry_name_stands_for_its_hub_id_even_beside_a_results_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "Qwen2.5-Math-7B").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "'Qwen2.5-Math-7B' (Qwen/Qwen2.5-Math-7B) is not in the cache" in refusal("Qwen2.5-Math-7B")
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("toy-9l", "no model is called 'toy-9l'; did you mean toy-8l, "),
+        ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
+        ("", "no model is called ''"),
+        ("./nowhere", "there is no folder './nowhere'; check the path"),
+        ("/no/where/at/all", "there is no folder '/no/where/at/all'; check the path"),
+        (__file__, "is a file; give the checkpoint's folder"),
+        (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_refused(name, message):
+    assert message in refusal(name)
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    assert f"{tmp_path} has no config.json; give a folder that save_pretrained or a download wrote" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        ((403, "GatedRepo"), f"is gated; accept its licence on https://huggingface.co/{HUB_ID} and log in with"),
+        ((401, "GatedRepo"), "is gated; accept its licence"),
+        ((401, "RepoNotFound"), f"the Hub has no {HUB_ID!r}, or it is private; check the name, or log in"),
+        ((404, "RepoNotFound"), f"the Hub has no {HUB_ID!r}, or it is private; check the name, or log in"),
+        ((404, "RevisionNotFound"), f"{HUB_ID!r} has no revision 'v3' on the Hub; choose a branch, tag or commit of"),
+        ((503, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy"),
+        ((None, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy"),
+    ],
+)
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_the_hub_answers_decides_the_next_step(hub, answer, message, remote):
+    hub(*answer)
+    assert message in refusal(HUB_ID, revision="v3", remote=remote)
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("model.safetensors", None, "no file named model.safetensors"),
+        ("model.safetensors", "not weights", "could not be loaded: "),
+        ("config.json", "{", "is not a valid JSON file"),
+        ("config.json", '{"model_type": "zork"}', "has model type `zork`"),
+        ("config.json", '{"auto_map": {"AutoConfig": "own.Config"}}', "contains custom code"),
+        ("tokenizer.json", None, "tokenizer"),
+        ("tokenizer.json", "{}", "could not be loaded: "),
+    ],
+)
+def test_a_broken_checkpoint_is_refused_with_the_reason(broken, file, content, message):
+    folder = broken(file, content)
+    line = refusal(folder)
+    assert message in line and str(folder) in line and line.endswith("that this transformers knows.")
+    assert len(line) < 600
+
+
+@pytest.mark.parametrize("setting, value", [("num_hidden_layers", 6), ("intermediate_size", 32)])
+def test_weights_that_would_be_drawn_at_random_are_refused(checkpoint, broken, setting, value):
+    config = json.loads((checkpoint / "config.json").read_text()) | {setting: value}
+    folder = broken("config.json", json.dumps(config))
+    assert f"{folder} has no weights that fit model.layers." in refusal(folder)
+
+
+def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypatch):
+    asked = []
+
+    def out_of_memory(*args, **options):
+        asked.append(options["dtype"])
+        raise torch.OutOfMemoryError("Tried to allocate 130.00 GiB.\nOf the allocated memory …")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", out_of_memory)
+    assert 'does not fit into memory; use device_map="auto", ' in refusal(checkpoint, dtype="bfloat16")
+    assert asked == [torch.bfloat16]
+
+
+@pytest.fixture
+def nothing_fetched(monkeypatch):
+    """Fails a test that asks for as much as a config."""
+    monkeypatch.setattr("depth_lib.models._fetch", lambda *args: pytest.fail("a config was fetched"))
+
+
+@pytest.mark.usefixtures("nothing_fetched")
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16."),
+        ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
+        ({"dtype": "8bit"}, "dtype '8bit' is not a torch floating-point type"),
+        ({"quantization": "3bit"}, "quantization '3bit' is not known; use 8bit or 4bit, or None."),
+        ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
+        ({"device_map": "gpu"}, "device_map names 'gpu', which is not here (found: cpu"),
+        ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which is not here (found: cpu"),
+        ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which is not here"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused_before_any_download(options, message):
+    assert message in refusal(HUB_ID, **options)
+
+
+@pytest.mark.usefixtures("nothing_fetched")
+@pytest.mark.parametrize("quantization", ["8bit", "4bit"])
+def test_without_bitsandbytes_quantised_weights_are_refused_before_any_download(quantization, monkeypatch):
+    monkeypatch.setattr("depth_lib.fits.is_bitsandbytes_available", lambda: False)
+    assert refusal(HUB_ID, quantization=quantization) == (
+        f"{quantization} weights need bitsandbytes, which is missing or too old; "
+        "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
+    )
+
+
+@pytest.mark.usefixtures("nothing_fetched")
+def test_a_bitsandbytes_that_does_not_run_here_is_refused_before_any_download(monkeypatch):
+    def layer(*sizes, **options):
+        raise RuntimeError("no native library\nhelp")
+
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(nn=SimpleNamespace(Linear8bitLt=layer)))
+    monkeypatch.setattr("depth_lib.fits.is_bitsandbytes_available", lambda: True)
+    line = refusal(HUB_ID, quantization="8bit")
+    assert "8bit weights do not work with the installed bitsandbytes on this machine (no native library help)" in line
