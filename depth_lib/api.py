@@ -20,7 +20,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .session import run, run_by_layers, run_ticking
+from .session import run, run_ticking
 from .tokens import answer_span, skips_of, tokenize
 
 Result = dict[str, torch.Tensor]
@@ -201,7 +201,7 @@ def integrated_gradients(
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
-    result = run_by_layers(_integrated_gradients, llm, work, remote, "integrated gradients")
+    result = run_ticking(_integrated_gradients, llm, *work, remote=remote)
     _check_finite(result)
     if "error" in result and (rough := result["error"] > tolerance).any():
         warnings.warn(

@@ -85,18 +85,6 @@ def run_ticking(probe: Callable, llm: nnsight.TransformersModel, arch: dict, *wo
         return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over="layers")
 
 
-def run_by_layers(probe: Callable, llm: nnsight.TransformersModel, work: tuple, remote: bool | str, label: str) -> dict:
-    """run(probe, llm, *work) for work[3], the layers: those of a tenth of the model at a time on this machine, so that
-    a bar can move, and on a server in one job or several. A layer's cost is taken for that of the blocks behind it."""
-    if remote:
-        return run(probe, llm, *work, remote=remote, over="layers")
-    n_layers, size = work[0]["n_layers"], max(1, len(work[3]) // 10)
-    groups = [work[3][start : start + size] for start in range(0, len(work[3]), size)]
-    costs = [sum(n_layers - l for l in group) for group in groups]
-    results = [run(probe, llm, *work[:3], group, *work[4:]) for group in steps(groups, label, "part", costs)]
-    return {key: torch.cat([result[key] for result in results]) for key in results[0]}
-
-
 def joined(results: list[dict]) -> dict:
     """The results of a call's parts as one."""
     if len(results) == 1:

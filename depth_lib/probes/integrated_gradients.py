@@ -2,7 +2,7 @@
 
 import torch
 
-from .quadrature import integrate
+from .quadrature import left_ends, panels
 from .residual_stream import contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
@@ -20,82 +20,130 @@ def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
     (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, without steps, `error`: the estimated largest error of a
     token relative to max |igrads[l]|.
     """
-    budget = token_budget(llm, budget, blocks_held=arch["n_layers"])
+    end = answer[-1] if arch["cuts"] else len(ids)  # what is behind the last of the answer changes nothing
+    paths = _paths(llm, arch, ids, end, layers, how["at"])
+    rows = token_budget(llm, budget, blocks_held=arch["n_layers"]) // end
+    rows = max(1, min(rows, rows_of_logits(llm, paths[0]["b"].device) // len(answer)))
     rounding = 2.5 * torch.finfo(llm.dtype).eps  # F is known no better
-    results = []
-    for path in _paths(llm, arch, ids, layers, how["at"]):
+    rules = [left_ends(how["steps"]) if how["steps"] else panels(how["tolerance"], rounding) for _ in paths]
+    costs, asked, found = [arch["n_layers"] + 1 - l for l in layers], {}, {}
+    while len(found) < len(paths):
+        for k in range(len(asked) + len(found), len(paths)):
+            if sum(map(len, asked.values())) < 2 * rows:  # enough to choose from
+                asked[k] = next(rules[k])
+        taken = _fitting(asked, rows)
+        requests = [(paths[k], asked[k]) for k in taken]
+        for k, sample in zip(taken, _slopes(llm, arch, requests, ids[:end], (ids, answer), rows), strict=True):
+            try:
+                asked[k] = rules[k].send(sample)
+            except StopIteration as finished:
+                found[k] = _result(finished.value, len(ids))
+                del asked[k]
+                if "tick" in arch:
+                    arch["tick"](costs[k], sum(costs))
+    return {key: torch.stack([found[k][key].float() for k in range(len(paths))]) for key in found[0]}
 
-        def sample(points, path=path):
-            return _slopes(llm, arch, path, answer, points, budget)
 
-        if how["steps"]:
-            slopes, f = sample([1.0, *(k / how["steps"] for k in range(how["steps"]))])
-            found = {"integral": slopes[1:].mean(0), "n_nodes": how["steps"], "f": (f[1], f[0])}
-        else:
-            found = integrate(sample, how["tolerance"], rounding)
-        igrads, (f_b, f_x) = found["integral"], found["f"]
-        result = {"igrads": torch.cat([igrads, torch.zeros(len(ids) - len(igrads))])}
-        result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b)}
-        result |= {key: torch.tensor(found[key]) for key in ("n_nodes", "error") if key in found}
-        results.append(result)
-    return {key: torch.stack([result[key].float() for result in results]) for key in results[0]}
+def _fitting(asked, rows):
+    """Which paths ask for points that fill a pass together; what one asks for at a time is too little to be fast."""
+    taken, room = [], rows
+    for k in sorted(asked):
+        if not taken or len(asked[k]) <= room:
+            taken, room = [*taken, k], room - len(asked[k])
+    return taken
 
 
-def _paths(llm, arch, ids, layers, at):
+def _result(found, n_tokens):
+    """What is returned of one layer."""
+    igrads, (f_b, f_x) = found["integral"], found["f"]
+    result = {"igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads))])}
+    result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b)}
+    return result | {key: torch.tensor(found[key]) for key in ("n_nodes", "error") if key in found}
+
+
+def _paths(llm, arch, ids, end, layers, at):
     """For each l of layers, neighbours, what `_slopes` needs; the blocks behind them do not run.
 
-    A dict of `ids`, `x` [T, d], what moves, `rest` [T, d], the residual stream that it is added to, and `l`: the block
-    that reads the sum. What attention adds is read by the MLP of its own block, so there `adds` is true, and `rest` is
-    what enters block l; where attention and MLP are parallel the next block is the first that reads it.
+    A dict of the path's begin `b` [1, d] and its way `step` [T', d], float32, T' being the first `end` tokens, `rest`
+    [T', d], the residual stream that what moves is added to, its `dtype`, and `l`: the block that reads the sum. What
+    attention adds is read by the MLP of its own block, so there `adds` is true, and `rest` is what enters block l;
+    where attention and MLP are parallel the next block is the first that reads it.
     """
     paths = []
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             for l in layers:
-                path = {"ids": ids, "l": l + 1, "adds": at == "attention" and not arch["parallel"]}
+                path = {"l": l + 1, "adds": at == "attention" and not arch["parallel"]}
                 path["dtype"] = llm.blocks[l].input.dtype
                 if at == "block":
-                    path["x"] = first(llm.blocks[l].output)[0].clone()
-                    path["rest"] = torch.zeros_like(path["x"])
+                    x = first(llm.blocks[l].output)[0].float().clone()
+                    rest = torch.zeros_like(x)
                 else:
                     h, a, m = (part[0].clone() for part in contributions(llm.blocks[l], arch))
-                    path |= {"x": a, "rest": h + m} if at == "attention" else {"x": m, "rest": h + a}
+                    x, rest = (a, h + m) if at == "attention" else (m, h + a)
                     if path["adds"]:
-                        path |= {"l": l, "rest": h}
-                paths.append(path)
+                        path["l"], rest = l, h
+                b = x.mean(0, keepdim=True)
+                paths.append({**path, "b": b, "step": x[:end] - b, "rest": rest[:end]})
             tracer.stop()
     return paths
 
 
-def _slopes(llm, arch, path, answer, points, budget):
-    """Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R, at the points r of a path; T' are the tokens that matter: those
-    before the last of the answer, where the ones behind it change nothing."""
-    ids, l, end = path["ids"], path["l"], answer[-1] if arch["cuts"] else len(path["ids"])
-    b = path["x"].float().mean(0, keepdim=True)
-    step, rest = path["x"][:end].float() - b, path["rest"][:end].float()
-    rows = max(1, min(budget // end, rows_of_logits(llm, b.device) // len(answer)))
-    slopes, f = [], []
-    for begin in range(0, len(points), rows):
-        r = torch.tensor(points[begin : begin + rows], device=b.device)[:, None, None]
-        x = (b + r * step).requires_grad_()
-        with llm.trace(inputs(ids[:end], batch=1 if arch["grows"] else len(r)), use_cache=False) as tracer:
-            final = (rest.expand_as(x) if path["adds"] else rest + x).to(path["dtype"])
-            start_at(llm, arch, l, final)
+def _slopes(llm, arch, requests, ids, answer, rows):
+    """For each of `requests`, a path and points r of it, Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R. The paths are
+    of neighbours, in their order; at most `rows` points in one pass, of one path alone where batches cannot grow."""
+    passes, room = [], 0
+    for k, (path, points) in enumerate(requests):
+        while points:
+            if not room or not arch["grows"]:
+                passes.append([])
+                room = rows
+            passes[-1].append((k, path, points[:room]))
+            points, room = points[room:], room - len(points[:room])
+    slopes, f = [[] for _ in requests], [[] for _ in requests]
+    for pieces in passes:
+        for (k, *_), (slope, probability) in zip(pieces, _one_pass(llm, arch, pieces, ids, answer), strict=True):
+            slopes[k].append(slope)
+            f[k] += probability
+    return [(torch.cat(slope), probability) for slope, probability in zip(slopes, f, strict=True)]
+
+
+def _one_pass(llm, arch, pieces, ids, answer):
+    """Of each piece, (_, path, points), what `_slopes` returns; its rows join the batch before the block that reads
+    them."""
+    n_rows = [len(points) for _, _, points in pieces]
+    with llm.trace(inputs(ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False) as tracer:
+        rows, moving = None, []
+        for _, path, points in pieces:
+            l, r = path["l"], torch.tensor(points, device=path["b"].device)[:, None, None]
+            moving.append(x := (path["b"] + r * path["step"]).requires_grad_())
+            own = (path["rest"].expand_as(x) if path["adds"] else path["rest"] + x).to(path["dtype"])
+            if rows is None:
+                rows = own
+                start_at(llm, arch, l, rows)
+            else:
+                rows = first(llm.blocks[l - 1].output)
+                rows = torch.cat([rows, own.to(rows.device)])
+                if l < arch["n_layers"]:
+                    llm.blocks[l].input = rows
             if path["adds"]:
                 attended = llm.blocks[l].attention_contribution.output
-                added = (x / arch["residual_scale"]).to(first(attended)).reshape(first(attended).shape)
+                given = first(attended)
+                others = given.reshape(rows.shape)[: -len(points)]
+                given = torch.cat([others, (x / arch["residual_scale"]).to(given)]).reshape(given.shape)
                 llm.blocks[l].attention_contribution.output = (
-                    (added, *attended[1:]) if isinstance(attended, tuple) else added
+                    (given, *attended[1:]) if isinstance(attended, tuple) else given
                 )
-            if l < arch["n_layers"]:
-                final = first(llm.blocks[-1].output)
-            predicting = final[:, [place - 1 for place in answer]]
-            f_rows = _answer_probability(llm, arch, predicting, ids, answer)
-            (gradient,) = torch.autograd.grad(f_rows.sum(), x)
-            slopes.append((gradient * step).sum(-1).cpu())
-            f += f_rows.tolist()
-            tracer.stop()
-    return torch.cat(slopes), f
+        if l < arch["n_layers"]:
+            rows = first(llm.blocks[-1].output)
+        f = _answer_probability(llm, arch, rows[:, [place - 1 for place in answer[1]]], *answer)
+        gradients = torch.autograd.grad(f.sum(), moving)
+        slopes = [
+            (gradient * path["step"]).sum(-1).cpu() for gradient, (_, path, _) in zip(gradients, pieces, strict=True)
+        ]
+        f = [piece.tolist() for piece in f.split(n_rows)]
+        tracer.stop()
+    return list(zip(slopes, f, strict=True))
 
 
 def _answer_probability(llm, arch, predicting, ids, answer):

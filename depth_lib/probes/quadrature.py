@@ -63,40 +63,42 @@ def _legendre(r, n):
     return torch.stack(polynomials, 1)
 
 
-def integrate(sample, tolerance, rounding, limit=256):
+def left_ends(steps):
+    """∫₀¹ of the parts of dF/dr as the mean over so many left ends, which the papers use: a generator as `panels`."""
+    slopes, f = yield [1.0, *(k / steps for k in range(steps))]
+    return {"integral": slopes[1:].mean(0), "n_nodes": steps, "f": (f[1], f[0])}
+
+
+def panels(tolerance, rounding, limit=256):
     """∫₀¹ of the T parts of dF/dr, each with an estimated error of at most tolerance · the largest |integral|.
 
-    sample(points): the parts of dF/dr [R, T], whose sum it is, and F, a list of R, at points of [0, 1]. The two panels
-    with the largest errors are refined together, until the estimate is small enough or no panel misses more than
-    rounding · F; at most `limit` points. Returns a dict: `integral` [T], its largest estimated `error` relative to its
-    largest value, `n_nodes`, the points taken, and `f`, F(0) and F(1).
+    A generator: it yields points of [0, 1], a list of R, and is sent the parts of dF/dr [R, T], whose sum it is, and F,
+    a list of R, at them. The two panels with the largest errors are refined together, until the estimate is small
+    enough or no panel misses more than rounding · F; at most `limit` points. Returns a dict: `integral` [T], its
+    largest estimated `error` relative to its largest value, `n_nodes`, the points taken, and `f`, F(0) and F(1).
     """
-    rules, known = gauss_kronrod(), {}
+    rules, known, done, pieces = gauss_kronrod(), {}, [], [(0.0, 1.0, 7)]
 
     def new_points(pieces):
         return [r for r in dict.fromkeys(r for piece in pieces for r in _points(piece, rules)) if r not in known]
 
-    def sampled(pieces):
+    while pieces:
         points = new_points(pieces)
-        known.update(zip(points, zip(*sample(points), strict=True), strict=True))
-        return [_panel(piece, known, rules) for piece in pieces]
-
-    panels = sampled([(0.0, 1.0, 7)])
-    while True:
-        integral, error = sum(panel["integral"] for panel in panels), sum(panel["error"] for panel in panels)
+        known.update(zip(points, zip(*(yield points), strict=True), strict=True))
+        done += [_panel(piece, known, rules) for piece in pieces]
+        integral, error = sum(panel["integral"] for panel in done), sum(panel["error"] for panel in done)
         largest, scale = error.max().item(), integral.abs().max().item()
         noise = rounding * max(f for _, f in known.values())
         refined, pieces = [], []
         if largest > tolerance * scale:  # what is no number is not
-            for panel in sorted(panels, key=lambda panel: -panel["worst"])[:2]:
+            for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
                 if panel["worst"] > (max(noise, tolerance * scale) if pieces else noise):
                     room = limit - len(known) - len(new_points(pieces))
                     finer = [finer for finer in _finer(panel) if len(new_points(finer)) <= room]
                     refined, pieces = refined + [panel] * bool(finer), pieces + (finer[0] if finer else [])
-        if not pieces:
-            f = (known[0.0][1], known[1.0][1])
-            return {"integral": integral, "error": largest and largest / scale, "n_nodes": len(known), "f": f}
-        panels = [panel for panel in panels if not any(panel is other for other in refined)] + sampled(pieces)
+        done = [panel for panel in done if not any(panel is other for other in refined)]
+    f = (known[0.0][1], known[1.0][1])
+    return {"integral": integral, "error": largest and largest / scale, "n_nodes": len(known), "f": f}
 
 
 def _points(piece, rules):

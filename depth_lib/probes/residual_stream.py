@@ -16,7 +16,8 @@ def token_budget(llm, given, blocks_held=1):
     token = 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held
     devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not devices:
-        return max(1, min(3072, 2**30 // token))  # beyond this a CPU gains nothing
+        most = 3072 if blocks_held == 1 else 512  # beyond these a CPU gains nothing
+        return max(1, min(most, 2**30 // token))
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
     return max(1024 // blocks_held, min(2**17, free // 2 // token))
 

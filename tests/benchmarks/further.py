@@ -9,7 +9,7 @@ import depth_lib as dl
 from depth_lib.architectures import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.prompts import ANSWER, QUESTION
-from depth_lib.session import run_by_layers
+from depth_lib.session import run_ticking
 from depth_lib.tokens import answer_span
 from tests.benchmarks import floor
 from tests.benchmarks.run import doubled
@@ -115,8 +115,8 @@ def parts(llm, text, pair):
 def _left_ends(llm, question, answer, at, steps=32):
     """The package's integrated gradients from so many left ends."""
     (ids, places, _), arch = answer_span(llm, question, answer), describe(llm)
-    work = (arch, ids, places, list(range(arch["n_layers"])), {"at": at, "steps": steps}, None)
-    return run_by_layers(integrated_gradients, llm, work, remote=False, label="left ends")
+    work = arch, ids, places, list(range(arch["n_layers"])), {"at": at, "steps": steps}, None
+    return run_ticking(integrated_gradients, llm, *work, remote=False)
 
 
 def costs_of_parts(llm, text, pair, device, repeats):
