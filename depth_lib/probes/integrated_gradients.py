@@ -90,8 +90,11 @@ def _paths(llm, arch, ids, end, layers, at):
 
 
 def _slopes(llm, arch, requests, ids, answer, rows):
-    """For each of `requests`, a path and points r of it, Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R. The paths are
-    of neighbours, in their order; at most `rows` points in one pass, of one path alone where batches cannot grow."""
+    """For each of `requests`, a path and points r of it, Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R.
+
+    The paths are in the order of their blocks; a pass holds at most `rows` points, and those of one path alone where
+    batches cannot grow.
+    """
     passes, room = [], 0
     for k, (path, points) in enumerate(requests):
         while points:

@@ -1,0 +1,50 @@
+"""Gradients of several blocks in one pass: as many rows as fit, and the numbers of each block alone."""
+
+import pytest
+import torch
+
+from depth_lib.architectures import describe
+from depth_lib.probes import integrated_gradients as gradients
+from depth_lib.session import run
+from depth_lib.tokens import answer_span
+from tests.families import L, build
+from tests.probes.test_parts import loaded
+
+QUESTION = ("5 + 7 + 5 = ", "17")
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The number of points of each path in every pass."""
+    seen, one_pass = [], gradients._one_pass
+
+    def noted(llm, arch, pieces, *others):
+        seen.append([len(points) for _, _, points in pieces])
+        return one_pass(llm, arch, pieces, *others)
+
+    monkeypatch.setattr(gradients, "_one_pass", noted)
+    return seen
+
+
+@pytest.mark.parametrize("at", ["block", "attention", "mlp"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "bloom"])
+def test_blocks_share_passes_and_each_alone_gives_the_same(family, at, passes, tmp_path):
+    llm = loaded(build(family), tmp_path)
+    (ids, places, _), arch = answer_span(llm, *QUESTION), describe(llm)
+
+    def found(layers, budget=None, **how):
+        how = {"at": at, "steps": None, "tolerance": 1e-3} | how
+        return run(gradients.integrated_gradients, llm, arch, ids, places, layers, how, budget, remote=False)
+
+    together = found(list(range(L)))
+    n_together, joined = len(passes), max(map(len, passes))
+    alone = [found([l]) for l in range(L)]
+    assert (joined > 1 and n_together < len(passes) - n_together) if arch["grows"] else joined == 1
+    for key, values in together.items():
+        one_by_one = torch.cat([result[key] for result in alone])
+        scale = together["igrads"].abs().max() if key != "n_nodes" else 1
+        assert (values - one_by_one).abs().max() <= 1e-5 * scale, key
+    passes.clear()
+    few = found(list(range(L)), budget=3 * len(ids), steps=16)
+    assert max(map(sum, passes)) == 3, "a pass holds no more than the budget"
+    assert torch.allclose(few["igrads"], found(list(range(L)), steps=16)["igrads"], atol=1e-6)
