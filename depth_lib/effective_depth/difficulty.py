@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, NoInterval, bootstrap_curves, widening
 from .rules import Curve, depth_score
 
 EFFECTS = ("layer", "output")
+_OF_SLOPE = {"": "value", "_low": "low", "_high": "high"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,31 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     weights = (levels - levels.mean()) / ((levels - levels.mean()) ** 2).sum()
     slope = weights @ [score.value for score in scores.values()]
     return Difficulty(effect, scores, _estimate(float(slope), weights @ np.stack(deviations)))
+
+
+def scores_by_level(study: Mapping) -> pd.DataFrame:
+    """The depth score of every level in a study's results of `depth_by_difficulty`, and whether it rises.
+
+    Columns: model, dataset, effect ("layer" or "output"), level, examples, score, score_low and score_high (its 95 %
+    interval);
+    and, the same for all levels of an effect, slope, slope_low, slope_high and the answer, a sentence, or why there is
+    no interval. study: a `Study`.
+    """
+    rows = []
+    for (dataset, model, probe), result in study.items():
+        for effect in EFFECTS if probe == "depth_by_difficulty" else ():
+            try:
+                found = depth_scores(result, effect)
+                slope, answer = found.slope, str(found)
+            except NoInterval as reason:
+                found, slope, answer = None, None, f"{reason}."
+            for level, values in importance_by_level(result, effect).items():
+                score = found.scores[level] if found else Estimate(depth_score(values.mean(0)), None, None)
+                row = {"model": model, "dataset": dataset, "effect": effect, "level": level, "examples": len(values)}
+                row |= {"score": score.value, "score_low": score.low, "score_high": score.high}
+                row |= {f"slope{name}": getattr(slope, of, None) for name, of in _OF_SLOPE.items()}
+                rows.append({**row, "answer": answer})
+    return pd.DataFrame(rows)
 
 
 def _scores(curves: Curve) -> np.ndarray:

@@ -92,6 +92,7 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
         "verdict_colours": VERDICTS,
         "interval_figure": summaries[:1],
         "questions": summaries[1:],
+        "difficulty": _answers(tables.by_difficulty),
         "thresholds": _figures(
             drawn,
             {
@@ -109,6 +110,14 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
         "provenance": list(provenance(study).itertuples(index=False, name=None)),
         "files": ", ".join(schema.file for schema in ARTIFACTS.values()),
     }
+
+
+def _answers(by_difficulty: pd.DataFrame) -> list[tuple[str, str, list[str]]]:
+    """(model, dataset, a sentence by each effect: whether harder questions use more depth) of each run."""
+    if by_difficulty.empty:
+        return []
+    runs = by_difficulty.groupby(["model", "dataset"], sort=False)
+    return [(*run, list(rows.answer.unique())) for run, rows in runs]
 
 
 def _panels(figures: Path, pairs: Iterable[str]) -> dict[Path, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..disk import write_together
+from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
@@ -17,14 +18,15 @@ from .workbook import MISSING, workbook
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one study: the paper's, and what `depths_with_intervals`, `depths_by_threshold`, `depths` and
-    `beside_the_paper` return."""
+    """The tables of one study: the paper's, and what `depths_with_intervals`, `depths_by_threshold`, `depths`,
+    `beside_the_paper` and `scores_by_level` return."""
 
     effective_depth: pd.DataFrame
     intervals: pd.DataFrame
     thresholds: pd.DataFrame
     five_probes: pd.DataFrame
     beside_the_paper: pd.DataFrame
+    by_difficulty: pd.DataFrame
 
 
 def read_tables(study: Study) -> Tables:
@@ -37,6 +39,7 @@ def read_tables(study: Study) -> Tables:
         depths_by_threshold(study, found),
         found.drop(columns="note"),
         beside_the_paper(intervals),
+        scores_by_level(study),
     )
 
 

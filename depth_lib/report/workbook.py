@@ -17,8 +17,8 @@ RED, YELLOW, GREEN = "F8696B", "FFEB84", "63BE7B"
 _CENTRE = Alignment(horizontal="center", vertical="center", wrap_text=True)
 _WRAP = Alignment(wrap_text=True, vertical="top")
 _THIN, _SHADE = Side(style="thin", color="999999"), PatternFill("solid", fgColor="EEEEEE")
-_TWO_DECIMALS = {"RATIO", "ratio", "ratio_low", "ratio_high", "published_ratio", "same", "without", "fractional"}
-_TWO_DECIMALS |= {"score", "threshold"}
+_TWO_DECIMALS = {f"{name}{end}" for name in ("ratio", "score", "slope") for end in ("", "_low", "_high")}
+_TWO_DECIMALS |= {"RATIO", "published_ratio", "same", "without", "fractional", "threshold"}
 _WIDTHS = {"A": 12, "B": 40, "C": 55, "D": 65}
 
 # name: title of the sheet, and what its rows say.
@@ -44,6 +44,10 @@ SHEETS = {
         "Beside The Paper",
         "Published effective depth (Hu et al. 2025, arXiv 2512.14064, Table 1), "
         "and ours; within the interval: the published layer is one that our prompts do not rule out.",
+    ),
+    "by_difficulty": (
+        "By Difficulty",
+        "Depth score of each level, and its slope over the levels, with 95 % intervals.",
     ),
 }
 VERDICTS = {
@@ -208,7 +212,6 @@ def _head(sheet: Worksheet, first: int, last: int, n_columns: int) -> None:
 
 def _write_rows(sheet: Worksheet, first: int, names: list[str], rows) -> None:
     """Layers whole, ratios with two decimals and coloured, texts to the left."""
-    row = first - 1
     for row, values in enumerate(rows, start=first):
         for i, (name, value) in enumerate(zip(names, values, strict=True), start=1):
             two = name in _TWO_DECIMALS
@@ -217,9 +220,9 @@ def _write_rows(sheet: Worksheet, first: int, names: list[str], rows) -> None:
             cell.alignment = Alignment(horizontal="left" if isinstance(value, str) else "center")
             cell.number_format = "0.00" if two else "0"
     ratios = [get_column_letter(i) for i, name in enumerate(names, start=1) if name.lower() == "ratio"]
-    if row >= first:
+    if ratios and (last := sheet.max_row) >= first:
         scale = ColorScaleRule("num", 0, RED, "num", 0.5, YELLOW, "num", 1, GREEN)
-        sheet.conditional_formatting.add(" ".join(f"{letter}{first}:{letter}{row}" for letter in ratios), scale)
+        sheet.conditional_formatting.add(" ".join(f"{letter}{first}:{letter}{last}" for letter in ratios), scale)
 
 
 def _write_description(sheet: Worksheet) -> None:
