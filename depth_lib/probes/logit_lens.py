@@ -28,10 +28,10 @@ def logit_lens(llm, arch, prompts, chunk=None):
             with llm.trace(inputs([0]), use_cache=False) as tracer:
                 for start in range(0, len(ids), rows):
                     piece = slice(start, start + rows)
-                    own = _own_prediction(lens(llm, arch, final[piece]))
+                    own = _own_prediction(_bounded(lens(llm, arch, final[piece])))
                     settled = torch.zeros_like(own["top"][:, 0], dtype=torch.bool)
                     for l, h in enumerate(residuals):
-                        found = _distances(lens(llm, arch, h[piece].to(final.device)), own)
+                        found = _distances(_bounded(lens(llm, arch, h[piece].to(final.device))), own)
                         settled |= found[-1] <= 0.5
                         curves[:, l] += torch.cat([found.sum(1), settled.sum()[None]]).cpu()
                 tracer.stop()
@@ -39,6 +39,13 @@ def logit_lens(llm, arch, prompts, chunk=None):
     result = {f"{key}_sums": torch.stack([curves[k] for curves in sums]) for k, key in enumerate(keys)}
     result["n_tokens"] = torch.tensor([float(len(ids)) for ids in prompts])
     return result
+
+
+def _bounded(logits):
+    """Logits [N, V] of at least −1e15, in place. Biases of −1e30 take tokens out of a vocabulary, and the logarithm of
+    such a probability would count even times e^−70, the least one (see `softmax_and_log`). They are those of all rows.
+    """
+    return logits.clamp_min_(-1e15) if logits[0].amin() < -1e15 else logits
 
 
 def _own_prediction(logits):

@@ -103,6 +103,19 @@ def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, tmp_path):
         dl.layer_effects(llm, ["The quick brown fox"], mode="all", budget=budget)
 
 
+@pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e30, -1e17, -1e14])
+def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_the_lens_measures(bias, tmp_path):
+    model, prompts = build("phi"), ["Hello there world 12", "ab cd efg hijk lmnop"]
+    model.lm_head.bias.data[-5:] = bias
+    model.save_pretrained(tmp_path)
+    char_tokenizer().save_pretrained(tmp_path)
+    llm = dl.load_model(str(tmp_path))
+    model.lm_head.bias.data[-5:] = -600  # the least whose exponential float64 knows is as little
+    ours, truth = dl.logit_lens(llm, prompts), oracle.logit_lens(in_float64(model), tokenize(llm, prompts))
+    for key in ("res_kl_divs", "res_entropy", "res_jsd", "res_settled", "res_overlaps"):
+        torch.testing.assert_close(ours[key].double(), truth[key], rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_in_training_mode_is_refused(tmp_path):
     llm = dl.load_model(str(save_family("gpt2", tmp_path)))
     llm._module.train()
