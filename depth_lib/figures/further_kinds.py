@@ -3,28 +3,16 @@
 from . import panels
 from .difficulty import KEYS, importance_lines, score_bars
 from .kind import LAYER, Kind
+from .skip_kinds import DIRECT_EFFECTS, PART_SKIPS
 
 NORMS = {"labels": ("Attention: $||a||$", "MLP: $||m||$", "Residual stream: $||h||$"), "log": True}
-AT = {"labels": ("at future tokens", "at all tokens")}
 TOKENS = {"ylabel": LAYER, "xlabel": "Token", "of_question": True, "size": (2.0, 2.4)}
 GRADIENTS = TOKENS | {"colorbar": "Attribution (to 98th percentile)", "own_scale": True}
 GRADIENTS |= {"options": {"limits": panels.symmetric, "cmap": "seismic"}}
 
-MAP = {"ylabel": "Layer skipped", "xlabel": "Effect @ layer", "colorbar": "Relative change", "size": (1.9, 1.9)}
 
-
-def _of_part(part: str) -> dict[str, Kind]:
-    """The maps of a skip, and of the gradients, of attention or the MLP alone."""
+def _gradients(part: str) -> dict[str, Kind]:
     return {
-        f"{part.lower()}_effects": Kind(
-            f"{part.lower()}_effects",
-            f"Effect of skipping a layer's {part} on later layers, at future tokens",
-            "Largest relative change of a later layer's contribution (column) at the tokens that follow, when the "
-            f"{part} of a layer (row) adds nothing for the tokens so far.",
-            ("max_future_layer",),
-            panels.layer_map,
-            **MAP,
-        ),
         f"{part.lower()}_gradients": Kind(
             f"{part.lower()}_gradients",
             f"Integrated gradients of what {part} adds",
@@ -33,7 +21,7 @@ def _of_part(part: str) -> dict[str, Kind]:
             ("igrads",),
             panels.token_map,
             **GRADIENTS,
-        ),
+        )
     }
 
 
@@ -45,17 +33,10 @@ def _erased(key: str, title: str, what: str) -> Kind:
 
 
 FURTHER_KINDS = {
-    **_of_part("attention"),
-    **_of_part("MLP"),
-    "local_effects": Kind(
-        "local_effects",
-        "Direct effect of a layer on later ones, at future tokens",
-        "Largest relative change of a later layer's contribution (column) at the tokens that follow, when what a layer "
-        "(row) added to the tokens so far is taken out of its input alone.",
-        ("max_future_local",),
-        panels.layer_map,
-        **MAP | {"ylabel": "Contribution taken out"},
-    ),
+    **PART_SKIPS,
+    **_gradients("attention"),
+    **_gradients("MLP"),
+    **DIRECT_EFFECTS,
     "future_erasure": _erased(
         "future_erasure", "Erasure and all that follows", "the residual stream of one token at one layer"
     ),
@@ -116,17 +97,6 @@ FURTHER_KINDS = {
         panels.bars,
         "Progress",
         options={"metric": "progress"},
-    ),
-    "skip_damage": Kind(
-        "layer_effects",
-        "Damage of skipping a layer",
-        "KL divergence in nats of the output from that with the layer skipped, mean over the tokens that follow "
-        "the skipped ones (filled) and over all (line).",
-        ("future_kl", "all_kl"),
-        panels.filled_and_line,
-        "KL(y || skipped), nats",
-        "Layer skipped",
-        options=AT,
     ),
     "lens_first_k": Kind(
         "logit_lens",

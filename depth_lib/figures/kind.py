@@ -21,7 +21,8 @@ class Kind:
     options: the mark's own. colorbar: its label, for maps; own_scale: a colour bar a panel. together: the kinds it
     consists of, side by side, instead of keys and mark. shows: kinds that need no figure of their own beside this one.
     of_question: about one question and its answer, not about a dataset. error: a key with each layer's relative error,
-    whose layers above the tolerance are marked. size: of a panel in a grid, inches.
+    whose layers above the tolerance are marked. size: of a panel in a grid, inches. made_by: the call whose result
+    has its keys, where one call of the probe may lack some.
     """
 
     probe: str
@@ -40,6 +41,7 @@ class Kind:
     together: tuple["Kind", ...] = ()
     shows: tuple[str, ...] = ()
     size: tuple[float, float] = (2.3, 1.1)
+    made_by: str = ""
 
     def parts(self) -> list["Kind"]:
         """The kinds that stand side by side for one run; itself alone unless it is made of others."""

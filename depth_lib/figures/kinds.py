@@ -1,31 +1,13 @@
 """What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
 
+from collections.abc import Mapping
+
 from . import panels
-from .further_kinds import AT, FURTHER_KINDS, GRADIENTS, MAP, NORMS, TOKENS
+from .further_kinds import FURTHER_KINDS, GRADIENTS, NORMS, TOKENS
 from .kind import Kind
+from .skip_kinds import LAYER_SKIPS
 
 _PARTS = ("rc_att", "rc_mlp", "rc_layer")
-
-_FUTURE = Kind(
-    "layer_effects",
-    "Effect of skipping a layer on later layers, at future tokens",
-    "Largest relative change of a later layer's contribution (column) at the tokens that follow, when a layer "
-    "(row) is skipped for the tokens so far.",
-    ("max_future_layer",),
-    panels.layer_map,
-    short="future tokens",
-    **MAP,
-)
-_ALL = Kind(
-    "layer_effects",
-    "Effect of skipping a layer on later layers, at all tokens",
-    "Largest relative change of a later layer's contribution (column) at any token, when a layer (row) is "
-    "skipped for all tokens but the first.",
-    ("max_all_layer",),
-    panels.layer_map,
-    short="all tokens",
-    **MAP,
-)
 
 KINDS = {
     "cosine": Kind(
@@ -81,49 +63,7 @@ KINDS = {
         panels.bars,
         "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
-    "layer_effects": _FUTURE,
-    "layer_effects_all": _ALL,
-    "layer_effects_modes": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on later layers",
-        "Left: at the tokens that follow the skipped ones; right: at all tokens, the skipped ones included. Rows "
-        "that are dark on the left and bright on the right are layers that serve the current token only.",
-        together=(_FUTURE, _ALL),
-        shows=("layer_effects", "layer_effects_all"),
-        **MAP | {"size": (1.4, 1.3)},
-    ),
-    "output_change": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on the output, at future tokens",
-        "Largest change, in norm, of the output distribution at the tokens that follow, when a layer is skipped for "
-        "the tokens so far.",
-        ("max_future_out",),
-        panels.bars,
-        "Output change norm",
-        "Layer skipped",
-    ),
-    "output_change_all": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on the output, at all tokens",
-        "Largest change, in norm, of the output distribution at any token, when a layer is skipped for all tokens "
-        "but the first.",
-        ("max_all_out",),
-        panels.bars,
-        "Output change norm",
-        "Layer skipped",
-    ),
-    "output_change_modes": Kind(
-        "layer_effects",
-        "Effect of skipping a layer on the output",
-        "Largest change, in norm, of the output distribution at the tokens that follow the skipped ones (filled), "
-        "and at all tokens (line). Where only the line is high, a layer serves the current token only.",
-        ("max_future_out", "max_all_out"),
-        panels.filled_and_line,
-        "Output change norm",
-        "Layer skipped",
-        options=AT,
-        shows=("output_change", "output_change_all"),
-    ),
+    **LAYER_SKIPS,
     "lens_kl": Kind(
         "logit_lens",
         "KL divergence of the logit lens from the output",
@@ -182,3 +122,9 @@ def find_kind(name: str) -> Kind:
     if name not in KINDS:
         raise ValueError(f"no figure is called {name!r}; there are {', '.join(KINDS)}")
     return KINDS[name]
+
+
+def kinds_of(probe: str, result: Mapping) -> list[str]:
+    """The kinds that can be drawn of a probe's result, without those that another of them shows too."""
+    found = {name: kind for name, kind in KINDS.items() if kind.probe == probe and kind.can_draw(result)}
+    return [name for name in found if not any(name in kind.shows for kind in found.values())]

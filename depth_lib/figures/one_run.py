@@ -19,9 +19,8 @@ def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = No
     row = find_kind(kind)
     if not row.can_draw(result):
         lacking = [key for part in row.parts() for key in part.keys if key not in result]
-        raise ValueError(
-            f"{kind} needs {', '.join(lacking)}, and the result has {', '.join(result)}; it is {row.probe}'s"
-        )
+        made_by = f"run {row.made_by}" if row.made_by else f"it is {row.probe}'s"
+        raise ValueError(f"{kind} needs {', '.join(lacking)}, and the result has {', '.join(result)}; {made_by}")
     if title is None:
         title = f"{row.title}: {row.subject(result)}".rstrip(": ")
     if ax is None:

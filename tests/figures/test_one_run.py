@@ -1,5 +1,7 @@
 """The curves and bars of one run show the numbers they are given, and say what they are."""
 
+import re
+
 import matplotlib.pyplot as plt
 import nbclient
 import nbformat
@@ -11,7 +13,7 @@ from matplotlib.colors import to_rgb
 
 from depth_lib.figures import panels as drawing
 from depth_lib.figures.grids import grid
-from depth_lib.figures.kinds import KINDS
+from depth_lib.figures.kinds import KINDS, kinds_of
 from depth_lib.figures.one_run import plot
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
@@ -51,15 +53,57 @@ def test_where_skipping_changes_the_output_both_modes_stand_in_one_panel(ax):
     np.testing.assert_allclose(steps(ax)["at all tokens"], result["max_all_out"].flatten())
 
 
-def test_effects_on_future_and_on_all_tokens_stand_side_by_side_in_one_scale():
-    result = result_of("layer_effects", 8)
-    figure = plot("layer_effects_modes", result).figure
+@pytest.mark.parametrize("part", ["layer", "attention", "mlp", "local"])
+def test_effects_on_future_and_on_all_tokens_stand_side_by_side_in_one_scale(part):
+    probe, key = f"{part}_effects", "local" if part == "local" else "layer"
+    result = result_of(probe, 8)
+    figure = plot(f"{probe}_modes", result).figure
     future, everywhere = panels(figure)
     assert (future.get_title(), everywhere.get_title()) == ("future tokens", "all tokens")
-    for ax, key in ((future, "max_future_layer"), (everywhere, "max_all_layer")):
-        np.testing.assert_array_equal(ax.get_images()[0].get_array(), result[key])
+    for ax, mode in ((future, "future"), (everywhere, "all")):
+        np.testing.assert_array_equal(ax.get_images()[0].get_array(), result[f"max_{mode}_{key}"])
         assert ax.get_images()[0].get_clim() == (0, 1)
     plt.close(figure)
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_what_skipping_a_part_does_to_the_output_is_drawn_in_both_modes(ax, part):
+    result = result_of(f"{part}_effects", 8)
+    for name, keys in (("output_change_modes", "max_{}_out"), ("skip_damage", "{}_kl")):
+        ax.clear()
+        plot(f"{part}_{name}", result, ax)
+        np.testing.assert_allclose(steps(ax)["at future tokens"], result[keys.format("future")].flatten())
+        np.testing.assert_allclose(steps(ax)["at all tokens"], result[keys.format("all")].flatten())
+
+
+def test_of_a_probes_result_all_is_drawn_once_and_of_one_mode_what_there_is():
+    both = result_of("attention_effects", 4)
+    assert kinds_of("attention_effects", both) == [
+        f"attention_{name}" for name in ("effects_modes", "output_change_modes", "skip_damage")
+    ]
+    everywhere = {key: value for key, value in both.items() if "all" in key}
+    assert kinds_of("attention_effects", everywhere) == ["attention_effects_all", "attention_output_change_all"]
+    assert kinds_of("local_effects", result_of("local_effects", 4)) == ["local_effects_modes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "calls"),
+    [
+        (
+            "layer_effects_modes",
+            "future",
+            'dl.layer_effects(llm, prompts) | dl.layer_effects(llm, prompts, mode="all")',
+        ),
+        ("skip_damage", "all", 'dl.layer_effects(llm, prompts) | dl.layer_effects(llm, prompts, mode="all")'),
+        ("layer_effects", "all", "dl.layer_effects(llm, prompts)"),
+        ("local_effects_all", "future", 'dl.local_effects(llm, prompts, mode="all")'),
+        ("mlp_skip_damage", "all", 'part="mlp") | dl.layer_effects(llm, prompts, mode="all", part="mlp")'),
+    ],
+)
+def test_of_a_result_of_one_mode_a_figure_of_the_other_or_of_both_names_the_calls_that_make_it(name, mode, calls):
+    result = {key: value for key, value in result_of(KINDS[name].probe, 4).items() if mode in key}
+    with pytest.raises(ValueError, match=f"{name} needs .*; run .*{re.escape(calls)}$"):
+        plot(name, result)
 
 
 def test_a_figure_of_several_panels_or_an_unknown_one_or_another_probes_result_is_refused_in_one_line(ax):
