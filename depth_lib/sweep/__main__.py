@@ -79,10 +79,15 @@ def _run(asked: argparse.Namespace, plan: Plan) -> int:
     plan = replace(plan, models=(model,), datasets=(dataset,))
     status = _sweep(asked, plan, jobs=1)
     if not status:
-        from ..report.tables import effective_depth_table, summary_lines  # loads torch and pandas
-        from ..results.study import Study
+        from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
+        from ..report.tables import effective_depth_table, summary_lines
+        from ..results.study import TABLE_PROBES, Study
 
-        print(*summary_lines(effective_depth_table(Study(plan.folder, [model], [dataset]))), sep="\n")
+        study = Study(plan.folder, [model], [dataset])
+        if any((dataset, model, probe) in study for probe in TABLE_PROBES):
+            print(*summary_lines(effective_depth_table(study)), sep="\n")
+        if len(scores := scores_by_level(study)):
+            print(*scores.answer.unique(), sep="\n")
     return status
 
 

@@ -70,6 +70,8 @@ def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_
     assert said("report", *which)[-1] == "outputs/report.html"
     assert "Effective depth" in (tmp_path / "outputs/report.html").read_text()
     assert "toy-4l" in (tmp_path / "outputs/effective_depth.csv").read_text()
+    lines = said("run", "toy-4l", "sums", "--source", "embedded")
+    assert len(lines) == 5 and all("use more depth: by the effect on" in line for line in lines[-2:]), lines
 
 
 @needs
