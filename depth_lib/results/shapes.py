@@ -20,8 +20,8 @@ def mismatch(probe: str, result: Mapping) -> str | None:
         if not isinstance(value, torch.Tensor):
             return f"{key} is a {type(value).__name__}, not a tensor"
         dims = shape.split()
-        fits = value.dim() == len(dims) and value.numel() > 0
-        if not fits or not all(_bind(dim, size, sizes) for dim, size in zip(dims, value.shape, strict=True)):
+        axes = list(zip(dims, value.shape, strict=False))
+        if value.dim() != len(dims) or not all(_bind(dim, size, sizes) for dim, size in axes):
             known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
             return f"{key} has shape {list(value.shape)}, not [{', '.join(dims)}]" + (f" with {known}" if known else "")
     tokens = result.get("tokens")
@@ -34,11 +34,12 @@ def mismatch(probe: str, result: Mapping) -> str | None:
 
 
 def _bind(dim: str, size: int, sizes: dict[str, int]) -> bool:
-    """Whether an axis has the size its letter stands for; the first axis with a letter decides."""
+    """Whether an axis has the size its letter stands for; the first axis with a letter decides. A letter
+    is at least 1, so that only [L-1] of a model of one block is empty."""
     if dim == "1":
         return size == 1
     n = size - int(dim[1:] or 0)
-    return sizes.setdefault(dim[0], n) == n
+    return n > 0 and sizes.setdefault(dim[0], n) == n
 
 
 def not_finite(result: Mapping) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from depth_lib.results import files as storage
 from depth_lib.results.artifacts import load_artifact, save_artifact
 from depth_lib.results.files import escape_token, unescape_token
+from depth_lib.results.meta import read_meta
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
 from tests.results.conftest import META
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
@@ -60,6 +61,21 @@ def test_every_probe_reads_back_equal_with_its_meta(tmp_path, probe):
     assert (meta["schema"], meta["probe"]) == (1, probe)
     assert meta["versions"].keys() == {"torch", "transformers", "nnsight", "depth_lib"}
     assert meta["versions"]["torch"] == torch.__version__
+
+
+def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tmp_path):
+    path = artifact_path(tmp_path, "gsm8k", "one", "relative_contribution", 10)
+    result = result_of("relative_contribution", 1) | {"turn": torch.zeros(0), "turn_sums": torch.zeros(10, 0)}
+    loaded = load_artifact(save_artifact(path, result, META))
+    assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path)[1] is None
+    for wrong in (
+        {"turn_sums": torch.zeros(0, 0), "n_tokens": torch.zeros(0)},
+        {"turn": torch.zeros(1)},
+        dict.fromkeys(result, torch.zeros(0)),
+        result_of("relative_contribution", 2) | {"turn": torch.zeros(0)},
+    ):
+        with pytest.raises(ArtifactError, match="has shape"):
+            save_artifact(path, result | wrong, META)
 
 
 def test_the_papers_own_reading_code_reads_our_file(saved, tmp_path):
