@@ -94,7 +94,7 @@ class RunSpec:
             "prompts_hash": prompts_hash(prompts),
             "seed": self.asked["SEED"],
             "settings": self._settings(probe),
-        }
+        } | ({"examples_hash": prompts_hash(self.examples)} if by_level else {})
 
     @cached_property
     def prompts(self) -> list[str]:
@@ -169,7 +169,7 @@ class OfflineSpec(RunSpec):
             return super().provenance(probe)
         with warnings.catch_warnings(action="ignore"):  # that the embedded sample is smaller
             known = self.__class__(self.asked | {"SOURCE": "embedded"}).provenance(probe)
-        for key in ("n_prompts", "prompts_hash"):
-            known.pop(key)
+        for key in ("n_prompts", "prompts_hash", "examples_hash"):
+            known.pop(key, None)
         known["settings"].pop("baseline_hash", None)
         return known | {"source": "hub"}

@@ -1,13 +1,16 @@
 """What a run takes from a parameters cell, and what it refuses in one line before any model is loaded."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from depth_lib.params import ParamsError
+from depth_lib.results.meta import differing
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run, in_project
+from depth_lib.sweep.spec import RunSpec
 from tests.sweep.cells import parameters
 
 
@@ -56,3 +59,19 @@ def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_
     assert in_project(tmp_path) == tmp_path
     monkeypatch.chdir(tmp_path)
     assert in_project("outputs").resolve() == tmp_path / "outputs"
+
+
+@pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
+def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_path, change):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"problem": "Find it:", "level": f"Level {k}", "solution": "it is\nAnswer: 2"} for k in (1, 2)]
+    asked = cell | {"DATASET": "math", "N_EXAMPLES": 1, "SOURCE": str(file), "PROBES": ["depth_by_difficulty"]}
+    found = []
+    for changed in ({}, change):
+        file.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[1] | changed)))
+        found.append(RunSpec(asked).provenance("depth_by_difficulty"))
+    before, after = found
+    assert [line.split(":")[0] for line in differing(before, after)] == ["examples_hash"]
+    assert before["prompts_hash"] == after["prompts_hash"] and not differing(before, before)
+    del before["examples_hash"]  # as in files of earlier versions, which stay current
+    assert not differing(before, after)
