@@ -68,8 +68,10 @@ train: $(READY) ## does training decide how depth is used? twelve toys from noth
 experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers: minutes
 	@exec $(TRAINING) shipped
 
-# A variable's name without its s would be ignored, and everything be run.
+# A variable's name with an s too few or too many would be ignored, and everything be run.
 $(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))
+$(foreach v,PAIR SET,$(if $(filter command%,$(origin $vS)),$(error no variable $vS; write $v="$($vS)")))
+$(if $(filter command%,$(origin N_EXAMPLES)),$(error no variable N_EXAMPLES; set it in params/datasets/<dataset>.yaml))
 
 # ---- the environment
 

@@ -17,7 +17,7 @@ from ..results.schemas import ArtifactError
 from .plan import DEMO_OUT, REAL_OUT, Plan
 from .schedule import Sweep
 from .status import as_json, matrix, status_of
-from .table import make_table
+from .table import covered, make_table
 
 _COMMANDS = {
     "run": "one model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded",
@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     plan = Plan(**given, launcher=tuple(arguments[split + 1 :]))
     try:
+        plan.check()
         return _do(asked, plan)
     except (ParamsError, ModelError, ArtifactError) as problems:
         sys.exit(str(problems))
@@ -92,13 +93,14 @@ def _run(asked: argparse.Namespace, plan: Plan) -> int:
 
 
 def _share(asked: argparse.Namespace, plan: Plan) -> int:
+    covers = covered(plan, all_there=True)
     from ..report import share  # loads torch and pandas
     from ..results.study import Study
 
     if asked.push:
         share.logged_in()  # before anything is computed
     to = asked.to or Path(plan.folder) / "shared"
-    study = Study(plan.folder, plan.models or None, plan.datasets or None)
+    study = Study(plan.folder, plan.models or None, covers.datasets)
     print(*share.share(study, to, asked.licence or share.LICENCE, asked.push), sep="\n")
     if asked.push:
         print(share.push(to, asked.push))

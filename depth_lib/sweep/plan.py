@@ -4,19 +4,21 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 
 from ..params import PARAMS, ParamsError, load_params
 from ..results.commands import sweep_command
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES, unknown_probe
 from .notebooks import nearby
+from .spec import no_folder
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
-_DATASETS = ("hellaswag", "gsm8k", "aime24")  # the papers' three
+PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 _VALUES = {"1": True, "True": True, "0": False, "False": False, "null": None, "none": None, "None": None}
 _NEEDED = ("MODEL", "MODEL_ID", "DATASET", "N_EXAMPLES", "PROBES")
 
@@ -79,7 +81,32 @@ class Plan:
     @property
     def all_datasets(self) -> list[str]:
         """The datasets named, or the papers' three."""
-        return list(self.datasets or _DATASETS)
+        return list(self.datasets or PAPER_DATASETS)
+
+    def check(self) -> None:
+        """ParamsError for what no command can do: a folder that is a file, or two questions at once."""
+        if problem := no_folder(self.folder):
+            raise ParamsError(problem)
+        if self.pair and (self.question or self.answer):
+            own = "QUESTION" if self.question else "ANSWER"
+            raise ParamsError(f"PAIR and {own} are both given; leave one out")
+
+    def check_names(self, models: Iterable[str] = (), datasets: Iterable[str] = ()) -> None:
+        """ParamsError for names of models, datasets or probes that neither the params files nor these have."""
+        known = {folder: _stems(folder) for folder in ("models/*", "datasets")}
+        unknown = [
+            _unknown(f"{PARAMS.name}/{folder}/{name}.yaml", name, known[folder])
+            for folder, asked, further in (
+                ("models/*", self.all_models, models),
+                ("datasets", self.all_datasets, datasets),
+            )
+            for name in asked
+            if name not in (*known[folder], *further)
+        ]
+        files = {row.file.removesuffix(".pt").removesuffix("_{n}exps"): name for name, row in ARTIFACTS.items()}
+        unknown += [_unknown(f"probe {name}", name, ARTIFACTS, files) for name in self.probes if name not in ARTIFACTS]
+        if unknown:
+            raise ParamsError("\n".join(unknown))
 
     def runs(self) -> list[PlannedRun]:
         """Every dataset with every model, and those of the chosen probes that their params name; never none.
@@ -89,18 +116,7 @@ class Plan:
         parsed = _params_files()
         datasets = {path.stem: path for path in parsed if path.parent.name == "datasets"}
         models = {path.stem: path for path in parsed if path not in datasets.values()}
-        unknown = [
-            _unknown(f"{PARAMS.name}/{where}/{name}.yaml", name, known)
-            for where, asked, known in (
-                ("models/*", self.all_models, models),
-                ("datasets", self.all_datasets, datasets),
-            )
-            for name in asked
-            if name not in known
-        ]
-        unknown += [_unknown(f"probe {name}", name, ARTIFACTS) for name in self.probes if name not in ARTIFACTS]
-        if unknown:
-            raise ParamsError("\n".join(unknown))
+        self.check_names()
         pairs = product(self.all_datasets, self.all_models)
         files = (
             {datasets[dataset]: parsed[datasets[dataset]], models[model]: parsed[models[model]]}
@@ -163,8 +179,14 @@ def _params_files() -> dict[Path, dict]:
         raise
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = " or ".join(get_close_matches(name, known, n=3))
+def _stems(folder: str) -> list[str]:
+    return sorted(path.stem for path in PARAMS.glob(f"{folder}/*.yaml"))
+
+
+def _unknown(what: str, name: str, known: Iterable[str], files: Mapping[str, str] = MappingProxyType({})) -> str:
+    """That a name is none of these, and which are near it, by their files' names too (file -> name)."""
+    near = get_close_matches(name, known, n=3) or [files[file] for file in get_close_matches(name, files, n=1)]
+    near = " or ".join(near)
     return f"no {what}; {f'did you mean {near}? There' if near else 'there'} are {' '.join(known)}."
 
 

@@ -38,6 +38,13 @@ def in_project(path: str | Path) -> Path:
     return Path(os.path.normpath(here / path)) if from_here else root / path
 
 
+def no_folder(out: str | Path) -> str | None:
+    """That a folder of results is a file, or would lie in one; None if it may be a folder."""
+    file = next((path for path in (Path(out), *Path(out).parents) if path.is_file()), None)
+    within = "" if file == Path(out) else f" lies in {file}, which"
+    return f"OUT={out}{within} is a file; name a folder" if file else None
+
+
 class RunSpec:
     """What a parameters cell asks for: where its results are, and what they must have been made from.
 
@@ -68,6 +75,8 @@ class RunSpec:
         self.asked = asked
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
         self.out = in_project(asked["OUT"])
+        if problem := no_folder(self.out):
+            raise ParamsError(problem)
         self.paths = {
             probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"], self.pair.label)
             for probe in ARTIFACTS

@@ -172,7 +172,11 @@ def test_jobs_side_by_side_share_the_cores(make):
             "no probe logitlens; did you mean logit_lens? There are relative_contribution layer_effects logit_lens ",
         ),
         ("SET=papers", "no set papers; params/models has demo ndif paper real training."),
+        ("PROBES=igrads_attention", "no probe igrads_attention; did you mean attention_gradients? There are "),
         ("MODEL=toy-4l", 'no variable MODEL; write MODELS="toy-4l"'),
+        ("PAIRS=spouse", 'no variable PAIRS; write PAIR="spouse"'),
+        ("SETS=demo", 'no variable SETS; write SET="demo"'),
+        ("N_EXAMPLES=3", "no variable N_EXAMPLES; set it in params/datasets/"),
     ],
 )
 def test_an_unknown_name_stops_before_anything_runs(make, argument, message):
@@ -206,7 +210,8 @@ def test_the_table_is_made_again_when_a_result_comes_goes_or_is_replaced(make, s
         time.sleep(0.02)
         change()
         assert len(make("table", "OUT=outputs/demo").calls) == 1
-        assert make("table", "OUT=outputs/demo").calls == []
+        again = make("table", "OUT=outputs/demo")
+        assert again.returncode == 0 and again.calls == [], again.stderr
 
 
 def test_a_folder_without_a_set_is_that_of_the_results_in_it(tmp_path):
