@@ -10,6 +10,7 @@ from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, NoInterval, bootstrap
 from .rules import Curve, depth_score
 
 EFFECTS = ("layer", "output")
+_ON = {"layer": "later layers", "output": "the output"}
 _OF_SLOPE = {"": "value", "_low": "low", "_high": "high"}
 
 
@@ -45,7 +46,7 @@ class Difficulty:
             answer = "Harder questions use less depth"
         levels = f"{min(self.scores)} to {max(self.scores)}"
         return (
-            f"{answer}: by the effect on {'later layers' if self.effect == 'layer' else 'the output'} the depth score "
+            f"{answer}: by the effect on {_ON[self.effect]} the depth score "
             f"moves by {self.slope.value:+.2f} layers a level (levels {levels}), 95 % interval "
             f"[{self.slope.low:+.2f}, {self.slope.high:+.2f}]."
         )
@@ -76,21 +77,24 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     """Depth score d = Σ_s s·e_s / Σ_s e_s of each level, e the mean importance of its examples, and the slope of d.
 
     The slope is that of the least-squares line through the levels' scores. Intervals: examples are drawn with
-    replacement within each level, deviations widened for their number as in `intervals`, percentiles taken.
-    result: what `depth_by_difficulty` returns or `load_artifact` reads. Raises NoInterval for a single level, fewer
-    than 3 examples of one, or one without any effect. Source: Csordás et al. 2025, section 4; the slope is ours.
+    replacement within each level, deviations widened for their number as in `intervals`, percentiles taken; examples
+    without any effect change no score and are left out. result: what `depth_by_difficulty` returns or `load_artifact`
+    reads. Raises NoInterval for a single level, or fewer than 3 examples of one that have an effect. Source: Csordás
+    et al. 2025, section 4; the slope is ours.
     """
     groups = importance_by_level(result, effect)
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     scores, deviations = {}, []
     for k, (level, values) in enumerate(groups.items()):
+        affected = values.any(1)  # an example without any effect moves no quotient of sums
+        if not affected.any():
+            raise NoInterval(f"skipping a layer has no {effect} effect on examples of level {level}")
+        values, of = values[affected], "" if affected.all() else f" with an effect on {_ON[effect]}"
         if len(values) < FEWEST_PROMPTS:
-            raise NoInterval(f"{len(values)} examples of level {level} are too few; run {FEWEST_PROMPTS} or more")
+            raise NoInterval(f"{len(values)} examples of level {level}{of} are too few; run {FEWEST_PROMPTS} or more")
         mean, drawn = bootstrap_curves(values, np.ones(len(values)), draws, seed + k)  # each level its own draws
         score = depth_score(mean)
-        if score is None or not drawn.any(1).all():
-            raise NoInterval(f"skipping a layer has no {effect} effect on examples of level {level}")
         deviations.append(widening(len(values)) * (_scores(drawn) - score))
         scores[level] = _estimate(score, deviations[-1])
     levels = np.array(list(scores), dtype=float)
