@@ -1,7 +1,7 @@
 """Figures of what the probes' passes tell besides the papers' curves; rows of `KINDS` like those of kinds.py."""
 
 from . import panels
-from .difficulty import KEYS, importance_lines, score_bars
+from .difficulty import KEYS, SHARE, importance_lines, score_bars
 from .kind import LAYER, Kind
 from .skip_kinds import DIRECT_EFFECTS, PART_SKIPS
 
@@ -132,11 +132,11 @@ FURTHER_KINDS = {
         f"importance_by_level_{effect}": Kind(
             "depth_by_difficulty",
             f"Importance of layers by difficulty, {what}",
-            f"Mean effect of skipping a layer before the answer {what}, as a share of that of all layers; a line a "
-            "level of difficulty, from easy (dark) to hard (bright).",
+            f"Effect of skipping a layer before the answer {what}, mean over the examples of a level, as a share of "
+            "the sum over all layers; a line a level of difficulty, from easy (dark) to hard (bright).",
             KEYS,
             importance_lines,
-            "Share of all layers",
+            SHARE,
             "Layer skipped",
             options={"effect": effect},
         )

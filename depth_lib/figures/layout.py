@@ -100,9 +100,9 @@ def add_colorbar(image: AxesImage, kind: Kind, label: bool = True, **place: obje
 
 
 def legend_of(axes: Sequence[Axes]) -> list[Artist]:
-    """What the panels drew and named, each name once: nothing that no panel shows."""
+    """What the panels drew and named, each name once, levels of difficulty in order: nothing that no panel shows."""
     found = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    return list(found.values())
+    return [found[name] for name in sorted(found, key=lambda name: int((re.match(r"level (\d+)$", name) or "00")[1]))]
 
 
 def _panel(ax: Axes, cell: Cell, inches: float, letters: float) -> None:

@@ -4,12 +4,17 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures.difficulty import difficulty_figure
+from depth_lib.figures.grids import grid
 from depth_lib.figures.kinds import KINDS
 from depth_lib.figures.one_run import plot
 from depth_lib.figures.token_labels import token_label
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
 from tests.figures.drawn import pixel
 from tests.synthetic import TOKENS, result_of
 
@@ -117,6 +122,39 @@ def test_depth_by_difficulty_has_a_map_a_level_and_both_scores_with_their_interv
     np.testing.assert_allclose(lines[2].get_ydata(), share / share.sum(), rtol=1e-5)
 
 
-def test_too_few_examples_of_a_level_leave_scores_out_and_say_why():
+def test_too_few_examples_of_a_level_leave_scores_out_and_say_why_once_in_letters_of_the_axes_size():
     result = result_of("depth_by_difficulty", 6) | {"level": torch.tensor([2.0] * 8 + [3.0])}
-    assert "1 examples of level 3 are too few" in plot("depth_score_by_level", result).texts[0].get_text()
+    (scores,) = [ax for ax in difficulty_figure(result).axes if ax.get_title() == "Depth score"]
+    for ax in (scores, plot("depth_score_by_level", result)):
+        (reason,) = ax.texts
+        assert reason.get_text().split() == "1 examples of level 3 are too few; run 3 or more".split()
+        assert reason.get_fontsize() >= 7 and not [*ax.get_xticks(), *ax.get_yticks()]
+
+
+def test_an_effect_without_a_score_says_why_beside_the_score_of_the_other():
+    result = result_of("depth_by_difficulty", 6)
+    ax = plot("depth_score_by_level", result | {"output_effect": torch.zeros(9, 6)})
+    assert len(ax.patches) == 3 and "no output effect" in ax.texts[0].get_text().replace("\n", " ")
+
+
+def test_a_level_has_one_colour_in_all_panels_whatever_others_there_are_and_the_legend_counts_upwards(tmp_path):
+    shown = {"mquake": (2, 3, 4), "math": (1, 3, 5), "sums": (2, 4, 6)}
+    for dataset, levels in shown.items():
+        result = result_of("depth_by_difficulty", 6) | {"level": torch.tensor(levels).repeat(3).float()}
+        save_artifact(artifact_path(tmp_path, dataset, "toy", "depth_by_difficulty", 3), result, {})
+    figure = grid("importance_by_level_layer", Study(tmp_path))
+    colours = {}
+    for line in (line for ax in figure.axes for line in ax.lines):
+        colours.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+    assert [len(found) for found in colours.values()] == [1] * 6 and len(set.union(*colours.values())) == 6
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"level {level}" for level in range(1, 7)]
+
+
+def test_maps_and_curves_by_difficulty_say_that_they_are_means_over_examples_and_shares_of_what():
+    figure = difficulty_figure(result_of("depth_by_difficulty", 6))
+    (bar,) = [ax for ax in figure.axes if "Relative change" in ax.get_ylabel()]
+    assert "mean over examples" in bar.get_ylabel()
+    labels = {ax.get_title(): ax.get_ylabel() for ax in figure.axes if ax.get_title().startswith("Importance")}
+    kinds = [KINDS[f"importance_by_level_{effect}"] for effect in ("layer", "output")]
+    assert {*labels.values(), *(kind.ylabel for kind in kinds)} == {"Share of all layers' effect"}
+    assert all("mean over the examples of a level" in kind.caption for kind in kinds)
