@@ -79,6 +79,7 @@ def _contents(study: Study, tables: Tables, drawn: set[Path]) -> dict:
         "title": f"Effective depth of {len(study.models)} model{'s' * (len(study.models) != 1)}",
         "models": study.models,
         "datasets": study.datasets,
+        "with_depths": study.with_depths,
         "conclusions": conclusions(tables.intervals, tables.beside_the_paper),
         "descriptions": DESCRIPTION,
         "metrics": PAPER_METRICS,

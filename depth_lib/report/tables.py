@@ -12,7 +12,7 @@ from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
-from ..results.study import Study
+from ..results.study import TABLE_PROBES, Study
 from .workbook import MISSING, workbook
 
 
@@ -72,13 +72,14 @@ def further_tables(tables: Tables) -> dict[str, pd.DataFrame]:
 def effective_depth_table(study: Study, found: pd.DataFrame | None = None) -> pd.DataFrame:
     """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) of every model × dataset of a study.
 
-    Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order. What is not there, or has no
-    effective depth, is missing (NA). found: what `depths` returns, if it is known. Source: Hu et al. 2025, Table 1.
+    Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order; datasets that are run for
+    levels of difficulty alone have none. What is not there, or has no effective depth, is missing (NA).
+    found: what `depths` returns, if it is known. Source: Hu et al. 2025, Table 1.
     """
     found = depths(study, PAPER_METRICS) if found is None else found
     value_of = found.set_index(["metric", "dataset", "model"])
     columns = pd.MultiIndex.from_product(
-        [PAPER_METRICS, study.datasets, ("ED", "RATIO")], names=["metric", "dataset", "value"]
+        [PAPER_METRICS, study.with_depths, ("ED", "RATIO")], names=["metric", "dataset", "value"]
     )
     table = pd.DataFrame(index=pd.Index(study.models, name="model"), columns=columns)
     for metric, dataset, value in columns:
@@ -93,7 +94,7 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     text = _as_text(table)
     metrics, datasets = (text.columns.unique(level) for level in ("metric", "dataset"))
     widths = [max((len(name) for name in names), default=0) for names in (text.index, datasets)]
-    lines = []
+    lines = [] if len(datasets) else [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
     for model, row in text.iterrows():
         for dataset in datasets:
             cells = [_cell(row[metric, dataset, "ED"], row[metric, dataset, "RATIO"]) for metric in metrics]

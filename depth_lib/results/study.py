@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ..examples import WITH_LEVELS
 from .artifacts import read_artifact
 from .commands import sweep_command
 from .meta import ran_otherwise
@@ -15,6 +16,7 @@ from .shared import RUNS, SharedResult, shared_folder, shared_results
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
+BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 TRAINING = ("R1-distill", "instruct", "base")  # the papers' order
 
 Run = tuple[str, str]  # dataset, model
@@ -92,17 +94,24 @@ class Study(Mapping):
         """(dataset, model, probe) -> the file's name in a study's folder, of all that there is."""
         return {key: self._paths[key].name for key in self}
 
+    @property
+    def with_depths(self) -> list[str]:
+        """The datasets whose effective depths are known or to come: not those of levels of difficulty alone."""
+        return [dataset for dataset in self.datasets if self._has_depths(dataset)]
+
     def missing(self, probes: Iterable[str] | None = None) -> list[MissingRun]:
         """Every model × dataset of the study that lacks a result, with the command that makes it.
 
-        By default, on each dataset the probes of the table and whatever probe any model has there.
+        By default, on each dataset the probes of the table, or of levels of difficulty where it is run for those, and
+        whatever probe any model has there.
         """
         probes, missing = None if probes is None else tuple(probes), []
         shared = {model for (_, model, _), path in self._paths.items() if isinstance(path, SharedResult)}
         for model in (model for model in self.models if model not in shared):
             for dataset in self.datasets:
                 seen = {probe for has, _, probe in self._paths if has == dataset}
-                expected = probes or [probe for probe in ARTIFACTS if probe in seen or probe in TABLE_PROBES]
+                usual = TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL
+                expected = probes or [probe for probe in ARTIFACTS if probe in seen or probe in usual]
                 lacking = tuple(probe for probe in expected if (dataset, model, probe) not in self._paths)
                 if lacking:
                     command = sweep_command(self.folder / dataset / model)
@@ -119,6 +128,10 @@ class Study(Mapping):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _has_depths(self, dataset: str) -> bool:
+        seen = {probe for has, _, probe in self._paths if has == dataset}
+        return bool(seen & {*TABLE_PROBES}) or not (seen & {*BY_LEVEL} or dataset in WITH_LEVELS)
 
     def _results(self, probe: str) -> dict[Run, dict]:
         results = {}
