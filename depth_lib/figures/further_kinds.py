@@ -27,6 +27,10 @@ def _gradients(part: str) -> dict[str, Kind]:
 
 def _erased(key: str, title: str, what: str) -> Kind:
     caption = f"Largest change, in norm, of any later prediction when {what} is replaced by an uninformative one."
+    caption += (
+        " That is the mean over the baseline prompts, in a sweep GSM8K's, as many as the run has; of a model with "
+    )
+    caption += "runs on several datasets, the first that the study names is shown."
     return Kind(
         "future_erasure", title, caption, (key,), panels.token_map, colorbar="Probability difference norm", **TOKENS
     )
@@ -121,8 +125,8 @@ FURTHER_KINDS = {
         "logit_lens",
         "How the logit lens settles",
         "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
-        "has been at most 1/2 at some layer up to this one; written inside, the share that settles after 85% of the "
-        "layers.",
+        "has been at most 1/2 at some layer up to this one; written above, the share that settles after 85% of the "
+        "layers, which is behind the last one where there are fewer than seven.",
         ("res_jsd", "res_settled"),
         panels.settling,
         "Divergence (bits), share",

@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ..effective_depth.readings import settles_late, settling_depth
+from ..effective_depth.readings import LATE, settles_late, settling_depth
 from ..effective_depth.tables import ALL_METRICS
 from .token_labels import label_tokens
 
@@ -97,13 +97,19 @@ def lines(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str], log:
 
 
 def settling(ax: Axes, curves: Curves, tokens: None, *, labels: Sequence[str]) -> None:
-    """Divergence and share of settled tokens as lines; where half have settled, and in words how many settle late."""
+    """Divergence and share of settled tokens as lines, where half have settled, and how many settle late.
+
+    Neither line rises above 1, so the words above that cover nothing.
+    """
     lines(ax, curves, tokens, labels=labels)
+    ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
     depth = settling_depth(curves[1])
     if depth is not None:
-        ax.axvline(depth, color="black", linestyle=":", linewidth=1, label="half of the tokens have settled")
-    late = f"{settles_late(curves[1]):.0%} of the tokens settle\nin the last 15% of the layers"
-    ax.text(0.03, 0.5, late, transform=ax.transAxes, fontsize=6, bbox={"color": "white", "alpha": 0.7, "pad": 0.5})
+        ax.vlines(depth, 0, 1, color="black", linestyle=":", linewidth=1, label="half of the tokens have settled")
+    few = (1 - LATE) * len(curves[1]) < 1  # the last 15% are less than a layer
+    when = "behind the last layer" if few else f"in the last {1 - LATE:.0%} of the layers"
+    words = f"{settles_late(curves[1]):.0%} of tokens settle {when}"
+    ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
 
 
 def layer_map(ax: Axes, curves: Curves, tokens: None, **colours: Any) -> AxesImage:

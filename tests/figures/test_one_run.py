@@ -209,3 +209,28 @@ def test_a_curve_with_nan_is_drawn_without_a_depth(ax):
     plot("lens_kl", {"res_kl_divs": kl}, ax)
     plot("cosine", dict.fromkeys(("att_cos", "mlp_cos", "layer_cos"), kl), ax)
     assert not [line for line in ax.lines if line.get_linestyle() == ":"]
+
+
+@pytest.mark.parametrize(("settled", "words"), [([0.1, 0.2, 0.9], "10%"), ([0.1, 0.7, 1.0], "0%")])
+def test_how_many_tokens_settle_late_stands_above_both_lines_of_the_lens(ax, settled, words):
+    plot("lens_settled", {"res_jsd": torch.tensor([1.0, 1.0, 1.0]), "res_settled": torch.tensor(settled)}, ax)
+    (text,) = ax.texts
+    assert text.get_text().startswith(f"{words} of tokens settle")
+    ax.figure.canvas.draw()
+    highest = max(ax.transData.transform((0, line.get_ydata().max()))[1] for line in ax.lines)
+    assert highest < text.get_window_extent().y0
+    assert text.get_window_extent().y1 < ax.get_window_extent().y1
+
+
+@pytest.mark.parametrize("n_layers", [2, 6, 7, 20])
+def test_tokens_that_settle_late_are_said_to_settle_in_the_last_layers_only_where_those_are_one_or_more(ax, n_layers):
+    settled = torch.linspace(0, 0.9, n_layers)
+    plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled}, ax)
+    share = 1 - settled[-1 if n_layers < 7 else int(0.85 * n_layers)]  # settled at the input of the layers before
+    where = "behind the last layer" if n_layers < 7 else "in the last 15% of the layers"
+    assert ax.texts[0].get_text() == f"{share:.0%} of tokens settle {where}"
+
+
+@pytest.mark.parametrize("name", ["future_erasure", "past_erasure"])
+def test_an_erasures_caption_says_whose_mean_replaces_and_which_of_several_datasets_is_shown(name):
+    assert "GSM8K's" in KINDS[name].caption and "the first that the study names" in KINDS[name].caption
