@@ -1,8 +1,13 @@
 """The notebooks as they are committed: valid, without outputs, short, and with parameters that are explained."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import nbformat
 
-from depth_lib.params import PARAMETERS
+from depth_lib.params import DATASETS, PARAMETERS
+from depth_lib.results.schemas import ARTIFACTS, FURTHER_PROBES
 from tests.notebooks import NOTEBOOKS, code_cells, every_notebook
 
 
@@ -44,3 +49,18 @@ def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_say
 def test_the_probe_notebook_takes_exactly_the_names_of_a_params_file():
     (cell,) = code_cells(NOTEBOOKS["probe"], "parameters")
     assert [line.split(" = ")[0] for line in cell.source.splitlines()] == list(PARAMETERS)
+
+
+def test_the_probe_notebook_names_every_probe_and_every_dataset():
+    text = "\n".join(cell.source for cell in NOTEBOOKS["probe"].cells)
+    assert {name for name in (*ARTIFACTS, *DATASETS) if name not in text} == set()
+
+
+def test_readme_and_the_commands_help_name_every_probe():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    said = subprocess.run(
+        [sys.executable, "-m", "depth_lib.sweep", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    calls = ("dl.load_examples", "dl.depth_by_difficulty")
+    assert {name for name in (*FURTHER_PROBES, *calls) if name not in readme} == set()
+    assert {name for name in ARTIFACTS if name not in said} == set()

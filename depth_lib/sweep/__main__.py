@@ -13,7 +13,7 @@ from pathlib import Path
 from ..checkpoints import WHEELS, ModelError, fetched
 from ..pairs import DRAWN_PAIRS, PAIRS
 from ..params import ParamsError
-from ..results.schemas import ArtifactError
+from ..results.schemas import ARTIFACTS, ArtifactError
 from .plan import DEMO_OUT, REAL_OUT, Plan
 from .schedule import Sweep
 from .status import as_json, matrix, status_of
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", default="", help="a folder of params/models: paper, ndif, real, demo, training")
     parser.add_argument("--models", nargs="*", default=[], help="of any set, instead of the whole one")
     parser.add_argument("--datasets", nargs="*", default=[], help="of params/datasets; the papers' three unless given")
-    parser.add_argument("--probes", nargs="*", default=[], help="instead of those that the params name")
+    parser.add_argument("--probes", nargs="*", default=[], help=f"of {', '.join(ARTIFACTS)}; else the params'")
     parser.add_argument("--out", default="", help="folder of the results; outputs, and outputs/demo for the toys")
     parser.add_argument("--source", default="", help="hub, embedded or a .jsonl or .parquet file")
     parser.add_argument("--remote", default="", help="1: on NDIF; 0: here; or local, or a host")

@@ -115,6 +115,20 @@ class RunSpec:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
         return load_examples(self.dataset, self.asked["N_EXAMPLES"], self._source, self.asked["SEED"])
 
+    @property
+    def reads(self) -> str:
+        """What the probes that are asked for read, in words: how many prompts, or questions of which levels."""
+        by_level = [ARTIFACTS[probe].by_level for probe in self.asked["PROBES"]]
+        said = []
+        if not all(by_level):
+            said.append(f"{len(self.prompts)} prompts, the first begins {self.prompts[0][:60]!r}")
+        if any(by_level):
+            levels = [one.level for one in self.examples]
+            question = self.examples[0].question[:60]
+            between = f"levels {min(levels)} to {max(levels)}, the first begins {question!r}"
+            said.append(f"{len(levels)} questions of {between}")
+        return "; ".join(said) or "nothing, as PROBES is empty"
+
     @cached_property
     def baseline(self) -> list[str]:
         """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from depth_lib.examples import load_examples
 from depth_lib.params import ParamsError
 from depth_lib.results.meta import differing
 from depth_lib.results.schemas import ArtifactError
@@ -75,3 +76,20 @@ def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_p
     assert before["prompts_hash"] == after["prompts_hash"] and not differing(before, before)
     del before["examples_hash"]  # as in files of earlier versions, which stay current
     assert not differing(before, after)
+
+
+def test_what_a_run_reads_is_said_of_the_probes_that_it_runs(cell):
+    levels = cell | {"DATASET": "sums", "PROBES": ["depth_by_difficulty"], "N_EXAMPLES": 3, "SEED": 42}
+    (first, *_) = load_examples("sums", 3, seed=42)
+    said = f"15 questions of levels 2 to 6, the first begins {first.question!r}"
+    assert RunSpec(levels).reads == said
+    prompts = RunSpec(cell | {"PROBES": ["logit_lens"]})
+    assert prompts.reads == f"2 prompts, the first begins {prompts.prompts[0][:60]!r}"
+    both = RunSpec(levels | {"PROBES": ["attention_effects", "depth_by_difficulty"]}).reads
+    assert both.startswith("3 prompts, ") and both.endswith(f"; {said}")
+
+
+def test_a_file_is_no_folder_of_results(cell, tmp_path):
+    (tmp_path / "notes").touch()
+    with pytest.raises(ParamsError, match=r"OUT=.*notes is a file; name a folder"):
+        RunSpec(cell | {"OUT": str(tmp_path / "notes")})
