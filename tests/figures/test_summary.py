@@ -125,17 +125,37 @@ def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not(stabilit
     assert label == ("Parameters (billions)" if folder.name.startswith("paper") else "Blocks")
 
 
-def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_one(tmp_path):
-    effects, contribution = result_of("layer_effects", 8), result_of("relative_contribution", 8)
-    contribution["io_cos"] = 1 - effects["max_all_out"].flatten() ** 3
-    contribution["rc_layer"] = -effects["max_all_out"].flatten()
+def skipped(effects, folder):
+    """The figure of one run whose block influence ranks layers as the effects do, and its contribution against them."""
+    real, contribution = effects.get("all_kl", effects["max_all_out"]).flatten(), result_of("relative_contribution", 8)
+    contribution |= {"io_cos": 1 - real**3, "rc_layer": -real}
     for probe, result in (("layer_effects", effects), ("relative_contribution", contribution)):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 10), result, {})
-    figure = proxies_figure(Study(tmp_path))
+        save_artifact(artifact_path(folder, "gsm8k", "toy-8l", probe, 10), result, {})
+    return proxies_figure(Study(folder)), contribution
+
+
+@pytest.mark.parametrize("key", ["all_kl", "max_all_out"])
+def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_one(tmp_path, key):
+    effects = result_of("layer_effects", 8)
+    effects["all_kl"] = effects["all_kl"].flip(0)  # so that it is no other's ranks
+    if key != "all_kl":
+        del effects["all_kl"]
+    figure, contribution = skipped(effects, tmp_path)
     titles = [ax.get_title() for ax in figure.axes]
     assert titles == ["rank correlation 1.00", "rank correlation -1.00", "no rank correlation"]
-    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), effects["max_all_out"].flatten())
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), effects[key].flatten())
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xdata(), 1 - contribution["io_cos"], rtol=1e-6)
+    assert ("nats, mean" if key == "all_kl" else "norm when skipped, largest") in figure.axes[0].get_ylabel()
+
+
+def test_models_differ_in_colour_and_datasets_in_shape_where_proxies_are_compared(study):
+    figure = proxies_figure(study)
+    looks = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len({colour for colour, _ in looks}) == len(study.models)
+    assert len({shape for _, shape in looks}) == len(study.datasets)
+    assert len(looks) == len(study.models) * len(study.datasets)
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert named == {*study.models, *study.datasets}
 
 
 def test_no_text_of_the_proxies_lies_on_another(study):
