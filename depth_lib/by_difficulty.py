@@ -1,7 +1,9 @@
 """Does a harder question use more depth? The effects of skipping a block, by level of difficulty."""
 
 import random
+import reprlib
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from nnsight import TransformersModel
@@ -27,10 +29,10 @@ def depth_by_difficulty(
     (default: what fits into free memory). Returns float32, for E examples, `layer_effect` [E, L, L] (skipped,
     affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and the maximum over
     their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`, `max_output_effect` [K, L].
-    Raises ValueError if there are no examples, or if one has no answer, or no token between the first and t.
+    Raises ValueError if there are no examples, or if one is none, has no answer, or no token between the first and t.
     `effective_depth.difficulty.depth_scores` makes one number a level of it. Source: Csordás et al. 2025, section 4.
     """
-    examples = [Example(*example) for example in examples]
+    examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
     work, draw = [], random.Random(123)
@@ -50,6 +52,17 @@ def depth_by_difficulty(
         result[f"mean_{name}"] = torch.stack([group.mean(0) for group in groups])
         result[f"max_{name}"] = torch.stack([group.amax(0) for group in groups])
     return result
+
+
+def _checked(number: int, example: Sequence) -> Example:
+    """The example, if it is a whole level, a question and an answer."""
+    one = Example(*example) if isinstance(example, list | tuple) and len(example) in (3, 4) else None
+    if one and isinstance(one.level, Integral) and isinstance(one.question, str) and isinstance(one.answer, str):
+        return one
+    raise ValueError(
+        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), the level a whole number, or "
+        "load some with dl.load_examples(...)."
+    )
 
 
 def _measured_from(answer: list[int], draw: random.Random) -> list[int]:

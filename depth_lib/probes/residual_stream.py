@@ -10,7 +10,7 @@ def token_budget(llm, given, blocks_held=1):
     blocks; logits are bounded on their own.
     """
     if given is not None:
-        if not (isinstance(given, int) and given > 0):
+        if type(given) is not int or given < 1:  # True is an int too
             raise ValueError(f"budget {given!r} is no number of tokens; give a whole number of at least 1, or None.")
         return given
     token = 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held

@@ -134,6 +134,15 @@ def test_layer_and_output_effects_have_their_own_names(llama):
     [
         ([], "there are no examples to measure"),
         ([Example(1, "5 + 7 = ", " ")], "the answer ' ' has no token"),
+        (None, "there are no examples to measure"),
+        (
+            ["5 + 3 = 8"],
+            r"example 0 is '5 \+ 3 = 8'; give \(level, question, answer\), the level a whole number, or load",
+        ),
+        ([Example(1, "5 + 3 = ", "8"), ("hard", "5 + 3 = ", "8")], r"example 1 is \('hard', '5 \+ 3 = ', '8'\); give"),
+        ([("abc", "d")], r"example 0 is \('abc', 'd'\); give"),
+        ([(1, "5 + 3 = ", 8)], r"example 0 is \(1, '5 \+ 3 = ', 8\); give"),
+        ([(1.2, "5 + 3 = ", "8"), (1.5, "1 + 3 = ", "4")], r"example 0 is \(1.2, .*the level a whole number"),
         ([Example(1, "=", "5")], r"example 0 \('='\) has no token to skip; give a longer question"),
     ],
 )

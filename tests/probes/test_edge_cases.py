@@ -96,7 +96,7 @@ def test_a_quadrature_that_is_neither_a_rule_nor_a_tolerance_is_refused(quadratu
         dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=quadrature)
 
 
-@pytest.mark.parametrize("budget", [0, -3, 50.0])
+@pytest.mark.parametrize("budget", [0, -3, 50.0, True])
 def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     with pytest.raises(ValueError, match="is no number of tokens"):
