@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from .prompts import DATASETS, PromptError, one_sum, written_rows
+from .prompts import DATASETS, PromptError, nearest, one_sum, written_rows
 
 TERMS = range(2, 7)  # of drawn sums
 
@@ -34,13 +34,14 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     there are and a warning. source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
     if dataset not in WITH_LEVELS:
-        raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(WITH_LEVELS)}")
+        raise PromptError(f"{dataset!r} has no levels of difficulty; {nearest(dataset, WITH_LEVELS)}")
     if isinstance(n_per_level, bool) or not isinstance(n_per_level, int) or n_per_level < 1:
         raise PromptError(f"n_per_level is {n_per_level!r}; give a whole number of at least 1")
     found = _sums(n_per_level, seed) if dataset == "sums" else _of_rows(dataset, source, seed)
     levels = {level: [one for one in found if one.level == level] for level in sorted({one.level for one in found})}
     if fewer := [f"{len(all_of)} of level {level}" for level, all_of in levels.items() if len(all_of) < n_per_level]:
-        warnings.warn(f"{dataset} from {source} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
+        name = dataset if dataset == "sums" else f"{dataset} from {source}"
+        warnings.warn(f"{name} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
     return [one for all_of in levels.values() for one in all_of[:n_per_level]]
 
 
@@ -56,8 +57,12 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
 
 def _of_rows(dataset: str, source: str | Path, seed: int) -> list[Example]:
     spec = DATASETS[dataset]
-    found = [one for one in written_rows(dataset, source, lambda row: (spec.level(row), *spec.pair(row))) if one[0]]
+    rows = list(written_rows(dataset, source, lambda row: (spec.level(row), *spec.pair(row))))
+    found = [one for one in rows if one[0]]
     if not found:
-        raise PromptError(f"{dataset} from {source} has no row with a level; give a source with at least one")
+        raise PromptError(f"{dataset} from {source} has no row with a level; a row says it as {spec.level_said}")
+    if len(found) < len(rows):
+        left = f"{len(rows) - len(found)} of {len(rows)} rows"
+        warnings.warn(f"{left} of {dataset} from {source} are left out: no {spec.level_said}", stacklevel=3)
     random.Random(seed).shuffle(found)
     return [Example(*one, spec.within) for one in found]

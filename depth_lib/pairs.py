@@ -4,7 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from .prompts import ANSWER, DRAWN, QUESTION, PromptError, load_prompts
+from .prompts import ANSWER, DRAWN, QUESTION, PromptError, load_prompts, nearest
 
 # The papers' own: Csordás et al. 2025, section 3.4 and appendix, the last four after DeepMind's Mathematics.
 PAIRS = {
@@ -42,7 +42,7 @@ def find_pair(
             said, sign, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
             return Pair(name, said + sign, result)
         if name not in PAIRS:
-            raise PromptError(f"no pair is called {name!r}; use {', '.join([*PAIRS, *DRAWN_PAIRS])}")
+            raise PromptError(f"no pair is called {name!r}; {nearest(name, [*PAIRS, *DRAWN_PAIRS])}")
         return Pair("" if name == DEFAULT_PAIR else name, *PAIRS[name])
     if not question or not answer:
         lacking = "ANSWER" if question else "QUESTION"

@@ -5,7 +5,7 @@ A row always has the Hub's own fields, wherever it comes from, so one writer a d
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -52,16 +52,24 @@ def _write_aime24(row: dict) -> str:
 
 
 def _pair_mquake(row: dict) -> tuple[str, str]:
-    return f"Question: {row['questions'][0]}\nAnswer:", f" {row['answer']}"
+    if not row["questions"] or not isinstance(row["questions"][0], str):
+        raise PromptError("'questions' does not begin with a text; write the question there")
+    return f"Question: {row['questions'][0]}\nAnswer:", _said(row, "answer")
 
 
 def _pair_math(row: dict) -> tuple[str, str]:
-    return f"Problem: {row['problem']}\nAnswer:", f" {row['solution']}"
+    return f"Problem: {row['problem']}\nAnswer:", _said(row, "solution")
+
+
+def _said(row: dict, field: str) -> str:
+    if not row[field].strip():
+        raise PromptError(f"{field!r} is empty; write it, or leave the row out")
+    return f" {row[field]}"
 
 
 def _level_of_math(row: dict) -> int | None:
     number = row["level"].removeprefix("Level ")
-    return int(number) if number.isdigit() else None  # some rows have "Level ?"
+    return int(number) if number.isdecimal() else None  # some rows have "Level ?"
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Dataset:
     """Where a dataset's rows are on the Hub, the fields a row must have, and how a row is written as a prompt.
 
     Of a dataset with levels of difficulty also how it is cut into question and answer, the level of a row (None: it has
-    none), and whether it is measured within the answer (see `examples.Example`).
+    none), how a row says it, and whether it is measured within the answer (see `examples.Example`).
     """
 
     repo: str
@@ -81,6 +89,7 @@ class Dataset:
     max_tokens: int | None = None
     pair: Callable[[dict], tuple[str, str]] | None = None
     level: Callable[[dict], int | None] | None = None
+    level_said: str = ""
     within: bool = False
 
     @property
@@ -105,6 +114,7 @@ DATASETS = {
         lambda row: "".join(_pair_mquake(row)),
         pair=_pair_mquake,
         level=lambda row: len(row["orig_triples"]),
+        level_said='"orig_triples", one for each hop',
     ),
     "math": Dataset(
         "EleutherAI/hendrycks_math",
@@ -114,6 +124,7 @@ DATASETS = {
         lambda row: "".join(_pair_math(row)),
         pair=_pair_math,
         level=_level_of_math,
+        level_said='"level", such as "Level 1"',
         within=True,
     ),
 }
@@ -145,10 +156,7 @@ def load_prompts(
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     """
     if dataset not in DATASETS and dataset not in DRAWN:
-        known = [*DATASETS, *DRAWN]
-        near = get_close_matches(str(dataset).lower(), known, n=3, cutoff=0.55)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
-        raise PromptError(f"unknown dataset {dataset!r}; {hint}")
+        raise PromptError(f"unknown dataset {dataset!r}; {nearest(dataset, [*DATASETS, *DRAWN])}")
     wanted = (DATASETS[dataset].n_examples if dataset in DATASETS else 10) if n_examples is None else n_examples
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         raise PromptError(f"n_examples is {n_examples!r}; give a whole number of at least 1")
@@ -172,6 +180,12 @@ def load_prompts(
         raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
     warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
+
+
+def nearest(name: object, known: Collection[str]) -> str:
+    """What to write in place of an unknown name: the nearest of the known ones, or any of them."""
+    near = get_close_matches(str(name).lower(), known, n=3, cutoff=0.55)
+    return f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
 
 
 def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:

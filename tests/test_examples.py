@@ -36,7 +36,7 @@ def test_sums_have_as_many_terms_as_their_level_and_are_right():
 
 
 def test_more_sums_of_two_terms_than_there_are_is_half_of_them_with_a_warning():
-    with pytest.warns(UserWarning, match="sums.* has 50 of level 2, not 60: using those"):
+    with pytest.warns(UserWarning, match="^sums has 50 of level 2, not 60: using those"):
         assert Counter(one.level for one in load_examples("sums", 60))[2] == 50
 
 
@@ -49,7 +49,8 @@ def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(
 
 def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(file):
     rows = file(MATH, {**MATH, "level": "Level ?"})
-    found = load_examples("math", 1, source=rows)
+    with pytest.warns(UserWarning, match='^1 of 2 rows of math from .*are left out: no "level", such as "Level 1"'):
+        found = load_examples("math", 1, source=rows)
     assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
 
 
@@ -66,6 +67,7 @@ def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_f
     "asked, message",
     [
         (dict(dataset="gsm8k"), f"'gsm8k' has no levels of difficulty; use one of {', '.join(WITH_LEVELS)}"),
+        (dict(dataset="mquak"), "'mquak' has no levels of difficulty; did you mean mquake?"),
         (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
         (dict(dataset="math", source="hug"), 'unknown source "hug"'),
     ],
@@ -78,8 +80,25 @@ def test_what_cannot_be_loaded_is_named(asked, message):
 def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(file):
     with pytest.raises(PromptError, match="row 1: 'orig_triples' is missing; a mquake row has the fields questions"):
         load_examples("mquake", source=file({"questions": ["q"], "answer": "a"}))
-    with pytest.raises(PromptError, match="has no row with a level"):
-        load_examples("math", source=file({**MATH, "level": "Level ?"}))
+    for level in ("Level ?", "Level ²", "level 3", "Level 0"):
+        with pytest.raises(PromptError, match='has no row with a level; a row says it as "level", such as "Level 1"'):
+            load_examples("math", source=file({**MATH, "level": level}))
+
+
+@pytest.mark.parametrize(
+    "dataset, row, message",
+    [
+        ("mquake", {**MQUAKE, "questions": []}, "'questions' does not begin with a text; write the question there"),
+        ("mquake", {**MQUAKE, "questions": [3]}, "'questions' does not begin with a text; write the question there"),
+        ("mquake", {**MQUAKE, "answer": ""}, "'answer' is empty; write it, or leave the row out"),
+        ("math", {**MATH, "solution": " "}, "'solution' is empty; write it, or leave the row out"),
+    ],
+)
+def test_a_row_without_a_question_or_an_answer_is_named_when_it_is_loaded(file, dataset, row, message):
+    rows = file(MQUAKE if dataset == "mquake" else MATH, row)
+    for load in (load_examples, load_prompts):
+        with pytest.raises(PromptError, match=re.escape(f"{rows} row 2: {message}")):
+            load(dataset, 3, rows)
 
 
 @pytest.mark.filterwarnings("ignore:m")

@@ -44,7 +44,8 @@ def test_pairs_of_ones_own_have_labels_that_tell_them_apart_and_that_a_folder_ca
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"name": "spous"}, "no pair is called 'spous'; use sum, spouse, "),
+        ({"name": "spous"}, "no pair is called 'spous'; did you mean spouse"),
+        ({"name": "capital"}, "no pair is called 'capital'; use one of sum, spouse, "),
         ({"question": "1 + 1 = "}, "give ANSWER too, or leave out both"),
         ({"answer": "2"}, "give QUESTION too, or leave out both"),
         ({"question": "1 + 1 = ", "answer": ""}, "give ANSWER too"),
