@@ -9,7 +9,7 @@ READY  := $(VENV)/.depth-lib-installed
 # What sweep, table, report and status cover, and how a sweep runs; make help prints the lines that start with ##.
 ## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           instead of the whole set; from any of them
-## DATASETS="gsm8k ..."   of params/datasets; the papers' three unless given
+## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
 ## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
 ## PROBES="logit_lens"    instead of those the params name
 ## SOURCE=embedded        prompts: hub, embedded or a .jsonl or .parquet file, instead of what the params say
