@@ -47,7 +47,7 @@ def _layered(result: Mapping, shapes: Mapping[str, str]) -> Iterator[tuple[str, 
 
 
 def _tidy(values: torch.Tensor, shape: str) -> pd.DataFrame:
-    values = values.double().reshape(len(values), -1).numpy()
+    values = values.double().reshape(len(values), *(values.shape[1:] or [1])).numpy()  # turn has no layer where L is 1
     layer, column = np.indices(values.shape)
     is_map = len(shape.split()) == 2 and not shape.endswith(" 1")
     column = pd.array(column.ravel(), dtype="Int64") if is_map else pd.array([pd.NA] * values.size, dtype="Int64")

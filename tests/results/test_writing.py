@@ -14,6 +14,7 @@ from depth_lib.results.artifacts import load_artifact, save_artifact
 from depth_lib.results.files import escape_token, unescape_token
 from depth_lib.results.meta import read_meta
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
+from depth_lib.results.tidy import load_results
 from tests.results.conftest import META
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
@@ -68,6 +69,8 @@ def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tm
     result = result_of("relative_contribution", 1) | {"turn": torch.zeros(0), "turn_sums": torch.zeros(10, 0)}
     loaded = load_artifact(save_artifact(path, result, META))
     assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path)[1] is None
+    tidy = load_results(tmp_path)
+    assert "turn" not in set(tidy.key) and tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
     for wrong in (
         {"turn_sums": torch.zeros(0, 0), "n_tokens": torch.zeros(0)},
         {"turn": torch.zeros(1)},
