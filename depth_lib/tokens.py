@@ -72,13 +72,13 @@ def skips_of(
 ) -> list[tuple[list[int], list[int]]]:
     """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T.
 
-    A prompt of one token has no next one whose loss could rise and, in mode "all", none to skip.
+    In mode "all" token 0 is never skipped, so a prompt of one token has none to skip.
     """
     if mode not in modes:
         *others, last = (f'"{one}"' for one in modes)
         raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
     ids = tokenize(llm, prompts)
-    lengths, fewest = [len(x) for x in ids], 13 if mode == "future" else 2
+    lengths, fewest = [len(x) for x in ids], {"future": 13, "all": 2}.get(mode, 1)
     starts = future_positions(lengths) if mode == "future" else [[n] if n >= fewest else [] for n in lengths]
     work = list(zip(ids, starts, strict=True))
     short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]

@@ -68,19 +68,17 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         assert len(dl.layer_effects(llm, [TEXT, "a"])["max_future_out_by_prompt"]) == 1
 
 
-@pytest.mark.parametrize("mode", ["all", "remove"])
-def test_a_prompt_of_one_token_does_not_dilute_what_skipping_does_to_the_others(llm, mode):
-    """It has no token to skip but the first, and no next one whose loss could rise."""
-    calls = [lambda prompts, part=part: dl.layer_effects(llm, prompts, mode, part=part) for part in PARTS]
-    if mode == "all":
-        calls.append(lambda prompts: dl.local_effects(llm, prompts, mode))
+def test_a_prompt_of_one_token_does_not_dilute_what_skipping_does_to_the_others(llm):
+    """It has no token to skip but the first."""
+    calls = [lambda prompts, part=part: dl.layer_effects(llm, prompts, "all", part=part) for part in PARTS]
+    calls.append(lambda prompts: dl.local_effects(llm, prompts, "all"))
     for call in calls:
-        with pytest.warns(UserWarning, match=rf"too short for {mode} mode \(2 tokens\), left out: prompt 0 "):
+        with pytest.warns(UserWarning, match=r"too short for all mode \(2 tokens\), left out: prompt 0 "):
             found = call(["a", TEXT])
         for key, value in call([TEXT]).items():
             assert torch.equal(found[key], value), key
         message = line(call, ["a", "b"])
-        assert message == f"no prompt has the 2 tokens that {mode} mode needs; use longer prompts."
+        assert message == "no prompt has the 2 tokens that all mode needs; use longer prompts."
 
 
 @pytest.mark.parametrize("probe", ABOUT_ANSWERS.values(), ids=ABOUT_ANSWERS)
