@@ -85,9 +85,8 @@ def layer_effects(
     `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1], and means over the measured
     tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`, the rise of −log p(next
     token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for every prompt as
-    `<key>_by_prompt` [P, …]. A prompt of one token in mode "all", or of less than 13 in "future", is left
-    out with a warning. Raises ValueError for an unknown mode or part, a prompt without tokens, or if none is long
-    enough.
+    `<key>_by_prompt` [P, …]. A prompt too short for a position (under 13 tokens) is left out of future mode with a
+    warning. Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
     Source: Csordás et al. 2025, section 3.3.
     """
     if part not in ("layer", "attention", "mlp"):

@@ -70,21 +70,17 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T.
-
-    In mode "all" token 0 is never skipped, so a prompt of one token has none to skip.
-    """
+    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T."""
     if mode not in modes:
         *others, last = (f'"{one}"' for one in modes)
         raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
     ids = tokenize(llm, prompts)
-    lengths, fewest = [len(x) for x in ids], {"future": 13, "all": 2}.get(mode, 1)
-    starts = future_positions(lengths) if mode == "future" else [[n] if n >= fewest else [] for n in lengths]
-    work = list(zip(ids, starts, strict=True))
+    if mode != "future":
+        return [(x, [len(x)]) for x in ids]
+    work = list(zip(ids, future_positions([len(x) for x in ids]), strict=True))
     short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
     if len(short) == len(work):
-        other = " or mode='all'" if mode == "future" else ""
-        raise ValueError(f"no prompt has the {fewest} tokens that {mode} mode needs; use longer prompts{other}.")
+        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
     if short:
-        warnings.warn(f"too short for {mode} mode ({fewest} tokens), left out: {', '.join(short)}", stacklevel=3)
+        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
     return [(x, t) for x, t in work if t]

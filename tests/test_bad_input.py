@@ -2,7 +2,6 @@
 
 import datasets
 import pytest
-import torch
 
 import depth_lib as dl
 from depth_lib.params import load_params
@@ -11,7 +10,6 @@ from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 
 TEXT = "The quick brown fox jumps"
-PARTS = ("layer", "attention", "mlp")
 PROBES = {
     "relative_contribution": dl.relative_contribution,
     "logit_lens": dl.logit_lens,
@@ -62,23 +60,11 @@ def test_prompts_that_cannot_be_measured(llm, probe, prompts, message):
 def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(llm):
     assert dl.relative_contribution(llm, ["a"])["n_tokens"].tolist() == [1]
     assert dl.logit_lens(llm, ["a"])["res_kl_divs"].isfinite().all()
+    assert not dl.layer_effects(llm, ["a"], mode="all")["max_all_out"].any()  # token 0 is never skipped
     message = line(dl.layer_effects, llm, ["a"])
     assert message == "no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'."
     with pytest.warns(UserWarning, match=r"too short for future mode \(13 tokens\), left out: prompt 1 \(1 tokens\)"):
         assert len(dl.layer_effects(llm, [TEXT, "a"])["max_future_out_by_prompt"]) == 1
-
-
-def test_a_prompt_of_one_token_does_not_dilute_what_skipping_does_to_the_others(llm):
-    """It has no token to skip but the first."""
-    calls = [lambda prompts, part=part: dl.layer_effects(llm, prompts, "all", part=part) for part in PARTS]
-    calls.append(lambda prompts: dl.local_effects(llm, prompts, "all"))
-    for call in calls:
-        with pytest.warns(UserWarning, match=r"too short for all mode \(2 tokens\), left out: prompt 0 "):
-            found = call(["a", TEXT])
-        for key, value in call([TEXT]).items():
-            assert torch.equal(found[key], value), key
-        message = line(call, ["a", "b"])
-        assert message == "no prompt has the 2 tokens that all mode needs; use longer prompts."
 
 
 @pytest.mark.parametrize("probe", ABOUT_ANSWERS.values(), ids=ABOUT_ANSWERS)

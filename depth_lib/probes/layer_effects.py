@@ -73,7 +73,7 @@ def _skip_every_block(llm, arch, prompt, layout, mode, part, found):
     following = [ids[i + 1] if i + 1 < len(ids) else -1 for i in order[start:]]
     n_next = sum(token >= 0 for token in following)
     sums, numbers = torch.zeros(3, n_layers), torch.tensor([[len(following)], [n_next], [len(following)]])
-    if n_skipped == 0:
+    if n_skipped == 0 or skipped.start == skipped.stop:
         return sums, numbers
     parts = growing_batch(llm, arch, prompt, layout, range(shift, n_skipped + shift), skip, compare)
     parts = [{**piece, "next": following} for piece in parts]
