@@ -12,7 +12,8 @@ from numbers import Real
 import torch
 from nnsight import TransformersModel
 
-from .architectures import describe
+from .data.tokens import answer_span, skips_of, tokenize
+from .models.families import describe
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
 from .probes.local_effects import local_effects as _local_effects
@@ -21,7 +22,6 @@ from .probes.relative_contribution import relative_contribution as _relative_con
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
 from .session import run, run_ticking
-from .tokens import answer_span, skips_of, tokenize
 
 Result = dict[str, torch.Tensor]
 

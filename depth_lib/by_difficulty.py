@@ -8,11 +8,11 @@ from numbers import Integral
 import torch
 from nnsight import TransformersModel
 
-from .architectures import describe
-from .examples import Example
+from .data.examples import Example
+from .data.tokens import answer_span
+from .models.families import describe
 from .probes.layer_effects import layer_effects
 from .session import run
-from .tokens import answer_span
 
 
 def depth_by_difficulty(

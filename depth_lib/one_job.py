@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from nnsight import TransformersModel
 
-from .check import RUNNING
+from .models.check import RUNNING
 from .remote.deployment import Deployment
 from .remote.journal import entries, journal_folder, journalled, journalled_at
 from .remote.status_line import StatusLine

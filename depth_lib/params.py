@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from . import prompts
-from .pairs import DEFAULT_PAIR, DRAWN_PAIRS, PAIRS
+from .data import prompts
+from .data.pairs import DEFAULT_PAIR, DRAWN_PAIRS, PAIRS
 
 DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
 

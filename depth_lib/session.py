@@ -14,8 +14,8 @@ import zstandard
 from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
 
-from .architectures import ArchitectureError
-from .check import CHECKED, RUNNING, check_call, judge, name_of, running
+from .models.check import CHECKED, RUNNING, check_call, judge, name_of, running
+from .models.families import ArchitectureError
 from .progress import steps, ticked
 from .remote.deployment import Call, Deployment
 from .remote.errors import NotReady
@@ -164,7 +164,7 @@ def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> d
         except (RuntimeError, ValueError, IndexError) as error:
             raise ArchitectureError(
                 f"{name_of(llm)}: the identities could not be computed ({str(error).strip().splitlines()[-1]}); "
-                "its row in depth_lib/architectures.py names modules that do not give hidden states."
+                "its row in depth_lib/models/families.py names modules that do not give hidden states."
             ) from error
         CHECKED[llm] = judge(llm, found)
     return CHECKED[llm]

@@ -13,7 +13,7 @@ import nnsight  # noqa: F401 (here and below: so that it is there)
 import pandas  # noqa: F401
 
 import depth_lib.api
-import depth_lib.models
+import depth_lib.models.load
 import depth_lib.report.tables
 import depth_lib.session
 import depth_lib.sweep.run  # noqa: F401

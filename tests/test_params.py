@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from depth_lib import params
+from depth_lib.data.examples import WITH_LEVELS
+from depth_lib.data.prompts import DATASETS, DRAWN
 from depth_lib.embedded import DEMO_TOYS, TOYS, TRAINING_TOYS
-from depth_lib.examples import WITH_LEVELS
 from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
-from depth_lib.prompts import DATASETS, DRAWN
 from depth_lib.results.schemas import ARTIFACTS, unknown_probe
 
 SHIPPED = sorted(params.PARAMS.glob("*/**/*.yaml"))

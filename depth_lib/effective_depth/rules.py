@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..prompts import ANSWER
+from ..data.prompts import ANSWER
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
-from ..disk import write_together
+from ..files import write_together
 from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
 from .kind import Kind

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from nnsight import TransformersModel
 
-from ..models import load_model, without_weights
+from ..models.load import load_model, without_weights
 from ..progress import steps
 from .checkpoint import Checkpoint, folder_beside
 from .plan import TOKENS, Plan, free_bytes, plan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..architectures import describe
+from ..models.families import describe
 from ..probes.states import states, states_of_blocks
 from ..session import run
 from .checkpoint import write

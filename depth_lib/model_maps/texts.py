@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nnsight import TransformersModel
 
+from ..data.prompts import load_prompts
 from ..embedded import DATASETS
-from ..prompts import load_prompts
 
 LONGEST = 512  # tokens of a sequence; both models may see fewer
 _FEWEST_SEQUENCES = 40

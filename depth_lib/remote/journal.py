@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..disk import cache_folder, move_aside, write_together
+from ..files import cache_folder, move_aside, write_together
 from ..lock import Busy, hold
 from .errors import NotReady
 from .reading import load

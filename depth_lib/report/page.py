@@ -10,7 +10,6 @@ import pandas as pd
 from markupsafe import Markup, escape
 from PIL import Image
 
-from ..disk import write_together
 from ..effective_depth.coverage import COMMAND, measured_coverage
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import ALL_METRICS
@@ -19,6 +18,7 @@ from ..figures.kinds import KINDS
 from ..figures.paper import save_paper_figures
 from ..figures.proxies import CAPTION as PROXIES
 from ..figures.summary import SUMMARIES, save_summary_figures
+from ..files import write_together
 from ..results.meta import made_from
 from ..results.schemas import ARTIFACTS
 from ..results.study import Study

@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 import yaml
 
-from ..disk import write_together
+from ..files import write_together
 from ..results.schemas import ArtifactError
 from ..results.shared import COLUMNS, RESULTS, RUN_COLUMNS, RUNS, SUMS, as_parquet, sha256
 from ..results.study import Study

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..disk import write_together
 from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from ..files import write_together
 from ..results.study import TABLE_PROBES, Study
 from .workbook import MISSING, workbook
 

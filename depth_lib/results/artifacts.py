@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..disk import move_aside, write_together
+from ..files import move_aside, write_together
 from .commands import makes
 from .files import escape_token, parse, plain, storable
 from .meta import differing

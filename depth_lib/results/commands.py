@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from ..pairs import DRAWN_PAIRS, PAIRS
+from ..data.pairs import DRAWN_PAIRS, PAIRS
 from ..params import DATASETS, INSTALLED
 from .schemas import pair_of
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..data.prompts import ANSWER, QUESTION
 from ..params import not_among
-from ..prompts import ANSWER, QUESTION
 
 
 class ArtifactError(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..examples import WITH_LEVELS
+from ..data.examples import WITH_LEVELS
 from .artifacts import read_artifact
 from .commands import sweep_command
 from .meta import ran_otherwise

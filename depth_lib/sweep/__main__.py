@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ..checkpoints import WHEELS, ModelError, fetched
-from ..pairs import DRAWN_PAIRS, PAIRS
+from ..data.pairs import DRAWN_PAIRS, PAIRS
+from ..models.gguf import WHEELS, ModelError, fetched
 from ..params import ParamsError
 from ..results.schemas import ARTIFACTS, ArtifactError
 from .plan import DEMO_OUT, REAL_OUT, Plan

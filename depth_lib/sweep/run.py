@@ -12,13 +12,14 @@ from pathlib import Path
 import nnsight
 import torch
 
-from .. import api, check
+from .. import api
 from ..by_difficulty import depth_by_difficulty
-from ..checkpoints import WHEELS
 from ..embedded import TOYS
-from ..fits import check_fits
 from ..lock import COMPUTING, Lock, hold, remove_leftovers
-from ..models import load_model
+from ..models import check
+from ..models.gguf import WHEELS
+from ..models.load import load_model
+from ..models.memory import check_fits
 from ..one_job import together
 from ..progress import heard_by
 from ..remote import journalled

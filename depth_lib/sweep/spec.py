@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..checkpoints import WHEELS, gguf_in
+from ..data.examples import WITH_LEVELS, Example, load_examples
+from ..data.pairs import Pair, find_pair
+from ..data.prompts import DRAWN, PromptError, load_prompts
+from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
-from ..examples import WITH_LEVELS, Example, load_examples
-from ..pairs import Pair, find_pair
+from ..models.gguf import WHEELS, gguf_in
 from ..params import PARAMETERS, REQUIRED, ParamsError, problem_of
-from ..prompts import DRAWN, PromptError, load_prompts
 from ..results.meta import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
-from ..rows import NAMED_SOURCES
 
 _PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB
 

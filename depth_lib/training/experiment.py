@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from ..disk import write_together
-from ..models import load_model
+from ..files import write_together
+from ..models.load import load_model
 from .measure import measure
 from .shared import new_toy, unrolled
 from .summary import accuracies, conclusion, largest_difference, load_measured

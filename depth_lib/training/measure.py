@@ -25,10 +25,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import api
 from ..by_difficulty import depth_by_difficulty
+from ..data.examples import Example
 from ..effective_depth.difficulty import EFFECTS, Estimate, depth_scores
 from ..effective_depth.intervals import UPPER, depth_interval, widening
 from ..effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
-from ..examples import Example
 from .tasks import TASKS, held_out_examples
 from .trainer import END
 

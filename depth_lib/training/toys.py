@@ -24,8 +24,8 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
+from ..data.prompts import load_prompts
 from ..embedded import toy_path
-from ..prompts import load_prompts
 from .corpus import ROWS, draw_sum, draw_text
 from .measure import exact_matches
 from .trainer import END, Recipe, train

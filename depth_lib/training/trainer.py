@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..disk import write_together
+from ..files import write_together
 
 END = "<|endoftext|>"  # after every text, so that the end of an answer is learnt
 WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises

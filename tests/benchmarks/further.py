@@ -6,11 +6,11 @@ import nnsight
 import torch
 
 import depth_lib as dl
-from depth_lib.architectures import describe
+from depth_lib.data.prompts import ANSWER, QUESTION
+from depth_lib.data.tokens import answer_span
+from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
-from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.session import run_ticking
-from depth_lib.tokens import answer_span
 from tests.benchmarks import floor
 from tests.benchmarks.run import doubled
 from tests.benchmarks.workloads import SIZES, Workload, prompt, real_prompt

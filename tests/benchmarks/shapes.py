@@ -5,7 +5,7 @@ from nnsight import TransformersModel
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 import depth_lib as dl
-from depth_lib.architectures import aliases, family
+from depth_lib.models.families import aliases, family
 from tests.families import randomise
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 

@@ -9,7 +9,7 @@ import tempfile
 
 from transformers import LlamaConfig, Qwen2Config
 
-from depth_lib.fits import weights_of
+from depth_lib.models.memory import weights_of
 from tests.benchmarks import floor
 from tests.oracles import effect_positions
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import depth_lib as dl
-from depth_lib.prompts import ANSWER, QUESTION
+from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.benchmarks import floor, literal
 from tests.benchmarks.quadrature import fewest_nodes
 from tests.benchmarks.shapes import give_answer

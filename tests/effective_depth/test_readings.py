@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.data.tokens import tokenize
 from depth_lib.effective_depth.readings import progress_depth, settles_late, settling_depth, settling_profile
 from depth_lib.effective_depth.rules import depth_score
-from depth_lib.tokens import tokenize
 from tests.families import save_family
 from tests.oracles.streams import block_states, in_float64, lens
 

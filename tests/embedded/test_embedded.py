@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from depth_lib.data.prompts import ANSWER, QUESTION, load_prompts
 from depth_lib.embedded import DATASETS, DEMO_TOYS, prompts_path, toy_path
-from depth_lib.prompts import ANSWER, QUESTION, load_prompts
 from depth_lib.training.corpus import draw_sum, draw_text
 from depth_lib.training.tasks import is_held_out
 

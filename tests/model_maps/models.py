@@ -6,7 +6,7 @@ import nnsight
 import torch
 import transformers as tf
 
-from depth_lib.architectures import FAMILIES, aliases
+from depth_lib.models.families import FAMILIES, aliases
 from tests import families
 from tests.tiny_tokenizers import char_tokenizer
 

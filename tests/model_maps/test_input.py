@@ -47,7 +47,7 @@ def test_bad_input_is_refused_in_one_line(pair, texts, more, said):
 
 @pytest.mark.parametrize("quantization", ["8bit", "4bit"])
 def test_quantised_weights_that_cannot_be_had_here_are_refused_in_one_line(monkeypatch, quantization):
-    monkeypatch.setattr("depth_lib.fits.is_bitsandbytes_available", lambda: False)
+    monkeypatch.setattr("depth_lib.models.memory.is_bitsandbytes_available", lambda: False)
     texts = dl.load_prompts("gsm8k", 10, source="embedded")
     with pytest.raises(ValueError, match=f"{quantization} weights need bitsandbytes.*or quantization=None"):
         dl.linear_maps("toy-4l", "toy-8l", texts, quantization=quantization)

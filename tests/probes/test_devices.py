@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import check
-from depth_lib.architectures import FAMILIES as ROWS
+from depth_lib.models import check
+from depth_lib.models.families import FAMILIES as ROWS
 from tests.families import L, save_family
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 

@@ -7,9 +7,9 @@ import torch
 
 import depth_lib as dl
 from depth_lib import by_difficulty
+from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import importance
 from depth_lib.effective_depth.rules import depth_score
-from depth_lib.examples import Example
 from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
 from tests.oracles.streams import in_float64

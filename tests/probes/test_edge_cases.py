@@ -7,10 +7,10 @@ import transformers as tf
 from tokenizers import processors
 
 import depth_lib as dl
-from depth_lib import models
 from depth_lib.api import answer_span, tokenize
-from depth_lib.architectures import ArchitectureError
 from depth_lib.effective_depth.rules import METRICS
+from depth_lib.models import load as models
+from depth_lib.models.families import ArchitectureError
 from depth_lib.results.meta import differing
 from depth_lib.sweep.spec import RunSpec
 from tests import oracles as oracle

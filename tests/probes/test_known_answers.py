@@ -5,8 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
+from depth_lib.data.tokens import answer_span, tokenize
 from depth_lib.embedded import toy_path
-from depth_lib.tokens import answer_span, tokenize
 from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
 from tests.oracles.streams import in_float64

@@ -7,7 +7,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.api import tokenize
-from depth_lib.architectures import describe
+from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients as probe_integrated_gradients
 from depth_lib.probes.layer_effects import layer_effects as probe_layer_effects
 from depth_lib.probes.local_effects import local_effects as probe_local_effects

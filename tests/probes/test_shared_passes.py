@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from depth_lib.architectures import describe
+from depth_lib.data.tokens import answer_span
+from depth_lib.models.families import describe
 from depth_lib.probes import integrated_gradients as gradients
 from depth_lib.session import run
-from depth_lib.tokens import answer_span
 from tests.families import L, build
 from tests.probes.test_parts import loaded
 

@@ -3,7 +3,7 @@
 import pytest
 
 import depth_lib as dl
-from depth_lib.tokens import answer_span, future_positions, tokenize
+from depth_lib.data.tokens import answer_span, future_positions, tokenize
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
 

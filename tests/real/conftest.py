@@ -3,7 +3,7 @@
 import pytest
 
 import depth_lib as dl
-from depth_lib.checkpoints import ModelError, fetched
+from depth_lib.models.gguf import ModelError, fetched
 
 NAME = "SmolLM2-135M-Instruct"
 

@@ -81,7 +81,7 @@ def integrated_gradients(model, ids, places, block, tolerance=2e-4):
 
 def main(blocks):
     import depth_lib as dl
-    from depth_lib.prompts import ANSWER, QUESTION
+    from depth_lib.data.prompts import ANSWER, QUESTION
     from tests.oracles import answer_span
 
     llm = dl.load_model("SmolLM2-135M-Instruct")

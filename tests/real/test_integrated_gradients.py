@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
-from depth_lib.architectures import describe
+from depth_lib.data.prompts import ANSWER, QUESTION
+from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
-from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.session import run
 from tests.oracles import answer_span
 from tests.real import reference

@@ -7,8 +7,8 @@ import torch
 from gguf import GGUFReader, dequantize
 
 import depth_lib as dl
-from depth_lib.checkpoints import dequantised
-from depth_lib.fits import weights_of
+from depth_lib.models.gguf import dequantised
+from depth_lib.models.memory import weights_of
 from depth_lib.probes.residual_stream import compares_in_batch
 
 PLACES = {

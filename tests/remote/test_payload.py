@@ -7,7 +7,8 @@ import pytest
 import zstandard
 
 import depth_lib as dl
-from depth_lib import api, tokens
+from depth_lib import api
+from depth_lib.data import tokens
 from depth_lib.remote.server import Server
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 

@@ -7,7 +7,8 @@ import torch
 from nnsight.intervention.backends.remote import RemoteBackend
 
 import depth_lib as dl
-from depth_lib import architectures, session
+from depth_lib import session
+from depth_lib.models import families as architectures
 from depth_lib.remote import NotReady
 from depth_lib.remote.server import Server
 from depth_lib.remote.status_line import StatusLine
@@ -151,7 +152,7 @@ def _plus(llm, noise):
 def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa: F811
     llm = loopback.model("loopback/gpt2")
     wrong = architectures.describe(llm) | {"logit_softcap": 3.0}
-    monkeypatch.setattr("depth_lib.check.describe", lambda llm: wrong)
+    monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: wrong)
     with loopback.faults() as submitted:
         with pytest.raises(architectures.ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)

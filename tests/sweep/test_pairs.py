@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.pairs import PAIRS
+from depth_lib.data.pairs import PAIRS
 from depth_lib.params import ParamsError
 from depth_lib.results.study import Study
 from depth_lib.results.tidy import load_results

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from depth_lib.examples import load_examples
+from depth_lib.data.examples import load_examples
 from depth_lib.params import ParamsError
 from depth_lib.results.meta import differing
 from depth_lib.results.schemas import ArtifactError

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
-from depth_lib.prompts import ANSWER, QUESTION
 from depth_lib.results.artifacts import differences
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run

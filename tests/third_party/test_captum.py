@@ -5,7 +5,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.api import answer_span
-from depth_lib.prompts import ANSWER, QUESTION
+from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.oracles.streams import block_states, first, places, with_first
 from tests.third_party.conftest import REAL, SUM, TOYS, apart, assert_near
 
@@ -63,7 +63,7 @@ def test_attributions_are_captums(model):
 
 def _some_blocks(llm, ids, answer, blocks):
     """The probe on a few blocks of a real model: all would take minutes."""
-    from depth_lib.architectures import describe
+    from depth_lib.models.families import describe
     from depth_lib.probes.integrated_gradients import integrated_gradients
     from depth_lib.session import run
 

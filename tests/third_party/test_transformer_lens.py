@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 import depth_lib as dl
 from depth_lib.api import relative_contribution
-from depth_lib.architectures import describe
+from depth_lib.models.families import describe
 from depth_lib.probes import logit_lens as lens_probe
 from depth_lib.session import run
 from tests.third_party.conftest import TEXT, apart, assert_near

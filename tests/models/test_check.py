@@ -5,8 +5,8 @@ import torch
 import transformers as tf
 
 import depth_lib as dl
-from depth_lib.architectures import FAMILIES as ROWS
-from depth_lib.architectures import ArchitectureError
+from depth_lib.models.families import FAMILIES as ROWS
+from depth_lib.models.families import ArchitectureError
 from tests.families import FAMILIES, REFUSED, SHAPE, build, randomise, save_family
 from tests.tiny_tokenizers import char_tokenizer
 

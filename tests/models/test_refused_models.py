@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.models import ModelError
+from depth_lib.models.load import ModelError
 from tests.families import save_family
 
 HUB_ID = "somebody/tiny-llama"
@@ -151,7 +151,7 @@ def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypa
 @pytest.fixture
 def nothing_fetched(monkeypatch):
     """Fails a test that asks for as much as a config."""
-    monkeypatch.setattr("depth_lib.models._fetch", lambda *args: pytest.fail("a config was fetched"))
+    monkeypatch.setattr("depth_lib.models.load._fetch", lambda *args: pytest.fail("a config was fetched"))
 
 
 @pytest.mark.usefixtures("nothing_fetched")
@@ -175,7 +175,7 @@ def test_what_this_machine_cannot_do_is_refused_before_any_download(options, mes
 @pytest.mark.usefixtures("nothing_fetched")
 @pytest.mark.parametrize("quantization", ["8bit", "4bit"])
 def test_without_bitsandbytes_quantised_weights_are_refused_before_any_download(quantization, monkeypatch):
-    monkeypatch.setattr("depth_lib.fits.is_bitsandbytes_available", lambda: False)
+    monkeypatch.setattr("depth_lib.models.memory.is_bitsandbytes_available", lambda: False)
     assert refusal(HUB_ID, quantization=quantization) == (
         f"{quantization} weights need bitsandbytes, which is missing or too old; "
         "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
@@ -188,6 +188,6 @@ def test_a_bitsandbytes_that_does_not_run_here_is_refused_before_any_download(mo
         raise RuntimeError("no native library\nhelp")
 
     monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(nn=SimpleNamespace(Linear8bitLt=layer)))
-    monkeypatch.setattr("depth_lib.fits.is_bitsandbytes_available", lambda: True)
+    monkeypatch.setattr("depth_lib.models.memory.is_bitsandbytes_available", lambda: True)
     line = refusal(HUB_ID, quantization="8bit")
     assert "8bit weights do not work with the installed bitsandbytes on this machine (no native library help)" in line

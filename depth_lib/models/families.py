@@ -139,7 +139,7 @@ def unknown(config: PreTrainedConfig, tried: Iterable[str] = ()) -> str:
     outcome = f"; read like {', '.join(tried)} the identities fail" if tried else ""
     return (
         f"model family {config.model_type!r} is not known{outcome}. Known families like it: {', '.join(near)}. To add "
-        "it, write one row in FAMILIES of depth_lib/architectures.py and prove it with dl.check_model(llm)."
+        "it, write one row in FAMILIES of depth_lib/models/families.py and prove it with dl.check_model(llm)."
     )
 
 

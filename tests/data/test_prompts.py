@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from depth_lib.prompts import ANSWER, QUESTION, PromptError, load_prompts
+from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
 GSM8K_PROMPT = (

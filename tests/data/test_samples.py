@@ -2,8 +2,8 @@
 
 import pytest
 
+from depth_lib.data.prompts import load_prompts
 from depth_lib.embedded import prompts_path
-from depth_lib.prompts import load_prompts
 
 
 def test_embedded_samples_have_enough_rows_in_the_hubs_schema():

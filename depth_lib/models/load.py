@@ -11,13 +11,13 @@ from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from .architectures import FAMILIES, ArchitectureError, adopt, aliases, candidates, unknown
-from .checkpoints import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
-from .embedded import TOYS, toy_path
-from .fits import check_devices, check_quantization, floating_type, reason
-from .hub import without_retries
-from .params import find_model, registry_names
-from .session import check_model
+from ..embedded import TOYS, toy_path
+from ..hub import without_retries
+from ..params import find_model, registry_names
+from ..session import check_model
+from .families import FAMILIES, ArchitectureError, adopt, aliases, candidates, unknown
+from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
+from .memory import check_devices, check_quantization, floating_type, reason
 
 _NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
 

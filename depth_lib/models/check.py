@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from nnsight import TransformersModel
 
-from .architectures import ArchitectureError, describe
-from .probes.identities import identities
+from ..probes.identities import identities
+from .families import ArchitectureError, describe
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
@@ -43,7 +43,7 @@ def judge(llm: TransformersModel, found: dict) -> dict:
     identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
     worst = int(identity_1.argmax())
     where = f"{name_of(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"
-    advice = "The probes would be silently wrong; correct the family's row in depth_lib/architectures.py."
+    advice = "The probes would be silently wrong; correct the family's row in depth_lib/models/families.py."
     if not identity_1[worst] <= tolerance:  # NaN fails too
         raise ArchitectureError(
             f"{where}: identity 1 fails: h + a + m differs from the output of block {worst} by "

@@ -13,8 +13,8 @@ from gguf import GGUFReader
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import is_bitsandbytes_available
 
-from .checkpoints import ModelError, gguf_in
-from .hub import without_retries
+from ..hub import without_retries
+from .gguf import ModelError, gguf_in
 
 QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from .embedded import prompts_path
-from .hub import without_retries
+from ..embedded import prompts_path
+from ..hub import without_retries
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other is a file
 

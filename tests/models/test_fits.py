@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from depth_lib import fits as memory
 from depth_lib.embedded import toy_path
-from depth_lib.fits import DoesNotFit, Weights, check_fits, free_bytes, weights_of
+from depth_lib.models import memory
+from depth_lib.models.memory import DoesNotFit, Weights, check_fits, free_bytes, weights_of
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .disk import cache_folder
+from ..files import cache_folder
 
 
 class ModelError(ValueError):

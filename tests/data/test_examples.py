@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from depth_lib.examples import WITH_LEVELS, Example, load_examples
-from depth_lib.prompts import DATASETS, PromptError, load_prompts
+from depth_lib.data.examples import WITH_LEVELS, Example, load_examples
+from depth_lib.data.prompts import DATASETS, PromptError, load_prompts
 
 MQUAKE = {"questions": ["Who leads it?", "Another?"], "answer": "Ann", "orig_triples": [["a", "b", "c"]] * 2}
 MATH = {"problem": "Find $x$.", "level": "Level 3", "type": "Intermediate Algebra", "solution": "It is $\\boxed{2}$."}

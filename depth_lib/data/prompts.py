@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .hub import without_retries
+from ..hub import without_retries
 from .rows import PromptError, read_rows, unreachable
 
 # The pair that residual erasure and integrated gradients look at.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from depth_lib.pairs import DRAWN_PAIRS, PAIRS, find_pair
-from depth_lib.prompts import ANSWER, QUESTION, PromptError, load_prompts
+from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, find_pair
+from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
 
 
 def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():

@@ -1,0 +1,1 @@
+"""Prompts, questions with levels of difficulty, questions with their answers, and their tokens."""

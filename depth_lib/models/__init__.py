@@ -1,0 +1,1 @@
+"""Loading a model, and what is known and measured of its architecture."""
