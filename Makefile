@@ -32,7 +32,7 @@ export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report share status maps train experiment test oracles test-oracles test-ndif bench lint clean help
+.PHONY: demo real sweep table report share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(ASKED)
@@ -87,7 +87,10 @@ $(READY): requirements.txt pyproject.toml
 
 # ---- the code
 
-test: $(READY) ## the whole test suite (TESTS=tests/test_x.py for a part)
+test: $(READY) ## the quick tests, about four minutes on two cores (TESTS=tests/test_x.py for a part)
+	@$(PY) -m pytest -n 3 --dist loadscope -m "not slow" $(TESTS)
+
+test-all: $(READY) ## every test, with those marked slow
 	@$(PY) -m pytest -n 3 --dist loadscope $(TESTS)
 
 oracles: $(READY) ## install other people's libraries, the extra `oracles`: make test then holds the probes against them

@@ -1,6 +1,7 @@
 """depth_lib: how much of its depth does a language model use? Five probes, here or on NDIF."""
 
 import importlib
+import os
 import sys
 
 import cloudpickle
@@ -8,6 +9,10 @@ import cloudpickle
 # Always, and all that nnsight.register does: an installed package would otherwise be sent to the server by name, where
 # it does not exist.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+# Read when torch is loaded: OpenMP's threads sleep while they wait instead of spinning, which beside other work is ten
+# times faster. What the user has set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 
