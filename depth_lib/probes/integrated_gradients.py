@@ -41,7 +41,7 @@ def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
                 del asked[k]
                 if "tick" in arch:
                     arch["tick"](costs[k], sum(costs))
-    return {key: torch.stack([found[k][key].float() for k in range(len(paths))]) for key in found[0]}
+    return {key: torch.stack([found[k][key] for k in range(len(paths))]) for key in found[0]}
 
 
 def _fitting(asked, rows):
@@ -56,9 +56,9 @@ def _fitting(asked, rows):
 def _result(found, n_tokens):
     """What is returned of one layer."""
     igrads, (f_b, f_x) = found["integral"], found["f"]
-    result = {"igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads))])}
-    result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b)}
-    return result | {key: torch.tensor(found[key]) for key in ("n_nodes", "error") if key in found}
+    result = {"igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads), dtype=torch.float32)])}
+    result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b, dtype=torch.float32)}
+    return result | {key: torch.tensor(found[key], dtype=torch.float32) for key in ("n_nodes", "error") if key in found}
 
 
 def _paths(llm, arch, ids, end, layers, at):
@@ -118,8 +118,8 @@ def _one_pass(llm, arch, pieces, ids, answer):
     with llm.trace(inputs(ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False) as tracer:
         rows, moving = None, []
         for _, path, points in pieces:
-            l, r = path["l"], torch.tensor(points, device=path["b"].device)[:, None, None]
-            moving.append(x := (path["b"] + r * path["step"]).requires_grad_())
+            l, r = path["l"], torch.tensor(points, dtype=torch.float32, device=path["b"].device)
+            moving.append(x := (path["b"] + r[:, None, None] * path["step"]).requires_grad_())
             own = (path["rest"].expand_as(x) if path["adds"] else path["rest"] + x).to(path["dtype"])
             if rows is None:
                 rows = own

@@ -40,7 +40,12 @@ def gauss_kronrod():
     parabola[1::2] = _weights(nodes[3::4], [0.0, 1.0])[0].tolist()
     rows = (nodes[1::2], gauss[1::2], parabola), (nodes, kronrod, gauss)
     return {
-        len(x): {"nodes": x, "fine": torch.tensor(w), "coarse": torch.tensor(c), "gaps": _weights(x, [0.0, *x, 1.0])}
+        len(x): {
+            "nodes": x,
+            "fine": torch.tensor(w, dtype=torch.float32),
+            "coarse": torch.tensor(c, dtype=torch.float32),
+            "gaps": _weights(x, [0.0, *x, 1.0]),
+        }
         for x, w, c in rows
     }
 
@@ -49,7 +54,7 @@ def _weights(nodes, ends):
     """[len(ends) − 1, n]: of the integrals from one of the ends to the next of the polynomial through n nodes."""
     n = len(nodes)
     at_ends = _legendre(torch.tensor(ends, dtype=torch.float64), n + 1)
-    before = torch.cat([-torch.ones(len(ends), 1), at_ends[:, : n - 1]], 1)
+    before = torch.cat([-torch.ones(len(ends), 1, dtype=torch.float64), at_ends[:, : n - 1]], 1)
     integrals = (at_ends[:, 1:] - before) / (4 * torch.arange(n) + 2)  # of each polynomial, up to a constant
     return (integrals.diff(dim=0) @ torch.linalg.inv(_legendre(torch.tensor(nodes, dtype=torch.float64), n))).float()
 
@@ -117,14 +122,15 @@ def _panel(piece, known, rules):
     one of two parts that cancel in d alone.
     """
     points, rule = _points(piece, rules), rules[piece[2]]
-    f = torch.tensor([known[r][1] for r in points])
+    f = torch.tensor([known[r][1] for r in points], dtype=torch.float32)
     values, width = torch.stack([known[r][0] for r in points[1:-1]]), piece[1] - piece[0]
-    integral, coarse = width * (rule["fine"] @ values), width * (rule["coarse"] @ values)
-    spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
-    error = spread * ((integral - coarse).abs() / spread).pow(1.5)
-    missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
-    unseen, largest = 1.5 * missed.abs().sum(), spread.max()
-    error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), missed.sum().abs()))
+    with torch.autocast("cpu", enabled=False):  # a server's would round these products to bfloat16
+        integral, coarse = width * (rule["fine"] @ values), width * (rule["coarse"] @ values)
+        spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
+        error = spread * ((integral - coarse).abs() / spread).pow(1.5)
+        missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
+        unseen, largest = 1.5 * missed.abs().sum(), spread.max()
+        error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), missed.sum().abs()))
     panel = {"piece": piece, "points": points, "missed": missed.abs().tolist(), "integral": integral, "error": error}
     return {**panel, "worst": error.max().item()}
 
