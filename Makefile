@@ -59,11 +59,11 @@ maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= T
 	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
 	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)' $(if $(QUANTIZATION),--quantization $(QUANTIZATION))
 
-TRAINING := $(PY) -m depth_lib.training.experiment
+TRAINING := $(PY) -m experiments.training.experiment
 
 train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements: an hour
 	@$(TRAINING) train --out build/training
-	@$(TRAINING) measure --out build/training --csv depth_lib/training/measured.csv
+	@$(TRAINING) measure --out build/training --csv experiments/training/measured.csv
 
 experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers: minutes
 	@exec $(TRAINING) shipped

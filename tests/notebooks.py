@@ -16,3 +16,12 @@ def code_cells(notebook, tag=None):
         for cell in notebook.cells
         if cell.cell_type == "code" and (tag is None or tag in cell.metadata.get("tags", []))
     ]
+
+
+def printed(notebook):
+    streams = [out for cell in code_cells(notebook) for out in cell.outputs if out.output_type == "stream"]
+    return "".join(out.text for out in streams if out.name == "stdout")
+
+
+def n_pictures(notebook):
+    return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)

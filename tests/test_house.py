@@ -26,7 +26,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"effective_depth"},
     {"figures"},
     {"report"},
-    {"sweep", "training"},
+    {"sweep"},
 )
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
 UNTYPED = {"probes"}  # they travel, and import torch and each other only

@@ -9,9 +9,8 @@ from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
 from depth_lib.results.schemas import PROBES, artifact_path
-from depth_lib.training.summary import conclusion, load_measured
 from tests.forked import Kernel
-from tests.notebooks import NOTEBOOKS, ROOT, code_cells
+from tests.notebooks import NOTEBOOKS, ROOT, code_cells, n_pictures, printed
 
 PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 2}
 
@@ -34,15 +33,6 @@ def execute(tmp_path_factory):
             cwd=folder,
             progress_bar=False,
         )
-
-
-def printed(notebook):
-    streams = [out for cell in code_cells(notebook) for out in cell.outputs if out.output_type == "stream"]
-    return "".join(out.text for out in streams if out.name == "stdout")
-
-
-def n_pictures(notebook):
-    return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)
 
 
 @pytest.fixture(scope="module")
@@ -186,15 +176,3 @@ def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(exe
     said = printed(ran)
     assert sum("image/png" in out.get("data", {}) for cell in code_cells(ran) for out in cell.outputs) == 1
     assert said.count("layers a level (levels 2 to 6), 95 % interval [") == 2 and "level 6: " in said
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_the_notebook_about_training_concludes_from_the_numbers_it_is_given(execute, tmp_path, swapped):
-    measured = load_measured()
-    if swapped:
-        measured["kind"] = measured.kind.map({"ordinary": "shared", "shared": "ordinary"})
-        measured["loss"] = measured.loss.map({"all": "answers", "answers": "all"})
-        measured.to_csv(tmp_path / "swapped.csv", index=False)
-    ran = execute("training", MEASURED=str(tmp_path / "swapped.csv") if swapped else None)
-    assert n_pictures(ran) == 2 and f"\n{conclusion(measured)}\n" in f"\n{printed(ran)}"
-    assert (conclusion(measured) == conclusion(load_measured())) != swapped

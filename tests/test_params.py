@@ -10,7 +10,7 @@ import pytest
 from depth_lib import params
 from depth_lib.data.examples import WITH_LEVELS
 from depth_lib.data.prompts import DATASETS, DRAWN
-from depth_lib.embedded import DEMO_TOYS, TOYS, TRAINING_TOYS
+from depth_lib.embedded import TOYS
 from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
 from depth_lib.results.schemas import ARTIFACTS, unknown_probe
 
@@ -51,9 +51,7 @@ def test_ndif_models_run_remotely_and_toys_here_on_embedded_prompts():
         f"meta-llama/Llama-3.1-{size}" for size in ("8B", "70B", "405B", "70B-Instruct")
     }
     assert all(model["REMOTE"] is True for model in ndif)
-    sets = {"demo": DEMO_TOYS, "training": TRAINING_TOYS}
-    toys = {name: load_params(params.PARAMS / f"models/{kind}/{name}.yaml") for kind in sets for name in sets[kind]}
-    assert set(toys) == set(TOYS)
+    toys = {name: load_params(params.PARAMS / f"models/demo/{name}.yaml") for name in TOYS}
     for name, model in toys.items():
         assert model["MODEL_ID"] == name
         assert (model["DTYPE"], model["REMOTE"], model["SOURCE"]) == ("float32", False, "embedded")

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DEMO_TOYS = ("toy-4l", "toy-8l", "toy-16l")
-TRAINING_TOYS = ("toy-ordinary-all", "toy-ordinary-answers", "toy-shared-all", "toy-shared-answers")
-TOYS = DEMO_TOYS + TRAINING_TOYS
+TOYS = ("toy-4l", "toy-8l", "toy-16l")
 DATASETS = tuple(sorted(path.stem for path in HERE.glob("prompts/*.jsonl")))
 
 

@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.data.prompts import ANSWER, QUESTION, load_prompts
-from depth_lib.embedded import DATASETS, DEMO_TOYS, prompts_path, toy_path
-from depth_lib.training.corpus import draw_sum, draw_text
-from depth_lib.training.tasks import is_held_out
+from depth_lib.embedded import DATASETS, TOYS, prompts_path, toy_path
+from experiments.training.corpus import draw_sum, draw_text
+from experiments.training.tasks import is_held_out
 
 
-@pytest.fixture(scope="module", params=DEMO_TOYS)
+@pytest.fixture(scope="module", params=TOYS)
 def toy(request):
     folder = toy_path(request.param)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -24,7 +24,7 @@ def toy(request):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(toy_path(DEMO_TOYS[0]))
+    return AutoTokenizer.from_pretrained(toy_path(TOYS[0]))
 
 
 def rows(dataset):
@@ -82,7 +82,7 @@ def test_each_format_is_read_with_less_than_60_percent_of_a_unigram_models_loss(
 
 def test_checkpoints_are_ordinary_float16_folders_of_12_mb_at_most():
     sizes = 0
-    for name, blocks in zip(DEMO_TOYS, (4, 8, 16), strict=True):
+    for name, blocks in zip(TOYS, (4, 8, 16), strict=True):
         config = json.loads((toy_path(name) / "config.json").read_text())
         assert (config["model_type"], config["num_hidden_layers"], config["dtype"]) == ("qwen2", blocks, "float16")
         assert config["max_position_embeddings"] >= 2048
@@ -97,7 +97,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         prompts_path("mmlu")
 
 
-@pytest.mark.parametrize("name", DEMO_TOYS)
+@pytest.mark.parametrize("name", TOYS)
 def test_every_ascii_character_is_one_token_with_its_own_offsets(name):
     tokenizer, text = AutoTokenizer.from_pretrained(toy_path(name)), "".join(map(chr, range(128)))
     encoded = tokenizer(text, return_offsets_mapping=True)

@@ -11,8 +11,8 @@ from transformers import GenerationConfig
 from depth_lib import load_model
 from depth_lib.effective_depth.difficulty import Estimate
 from depth_lib.effective_depth.rules import effective_depth_erasure
-from depth_lib.training import experiment, measure, summary
-from depth_lib.training.tasks import TASKS, held_out_examples, is_held_out
+from experiments.training import experiment, measure, summary
+from experiments.training.tasks import TASKS, held_out_examples, is_held_out
 
 # ---- what is asked
 
@@ -170,4 +170,6 @@ def test_a_trained_toy_is_measured_once_and_a_folder_without_one_says_what_to_ru
         found = experiment.measure_all(tmp_path, ["shared"], ["all"], [0, 1])
         assert found.iloc[0].to_dict() == {"kind": "shared", "loss": "all", "seed": 0} | row and len(found) == 1
     assert calls == ["shared-all-0"]
-    assert "shared-all-1 holds no trained toy; run: python -m depth_lib.training.experiment" in capsys.readouterr().out
+    assert (
+        "shared-all-1 holds no trained toy; run: python -m experiments.training.experiment" in capsys.readouterr().out
+    )

@@ -1,22 +1,26 @@
-"""The four toys of the training experiment that ship: small, shared where they say so, and read by every probe."""
+"""The four toys of the training experiment that are kept: small, shared where they say so, and read by every probe."""
 
 import pytest
 import torch
 
 from depth_lib import check_model, load_model
-from depth_lib.embedded import TRAINING_TOYS, toy_path
-from depth_lib.training.shared import GROUP
+from experiments.training.experiment import TOYS
+from experiments.training.shared import GROUP
+
+NAMES = sorted(path.name for path in TOYS.iterdir())
 
 
-@pytest.fixture(scope="module", params=TRAINING_TOYS)
+@pytest.fixture(scope="module", params=NAMES)
 def toy(request):
-    return request.param, load_model(request.param)
+    return request.param, load_model(TOYS / request.param, dtype="float32")
 
 
 def test_the_four_toys_are_float16_checkpoints_of_15_mb_together():
-    files = [file for name in TRAINING_TOYS for file in toy_path(name).iterdir()]
+    files = [file for name in NAMES for file in (TOYS / name).iterdir()]
     assert sum(file.stat().st_size for file in files) <= 15e6
-    assert {tuple(load_model(name).config.architectures) for name in TRAINING_TOYS} == {("Qwen3MoeForCausalLM",)}
+    assert {tuple(load_model(TOYS / name, dtype="float32").config.architectures) for name in NAMES} == {
+        ("Qwen3MoeForCausalLM",)
+    }
 
 
 def test_blocks_of_a_shared_toy_hold_equal_weights_and_those_of_an_ordinary_one_do_not(toy):
@@ -33,7 +37,7 @@ def test_both_identities_hold(toy):
     assert max(found["identity_1"], found["identity_2"]) <= found["tolerance"] <= 1e-5
 
 
-@pytest.mark.parametrize("toy", [name for name in TRAINING_TOYS if "shared" in name], indirect=True)
+@pytest.mark.parametrize("toy", [name for name in NAMES if "shared" in name], indirect=True)
 def test_a_shared_toy_computes_what_its_two_blocks_in_a_loop_compute(toy):
     _, llm = toy
     model, ids = llm._module, llm.tokenizer("5 + 7 + 5 + 3 + 1 + 7 = 28", return_tensors="pt").input_ids

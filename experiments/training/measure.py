@@ -23,12 +23,13 @@ import torch
 from nnsight import TransformersModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import api
-from ..by_difficulty import depth_by_difficulty
-from ..data.examples import Example
-from ..effective_depth.difficulty import EFFECTS, Estimate, depth_scores
-from ..effective_depth.intervals import UPPER, depth_interval, widening
-from ..effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
+from depth_lib import api
+from depth_lib.by_difficulty import depth_by_difficulty
+from depth_lib.data.examples import Example
+from depth_lib.effective_depth.difficulty import EFFECTS, Estimate, depth_scores
+from depth_lib.effective_depth.intervals import UPPER, depth_interval, widening
+from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
+
 from .tasks import TASKS, held_out_examples
 from .trainer import END
 
@@ -51,7 +52,7 @@ def exact_matches(
         ids = tokenizer(question + answer + END).input_ids
         by_length.setdefault((asked, len(ids)), []).append((k, ids))
     for (asked, _), group in by_length.items():  # problems of one length need no padding
-        ids = torch.tensor([ids for _, ids in group])
+        ids = torch.tensor([ids for _, ids in group], device=next(model.parameters()).device)
         said = model(input_ids=ids, use_cache=False).logits[:, asked - 1 : -1].argmax(-1)
         right |= dict(zip((k for k, _ in group), (said == ids[:, asked:]).all(1).tolist(), strict=True))
     return [right[k] for k in range(len(problems))]

@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..files import write_together
+from depth_lib.files import write_together
 
 END = "<|endoftext|>"  # after every text, so that the end of an answer is learnt
 WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
@@ -69,6 +69,8 @@ def weighted_loss(
     model: PreTrainedModel, ids: torch.Tensor, answering: torch.Tensor, question_weight: float
 ) -> torch.Tensor:
     """Mean cross-entropy in nats over ids [B, T], in which tokens that are not `answering` [B, T] weigh less."""
+    device = next(model.parameters()).device
+    ids, answering = ids.to(device), answering.to(device)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     weights = torch.where(answering[:, 1:], 1.0, question_weight)
     losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
@@ -100,6 +102,7 @@ def train(
         losses.append(loss.item())
         if recipe.text_every and step % recipe.text_every == 0:
             text, _ = packed_rows(lambda: ("", draw_text(rng)), tokenizer, 1, recipe.text_width)
+            text = text.to(loss.device)
             loss = loss + model(input_ids=text, labels=text, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

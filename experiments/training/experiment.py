@@ -1,8 +1,8 @@
 """Does training decide how depth is used? Four toys, three seeds: {ordinary, shared} × {loss on all, on answers}.
 
-python -m depth_lib.training.experiment train --out build/training      trains all twelve, five minutes of a core each
-python -m depth_lib.training.experiment measure --out build/training    measures what is trained there, a minute each
-python -m depth_lib.training.experiment shipped                         measures the four that ship with the package
+python -m experiments.training.experiment train --out build/training      trains all twelve, five minutes of a core each
+python -m experiments.training.experiment measure --out build/training    measures what is trained there, a minute each
+python -m experiments.training.experiment shipped                         measures the four that lie in toys/
 """
 
 import argparse
@@ -13,8 +13,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from ..files import write_together
-from ..models.load import load_model
+from depth_lib.files import write_together
+from depth_lib.models.load import load_model
+
 from .measure import measure
 from .shared import new_toy, unrolled
 from .summary import accuracies, conclusion, largest_difference, load_measured
@@ -22,13 +23,14 @@ from .tasks import TASKS, draw_nested, draw_sum
 from .toys import byte_tokenizer
 from .trainer import Recipe, train
 
+TOYS = Path(__file__).with_name("toys")
 KINDS = {"ordinary": False, "shared": True}
 LOSSES = {"all": 1.0, "answers": 0.0}  # weight of the question's tokens
 SEEDS = (0, 1, 2)
 STEPS, PEAK_RATE = 2000, 2e-3
 COMMANDS = "".join(
-    f"# python -m depth_lib.training.experiment {what}\n"
-    for what in ("train --out build/training", "measure --out build/training --csv depth_lib/training/measured.csv")
+    f"# python -m experiments.training.experiment {what}\n"
+    for what in ("train --out build/training", "measure --out build/training --csv experiments/training/measured.csv")
 )
 SUMS = 0.8  # share of flat sums in what is read; the others are nested
 
@@ -57,7 +59,7 @@ def measure_all(folder: Path, kinds: list[str], losses: list[str], seeds: list[i
     for kind, loss, seed in product(kinds, losses, seeds):
         place = folder / f"{kind}-{loss}-{seed}"
         if not (place / "model.safetensors").exists():
-            print(f"{place} holds no trained toy; run: python -m depth_lib.training.experiment train --out {folder}")
+            print(f"{place} holds no trained toy; run: python -m experiments.training.experiment train --out {folder}")
             continue
         if not (kept := place / "measured.csv").exists():
             _write(kept, measure(load_model(place, dtype="float32")).to_csv(index=False, float_format="%.5g"))
@@ -67,9 +69,12 @@ def measure_all(folder: Path, kinds: list[str], losses: list[str], seeds: list[i
 
 
 def measure_shipped(kinds: list[str], losses: list[str]) -> pd.DataFrame:
-    """The measurements of the toys that ship with the package, seed 0."""
-    toys = [(kind, loss, f"toy-{kind}-{loss}") for kind, loss in product(kinds, losses)]
-    return pd.concat([_of_toy(measure(load_model(name)), kind, loss, 0) for kind, loss, name in toys])
+    """The measurements of the four toys in `TOYS`, seed 0."""
+    frames = []
+    for kind, loss in product(kinds, losses):
+        llm = load_model(TOYS / f"toy-{kind}-{loss}", dtype="float32")
+        frames.append(_of_toy(measure(llm), kind, loss, 0))
+    return pd.concat(frames)
 
 
 def _write(path: Path, text: str) -> None:

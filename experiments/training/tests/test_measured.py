@@ -7,10 +7,12 @@ import pytest
 from matplotlib import pyplot as plt
 
 from depth_lib import load_model
-from depth_lib.embedded import TRAINING_TOYS
-from depth_lib.figures.training import training_figure
-from depth_lib.training import measure, summary
-from depth_lib.training.tasks import TASKS, held_out_examples
+from experiments.training import measure, summary
+from experiments.training.experiment import TOYS
+from experiments.training.figure import training_figure
+from experiments.training.tasks import TASKS, held_out_examples
+
+NAMES = sorted(path.name for path in TOYS.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +20,9 @@ def committed():
     return summary.load_measured()
 
 
-@pytest.mark.parametrize("name", TRAINING_TOYS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_committed_accuracies_are_those_of_the_weights_that_ship(name, committed):
-    llm = load_model(name)
+    llm = load_model(TOYS / name, dtype="float32")
     kind, loss = name.split("-")[1:]
     rows = committed[(committed.kind == kind) & (committed.loss == loss) & (committed.seed == 0)]
     rows = rows[(rows.task == "sums") & (rows.quantity == "accuracy")].set_index("level")

@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .layout import STYLE
-from .panels import LINES
-
+STYLE = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 8, "axes.linewidth": 0.6}
+STYLE |= {"xtick.labelsize": 7, "ytick.labelsize": 7}
+BLUE, ORANGE = "#0072B2", "#D55E00"
 PANELS = {
     "accuracy": ("Accuracy", "Share exactly right"),
     "erasure": ("Erasure depth", "Layer"),
@@ -19,10 +19,10 @@ PANELS = {
     "overlap": ("Effective depth, overlap", "Layer"),
 }
 LOOKS = {  # a colour for ordinary and one for shared layers, open marks and dashes for the loss on everything
-    ("ordinary", "all"): dict(color=LINES[0], linestyle="--", marker="o", markerfacecolor="white"),
-    ("ordinary", "answers"): dict(color=LINES[0], linestyle="-", marker="o"),
-    ("shared", "all"): dict(color=LINES[1], linestyle="--", marker="s", markerfacecolor="white"),
-    ("shared", "answers"): dict(color=LINES[1], linestyle="-", marker="s"),
+    ("ordinary", "all"): dict(color=BLUE, linestyle="--", marker="o", markerfacecolor="white"),
+    ("ordinary", "answers"): dict(color=BLUE, linestyle="-", marker="o"),
+    ("shared", "all"): dict(color=ORANGE, linestyle="--", marker="s", markerfacecolor="white"),
+    ("shared", "answers"): dict(color=ORANGE, linestyle="-", marker="s"),
 }
 LEVELS = {"sums": ("Number of terms", 6), "nested": ("Number of steps", 5)}  # and the last one seen in training
 

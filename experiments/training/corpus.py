@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from ..data.prompts import DATASETS, one_sum
+from depth_lib.data.prompts import DATASETS, one_sum
+
 from .tasks import is_held_out
 
 _TEMPLATES = yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))

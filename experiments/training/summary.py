@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..effective_depth.difficulty import Estimate
+from depth_lib.effective_depth.difficulty import Estimate
+
 from .measure import mean_of, mean_with_interval
 
 MEASURED = Path(__file__).with_name("measured.csv")

@@ -1,4 +1,4 @@
-"""Trains the toy checkpoints, from nothing, on one CPU core each: `python -m depth_lib.training.toys --model toy-8l`.
+"""Trains the toy checkpoints, from nothing, on one CPU core each: `python -m experiments.training.toys --model toy-8l`.
 
 Every step reads a batch of packed sums and, every third, a long row of templated text. Seeded: the same versions,
 machine and `--threads` give the same weights. The three side by side, one thread each, took 16 to 20 minutes on a busy
@@ -24,8 +24,9 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from ..data.prompts import load_prompts
-from ..embedded import toy_path
+from depth_lib.data.prompts import load_prompts
+from depth_lib.embedded import toy_path
+
 from .corpus import ROWS, draw_sum, draw_text
 from .measure import exact_matches
 from .trainer import END, Recipe, train
@@ -87,7 +88,7 @@ def text_loss(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts:
     """Nats per token over `texts`: the model's mean cross-entropy, and the entropy of their unigram distribution."""
     total, counts = 0.0, Counter()
     for text in texts:
-        ids = tokenizer(text, return_tensors="pt").input_ids
+        ids = tokenizer(text, return_tensors="pt").input_ids.to(next(model.parameters()).device)
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
         total += cross_entropy(logits, ids[0, 1:], reduction="sum").item()
         counts.update(ids[0, 1:].tolist())

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from depth_lib import check_model, load_model
-from depth_lib.training import trainer
-from depth_lib.training.experiment import draw
-from depth_lib.training.shared import BLOCKS, GROUP, new_toy, unrolled
-from depth_lib.training.tasks import LARGEST, draw_nested, draw_sum, is_held_out
-from depth_lib.training.toys import byte_tokenizer
+from experiments.training import trainer
+from experiments.training.experiment import draw
+from experiments.training.measure import exact_matches
+from experiments.training.shared import BLOCKS, GROUP, new_toy, unrolled
+from experiments.training.tasks import LARGEST, draw_nested, draw_sum, is_held_out
+from experiments.training.toys import byte_tokenizer
+from tests.probes.device_tags import PretendDevices, place
 
 RECIPE = trainer.Recipe("small", seed=3, steps=6, peak_rate=1e-2, question_weight=0.0, rows=2, width=40)
 
@@ -20,7 +22,7 @@ RECIPE = trainer.Recipe("small", seed=3, steps=6, peak_rate=1e-2, question_weigh
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     monkeypatch.setattr(trainer, "EVERY", 2)
-    monkeypatch.setattr("depth_lib.training.shared.BLOCKS", 4)
+    monkeypatch.setattr("experiments.training.shared.BLOCKS", 4)
 
 
 def trained(folder, recipe=RECIPE, shared=True):
@@ -77,6 +79,17 @@ def test_training_on_answers_does_not_see_questions():
     torch.testing.assert_close(trainer.weighted_loss(model, ids, answering, 0.0), of_answers, check_stride=False)
     torch.testing.assert_close(trainer.weighted_loss(model, ids, answering, 1.0), of_all)
     assert of_answers != of_all
+
+
+def test_a_model_on_a_gpu_is_fed_there():
+    model = new_toy(shared=False).eval()
+    ids, answering = trainer.packed_rows(lambda: ("5 + 7 = ", "12"), byte_tokenizer(), 1, 24)
+    with PretendDevices():
+        for weight in [*model.parameters(), *model.buffers()]:
+            place(weight, "cuda:0")
+        loss = trainer.weighted_loss(model, ids, answering, 0.0)
+        assert str(loss.device) == "cuda:0"
+        assert len(exact_matches(model, byte_tokenizer(), [("5 + 7 = ", "12")])) == 1
 
 
 def test_shared_blocks_are_trained_as_one_and_unroll_to_an_ordinary_checkpoint(tmp_path):
