@@ -15,7 +15,6 @@ from ..remote import journalled
 from ..results.artifacts import differences, load_artifact, save_artifact
 from ..results.meta import prompts_hash
 from ..results.schemas import ArtifactError
-from .checkpoint import resumable
 from .maps import linear_maps
 from .stretch import MEASURES, stretch
 from .texts import read_texts
@@ -34,7 +33,7 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
             print(f"{path}: nothing to compute")
         else:
             began = time.time()
-            with journalled(path), resumable(path):
+            with journalled(path):
                 result = linear_maps(source, target, documents, what, **loading)
                 save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - began})
     result = load_artifact(path)

@@ -1,22 +1,39 @@
 """linear_maps: every layer of one model predicted from every layer of another, in one pass of text through both."""
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import torch
 from nnsight import TransformersModel
 
-from ..models.load import load_model, without_weights
+from ..models.families import describe
+from ..models.load import load_model
+from ..probes.states import states, states_of_blocks
 from ..progress import steps
-from .checkpoint import Checkpoint, folder_beside
-from .plan import TOKENS, Plan, free_bytes, plan
-from .reading import CannotRead, Kept, Model, fetch, record
-from .regression import STRENGTHS, accumulate, errors, normed, solve
-from .texts import LONGEST, Sequences, cut, read_texts, same_ids
+from ..session import run
+from .regression import accumulate, errors, normed, solve
+from .texts import LONGEST, cut, read_texts, same_ids
+
+TOKENS = 2048  # per block of text; fewer make products a tenth slower, more gain nothing
+JOB_BYTES = 500_000_000  # of states that one job on a server returns; one block of text at the least
+
+
+class TooLarge(ValueError):
+    """The moments of the maps do not fit into memory; the message says what would be needed."""
+
+
+class CannotRead(ValueError):
+    """A model's states cannot be read in this way; the message says which way works."""
+
+
+class Block(NamedTuple):
+    """Sequences of one split ("fit", "choose" or "test") that are read together, by their numbers."""
+
+    split: str
+    numbers: list[int]
+    ids: list[list[int]]
 
 
 def linear_maps(
@@ -34,11 +51,11 @@ def linear_maps(
     relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6), x = h_m of the source, with the W
     and b of each pair in closed form: least squares of this relative error with a ridge (see regression.py).
 
-    source, target: models of load_model, held together; or names, loaded one after the other. One of them may be
-    remote: its states are fetched. texts: strings, or what read_texts takes. what: "residual" (h_0..h_L) or
-    "contribution" (c_0..c_{L−1}). holdout: share of the tokens to test on, and again to choose the ridge on; whole
-    sequences, and no token is tested whose beginning was fitted on. remote: where the remote one is. memory: bytes
-    that may be used beside the models (default: half of what is free); what does not fit in one pass takes several.
+    source, target: models of load_model, or names. One of them may be remote: its states are fetched. texts: strings,
+    or what read_texts takes. what: "residual" (h_0..h_L) or "contribution" (c_0..c_{L−1}). holdout: share of the tokens
+    to test on, and again to choose the ridge on; whole sequences, and no token is tested whose beginning was fitted on.
+    remote: where the remote one is. memory: bytes for the moments and for states from a server (default: half of what
+    is free); where the moments of all target layers need more, the text is read once per group of target layers.
     loading: dtype=, quantization=, device_map= of load_model, for names.
 
     Returns float32 `relative` [M, N]; `relative_mean` [N], the error of predicting the mean; `best` [N], the source
@@ -49,169 +66,149 @@ def linear_maps(
     """
     if what not in ("residual", "contribution"):
         raise ValueError(f'what {what!r} is not known; use "residual" or "contribution".')
-    named = [isinstance(model, str) for model in (source, target)]
-    if loading and not any(named):
-        raise ValueError(
-            f"{', '.join(loading)} cannot be given for models that are loaded; load them so, or give names"
-        )
-    names = all(named)
-    if names:  # only config and tokenizer, until each one's turn comes
-        models = [without_weights(name) for name in (source, target)]
-    else:
-        models = [load_model(m, **loading) if isinstance(m, str) else m for m in (source, target)]
-    source_model, target_model = (Model(llm, what) for llm in models)
-    if not names and not (source_model.here or target_model.here):
+    if loading and not any(isinstance(model, str) for model in (source, target)):
+        names = ", ".join(loading)
+        raise ValueError(f"{names} cannot be given for models that are loaded; load them so, or give names")
+    source, target = (load_model(m, **loading) if isinstance(m, str) else m for m in (source, target))
+    if not source.dispatched and not target.dispatched:
         raise CannotRead("both models are on a server; load one of them here, where the moments are: its remote=False")
     texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
-    documents = same_ids(models[0].tokenizer, models[1].tokenizer, texts)
-    longest = min(getattr(llm.config, "max_position_embeddings", None) or LONGEST for llm in models)
-    sequences = cut(documents, longest, holdout, source_model.width)
-    work = _Work(source_model, target_model, sequences, _blocks(sequences))
-    if names:
-        work.one_after_the_other(*(partial(load_model, name, **loading) for name in (source, target)))
-    return work.run(remote, memory)
+    documents = same_ids(source.tokenizer, target.tokenizer, texts)
+    longest = min(getattr(llm.config, "max_position_embeddings", None) or LONGEST for llm in (source, target))
+    sequences = cut(documents, longest, holdout, source.config.hidden_size)
+    blocks = _blocks(sequences)
+    reading = _Source(source, what, blocks, remote, memory), _Source(target, what, blocks, remote, memory)
+    device = next((one.device for one in reading[::-1] if one.device.type == "cuda"), torch.device("cpu"))
+    size = _group_size(*reading, device, memory)
+    groups = range(0, reading[1].n_states, size)
+    passes = [_one_pass(*reading, blocks, list(range(reading[1].n_states))[l : l + size], device) for l in groups]
+    return _result(passes, blocks, sequences)
 
 
-@dataclass(frozen=True)
-class Block:
-    """Sequences of one split that are read together."""
-
-    split: str
-    numbers: list[int]
-    ids: list[list[int]]
-
-
-def _blocks(sequences: Sequences) -> list[Block]:
-    """Those to test on last, when the maps are there."""
-    found = []
+def _blocks(sequences) -> list[Block]:
+    """Blocks of about TOKENS tokens; those to test on come last, when the maps are there."""
+    blocks = []
     for split in ("fit", "choose", "test"):
         numbers, n_tokens = [], 0
-        mine = [number for number, its in enumerate(sequences.split) if its == split]
-        for number in mine:
+        for number in (number for number, its in enumerate(sequences.split) if its == split):
             if numbers and n_tokens + len(sequences.ids[number]) > TOKENS:
-                found.append(numbers)
+                blocks.append(numbers)
                 numbers, n_tokens = [], 0
             numbers.append(number)
             n_tokens += len(sequences.ids[number])
-        found.append(numbers)
-    return [Block(sequences.split[n[0]], n, [sequences.ids[i] for i in n]) for n in found if n]
+        blocks.append(numbers)
+    return [Block(sequences.split[n[0]], n, [sequences.ids[i] for i in n]) for n in blocks if n]
 
 
-class _Work:
-    """One pass of text a group of layers: moments, then maps, then their errors on what was held out."""
+class _Source:
+    """Where the states of a model come from: from the model, which is here, or fetched from a server beforehand."""
 
-    def __init__(self, source: Model, target: Model, sequences: Sequences, blocks: list[Block]):
-        self.source, self.target, self.sequences, self.blocks = source, target, sequences, blocks
-        self.tested = [n for block in blocks if block.split == "test" for n in block.numbers]
-        self.readers = {}
+    def __init__(self, llm, what: str, blocks: list[Block], remote: bool | str, memory: int | None):
+        self.llm, self.arch, self.what = llm, describe(llm), what
+        self.n_states = self.arch["n_layers"] + (what == "residual")
+        self.width = self.arch["width"]
+        self.device = next(llm.parameters()).device if llm.dispatched else torch.device("cpu")
+        self.fetched = None if llm.dispatched else self._fetch(blocks, remote, memory)
 
-    def one_after_the_other(self, load_source: Callable, load_target: Callable) -> None:
-        """Keep the states of the source on the disk, let it go, and load the target."""
-        what = self.source.what
-        self.source = Model(load_source(), what)
-        size = sum(map(len, self.sequences.ids)) * self.source.n_states * self.source.width * 4
-        self.readers["source"] = self._kept(self.source, size)
-        record(self.source, [block.ids for block in self.blocks], self.readers["source"])
-        self.source_fingerprint = self.source.fingerprint()
-        self.source.llm = None
-        self.target = Model(load_target(), what)
-
-    def run(self, remote: bool | str, memory: int | None) -> dict:
-        device = next((m.device for m in (self.target, self.source) if m.device.type != "cpu"), torch.device("cpu"))
-        largest = max(sum(map(len, block.ids)) for block in self.blocks)
-        shape = (self.source.n_states, self.target.n_states), (self.source.width, self.target.width)
-        planned = plan(*shape, largest, device, memory)
-        print(planned)
-        for side, model in (("source", self.source), ("target", self.target)):
-            if side not in self.readers and not model.here:
-                bound = memory or free_bytes(torch.device("cpu")) // 2
-                kept = self._kept(model, 0)
-                self.readers[side] = fetch(model, [block.ids for block in self.blocks], kept, remote, bound)
-            self.readers.setdefault(side, model)
-        checkpoint = Checkpoint(self._settings(planned))
-        state = checkpoint.read(device) or {"group": 0, "next": 0, "solved": 0, "results": self._empty()}
-        while state["group"] < len(planned.groups):
-            self._group(planned, state, checkpoint)
-        return self._result(state["results"])
-
-    def _group(self, planned: Plan, state: dict, checkpoint: Checkpoint) -> None:
-        layers = planned.groups[state["group"]]
-        shape = [len(layers[0]), len(layers[1]), self.source.width + 1, self.source.width + 1 + self.target.width]
-        if "fit" not in state:
-            for name in ("fit", "choose"):
-                state[name] = torch.zeros(shape, dtype=torch.float64, device=planned.device)
-            state["means"] = torch.zeros(shape[1], self.target.width, dtype=torch.float64, device=planned.device)
-        label = "maps" if len(planned.groups) == 1 else f"maps, pass {state['group'] + 1} of {len(planned.groups)}"
-        for number in steps(range(state["next"], len(self.blocks)), label):
-            block = self.blocks[number]
-            if block.split == "test":
-                self._solve(layers, state, checkpoint)
-            x, y = (
-                self.readers[side].read(number, block.ids, its).to(planned.device, torch.float32)
-                for side, its in zip(("source", "target"), layers, strict=True)
+    def read(self, number: int, ids: list[list[int]], layers: list[int]) -> torch.Tensor:
+        """States [len(layers), tokens, d] of the block of that number; CannotRead if they are not finite."""
+        if self.fetched is not None:
+            values = self.fetched[number][layers]
+        else:
+            values = run(states, self.llm, self.arch, ids, layers, self.what, False)["states"]
+        finite = torch.isfinite(values).flatten(1).all(1)
+        if not finite.all():
+            dtype = str(self.llm.dtype).removeprefix("torch.")
+            raise CannotRead(
+                f"{_name(self.llm)} gives values at layer {layers[int((~finite).nonzero()[0])]} that are not finite: "
+                f'{dtype} overflows; load it with dtype="{"bfloat16" if dtype == "float16" else "float32"}"'
             )
-            if block.split == "test":
-                self._test(block, layers, state, x, y)
-            else:
-                accumulate(state[block.split], x, y)
-            state["next"] = number + 1
-            checkpoint.keep(state)
-        for name in ("fit", "choose", "means"):
-            del state[name]
-        state |= {"group": state["group"] + 1, "next": 0, "solved": 0}
-        checkpoint.keep(state, now=True)
+        return values
 
-    def _solve(self, layers: tuple[list[int], list[int]], state: dict, checkpoint: Checkpoint) -> None:
-        pairs = [(m, l) for m in range(len(layers[0])) for l in range(len(layers[1]))]
-        for m, l in pairs[state["solved"] :]:
-            strength, state["means"][l] = solve(state["fit"][m, l], state["choose"][m, l])
-            state["results"]["strength"][layers[0][m], layers[1][l]] = strength
-            state["solved"] += 1
-            checkpoint.keep(state)
+    def _fetch(self, blocks, remote, memory):
+        """The states of every block from a server, in journalled jobs of about JOB_BYTES each."""
+        if not remote:
+            raise CannotRead(
+                f"the weights of {_name(self.llm)} are on a server; give remote=True or its host, or load them here"
+            )
+        n_tokens = sum(len(ids) for block in blocks for ids in block.ids)
+        per_token = self.n_states * self.width * (4 if self.what == "contribution" else self.llm.dtype.itemsize)
+        available = memory or psutil.virtual_memory().available // 2
+        if n_tokens * per_token > available:
+            raise CannotRead(
+                f"the states of {_name(self.llm)} at {n_tokens} tokens have {n_tokens * per_token / 1e9:.1f} GB, which "
+                f"would have to come from the server, and {available / 1e9:.1f} GB may be used here; give at most "
+                f"{available // per_token} tokens of text, or more memory (memory=)"
+            )
+        per_job = max(1, JOB_BYTES * len(blocks) // (n_tokens * per_token))
+        work = [block.ids for block in blocks], list(range(self.n_states)), self.what
+        how = {"remote": remote, "over": "blocks", "label": "states", "per_job": per_job}
+        return run(states_of_blocks, self.llm, self.arch, *work, **how)["blocks"]
 
-    def _test(self, block: Block, layers: tuple, state: dict, x: torch.Tensor, y: torch.Tensor) -> None:
-        relative = errors(state["fit"][..., x.shape[2] + 1 :], x, y)
-        means = torch.stack(
-            [((v - mean) * root).norm(dim=-1) for (v, root), mean in zip(map(normed, y), state["means"], strict=True)]
+
+def _name(llm) -> str:
+    return getattr(llm, "repo_id", None) or type(llm._module).__name__
+
+
+def _group_size(source: _Source, target: _Source, device: torch.device, memory: int | None) -> int:
+    """How many target layers' maps fit into memory at once; TooLarge if not even one layer's do."""
+    if memory is None:
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+        memory = free // 2
+    rows = source.width + 1
+    per_layer = 2 * source.n_states * rows * (rows + target.width) * 8  # moments to fit and to choose, float64
+    if per_layer > memory:
+        raise TooLarge(
+            f"the maps to a single layer need {per_layer / 1e9:.2f} GB and {memory / 1e9:.2f} GB may be used on "
+            f"{device}; give more (memory=), or take narrower models"
         )
-        start, results = 0, state["results"]
-        for number, ids in zip(block.numbers, block.ids, strict=True):
-            new, p = slice(start + self.sequences.seen[number], start + len(ids)), self.tested.index(number)
-            m, l = (torch.tensor(its) for its in layers)
-            results["relative_sums"][p, m[:, None], l] = relative[..., new].sum(-1).cpu()
-            results["mean_sums"][p, l] = means[:, new].sum(-1).cpu()
-            start += len(ids)
+    return min(target.n_states, memory // per_layer)
 
-    def _empty(self) -> dict:
-        size = len(self.tested), self.source.n_states, self.target.n_states
-        return {
-            "relative_sums": torch.zeros(size, dtype=torch.float64),
-            "mean_sums": torch.zeros(size[0], size[2], dtype=torch.float64),
-            "strength": torch.zeros(size[1:], dtype=torch.float64),
-        }
 
-    def _result(self, found: dict) -> dict:
-        n_tokens = [len(self.sequences.ids[n]) - self.sequences.seen[n] for n in self.tested]
-        kept = torch.tensor(n_tokens) > 0
-        found |= {"n_tokens": torch.tensor(n_tokens, dtype=torch.float64)}
-        sums = {key: value[kept] if key != "strength" else value for key, value in found.items()}
-        relative = sums["relative_sums"].sum(0) / sums["n_tokens"].sum()
-        result = {
-            "relative": relative,
-            "relative_mean": sums["mean_sums"].sum(0) / sums["n_tokens"].sum(),
-            "best": relative.argmin(0),
-            **sums,
-            "n_fit_tokens": torch.tensor(self.sequences.n_tokens("fit")),
-        }
-        return {key: value.cpu().float() for key, value in result.items()}
+def _one_pass(source: _Source, target: _Source, blocks: list[Block], layers: list[int], device: torch.device) -> dict:
+    """The maps from all source layers to some target layers, and their errors: `strength` [M, n], and for every tested
+    sequence `relative` [tokens, M, n] and `mean` [tokens, n], lists."""
+    rows, sources = source.width + 1, list(range(source.n_states))
+    shape = len(sources), len(layers), rows, rows + target.width
+    fit, choose = (torch.zeros(shape, dtype=torch.float64, device=device) for _ in range(2))
+    found = {"relative": [], "mean": []}
+    for number, block in enumerate(steps(blocks, "maps")):
+        x = source.read(number, block.ids, sources).to(device, torch.float32)
+        y = target.read(number, block.ids, layers).to(device, torch.float32)
+        if block.split != "test":
+            accumulate(fit if block.split == "fit" else choose, x, y)
+            continue
+        if "strength" not in found:
+            solved = [[solve(fit[m, l], choose[m, l]) for l in range(len(layers))] for m in sources]
+            found["strength"] = torch.tensor([[strength for strength, _ in row] for row in solved])
+            means = [mean for _, mean in solved[-1]]  # of the target, whatever the source
+        relative = errors(fit[..., rows:], x, y).permute(2, 0, 1).cpu()
+        states_and_roots = zip(map(normed, y), means, strict=True)
+        mean = torch.stack([((h - mean) * root).norm(dim=-1) for (h, root), mean in states_and_roots], 1).cpu()
+        lengths = [len(ids) for ids in block.ids]
+        found["relative"] += relative.split(lengths)
+        found["mean"] += mean.split(lengths)
+    return found
 
-    def _kept(self, model: Model, size: int) -> Kept:
-        digest = hashlib.sha256(json.dumps([block.ids for block in self.blocks]).encode()).hexdigest()[:16]
-        return Kept(folder_beside(f"{model.fingerprint()}-{digest}.states"), size)
 
-    def _settings(self, planned: Plan) -> str:
-        """The hash of all that decides the moments."""
-        its_own = self.source_fingerprint if self.source.llm is None else self.source.fingerprint()
-        decides = [its_own, self.target.fingerprint(), [b.ids for b in self.blocks], planned.groups, STRENGTHS]
-        decides += [self.sequences.split, str(planned.device.type)]
-        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+def _result(passes: list[dict], blocks: list[Block], sequences) -> dict[str, torch.Tensor]:
+    """What linear_maps returns, of all groups of target layers; a tested sequence counts from its first new token."""
+    seen = [sequences.seen[number] for block in blocks if block.split == "test" for number in block.numbers]
+    sums = {}
+    for key in ("relative", "mean"):
+        each = zip(*(found[key] for found in passes), strict=True)
+        new = [torch.cat(parts, -1)[start:] for parts, start in zip(each, seen, strict=True)]
+        sums[key] = torch.stack([tokens.sum(0) for tokens in new if len(tokens)])
+    n_tokens = torch.tensor([len(tokens) for tokens in new if len(tokens)], dtype=torch.float64)
+    relative = sums["relative"].sum(0) / n_tokens.sum()
+    result = {
+        "relative": relative,
+        "relative_mean": sums["mean"].sum(0) / n_tokens.sum(),
+        "best": relative.argmin(0),
+        "strength": torch.cat([found["strength"] for found in passes], 1),
+        "relative_sums": sums["relative"],
+        "mean_sums": sums["mean"],
+        "n_tokens": n_tokens,
+        "n_fit_tokens": torch.tensor(sequences.n_tokens("fit")),
+    }
+    return {key: value.float() for key, value in result.items()}

@@ -38,7 +38,7 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
                 documents = file.read(n_characters).split("\n\n")
         except UnicodeDecodeError as problem:
             raise TextError(f"{source} is not UTF-8 text ({problem}); convert it") from None
-    elif str(source).partition(":")[0].count("/") == 1 and not Path(source).suffix:
+    elif _is_hub_name(str(source).partition(":")[0]):
         documents = _hub_texts(str(source))
     else:
         raise TextError(f"no text {str(source)!r}; give {_SOURCES}")
@@ -52,6 +52,10 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
     if not texts:
         raise TextError(f"{source} holds no text; give {_SOURCES}")
     return texts
+
+
+def _is_hub_name(repository):
+    return repository.count("/") == 1 and Path(repository).suffix not in (".txt", ".md", ".text", ".jsonl", ".csv")
 
 
 def _hub_texts(name):

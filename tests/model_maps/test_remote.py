@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.model_maps import maps, reading
-from depth_lib.model_maps.checkpoint import resumable
+from depth_lib.model_maps import maps
 from depth_lib.remote import journalled
 from tests.model_maps.models import words
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
@@ -44,7 +43,7 @@ def test_jobs_are_as_many_as_their_bytes_ask_for_and_none_is_submitted_again_aft
     tmp_path,
 ):
     monkeypatch.setattr(maps, "TOKENS", 300)
-    monkeypatch.setattr(reading, "JOB_BYTES", 700 * there.config.hidden_size * 4 * (there.config.num_hidden_layers + 1))
+    monkeypatch.setattr(maps, "JOB_BYTES", 700 * there.config.hidden_size * 4 * (there.config.num_hidden_layers + 1))
     artifact, truth = tmp_path / "a.pt", dl.linear_maps(here, here, TEXTS)
     accumulate, calls = maps.accumulate, []
 
@@ -55,12 +54,12 @@ def test_jobs_are_as_many_as_their_bytes_ask_for_and_none_is_submitted_again_aft
 
     with loopback.faults() as n_jobs:
         monkeypatch.setattr(maps, "accumulate", dying)
-        with pytest.raises(KeyboardInterrupt), journalled(artifact), resumable(artifact):
+        with pytest.raises(KeyboardInterrupt), journalled(artifact):
             dl.linear_maps(there, here, TEXTS, remote=loopback.host)
         submitted = n_jobs()
         assert 2 <= submitted <= 4  # 1260 tokens
         monkeypatch.setattr(maps, "accumulate", accumulate)
-        with journalled(artifact), resumable(artifact):
+        with journalled(artifact):
             found = dl.linear_maps(there, here, TEXTS, remote=loopback.host)
         assert n_jobs() == submitted
     assert all(torch.equal(found[key], truth[key]) for key in truth)
@@ -68,7 +67,7 @@ def test_jobs_are_as_many_as_their_bytes_ask_for_and_none_is_submitted_again_aft
 
 def test_states_that_do_not_fit_are_refused_with_both_sizes_before_any_job(here, there, loopback):  # noqa: F811
     texts, needed = words(1200, length=126), 128 * 1200 * there.config.hidden_size * 4
-    with loopback.faults() as n_jobs, pytest.raises(reading.CannotRead) as raised:
+    with loopback.faults() as n_jobs, pytest.raises(maps.CannotRead) as raised:
         dl.linear_maps(there, here, texts, remote=loopback.host, memory=needed)
     states = needed * (there.config.num_hidden_layers + 1) / 1e9
     assert re.search(rf"have {states:.1f} GB, .*come from the server, and {needed / 1e9:.1f} GB may", str(raised.value))
@@ -76,7 +75,7 @@ def test_states_that_do_not_fit_are_refused_with_both_sizes_before_any_job(here,
 
 
 def test_two_models_on_servers_are_refused_and_so_is_one_without_remote(here, there):
-    with pytest.raises(reading.CannotRead, match="both models are on a server; load one of them here.*remote=False"):
+    with pytest.raises(maps.CannotRead, match="both models are on a server; load one of them here.*remote=False"):
         dl.linear_maps(there, there, TEXTS)
-    with pytest.raises(reading.CannotRead, match="are on a server; give remote=True or its host"):
+    with pytest.raises(maps.CannotRead, match="are on a server; give remote=True or its host"):
         dl.linear_maps(there, here, TEXTS)
