@@ -1,123 +1,210 @@
-"""The params files: what a run's parameters are called, which values they take, and the models known by name.
+"""Every parameter of a run: its name, type, default and meaning. This is the only place where one is defined.
 
-A params file is YAML for papermill's -f, a flat block that overrides the parameters cell of notebooks/probe.ipynb.
-As a command it checks files and loads nothing else: python -m depth_lib.params params/models/paper/*.yaml
+The parameters cell of notebooks/probe.ipynb has the same names, defaults and comments (tested); params files, the
+command line and make's variables are read with `load_params` and `from_text`, which know nothing else.
+As a command it checks params files and loads nothing else: python -m depth_lib.params params/models/paper/*.yaml
 """
 
 import json
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import yaml
-
-from .data import prompts
-from .data.pairs import DEFAULT_PAIR, DRAWN_PAIRS, PAIRS
-
-DATASETS = (*prompts.DATASETS, *prompts.DRAWN)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.
 _INSIDE = Path(__file__).parent / "registry"
 INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
-
-REQUIRED = object()
+FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients"]
 
 
 class ParamsError(ValueError):
-    """A params file or a model name that does not fit; one line a problem, each naming file, key and allowed values."""
+    """Parameters or names that do not fit; one line per problem, each naming file, key and allowed values."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One name in the parameters cell: its types, its allowed values if they are few, and what it means.
+class Params(BaseModel):
+    """The parameters of one run, a model on a dataset."""
 
-    default: its value in a cell that was written before there was this name; those without one are required.
-    """
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    types: tuple[type, ...]
-    meaning: str
-    allowed: tuple = ()
-    default: object = REQUIRED
+    MODEL: str = Field("toy-8l", min_length=1, description="short name, also the results' folder")
+    MODEL_ID: str | None = Field(
+        None, min_length=1, description="Hub id, local folder, GGUF file or embedded toy; unless given what MODEL names"
+    )
+    REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; the newest unless given")
+    DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
+        "float32", description="what the model computes in: bfloat16, float16, float32, float64"
+    )
+    QUANTIZATION: Literal["8bit", "4bit", None] = Field(
+        None, description='"8bit" or "4bit" weights (bitsandbytes); unless given weights are in DTYPE'
+    )
+    DEVICE_MAP: str | None = Field(
+        None, description='such as "auto" or "cuda:0"; unless given the first GPU, or the CPU where there is none'
+    )
+    TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
+    REMOTE: bool | str = Field(False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host')
+    DATASET: str = Field(
+        "gsm8k", description="or hellaswag, aime24, addition, multiplication; with levels: mquake, math, sums"
+    )
+    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts, at least 1; of a dataset with levels, per level")
+    SOURCE: str = Field(
+        "embedded", min_length=1, description='"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'
+    )
+    PROBES: list[str] = Field(FIVE_PROBES, description="to run")
+    PAIR: str = Field("sum", description="question and answer of erasure and gradients, by name")
+    QUESTION: str | None = Field(None, min_length=1, description="a question of your own instead of PAIR's")
+    ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION")
+    SEED: int = Field(123, description="of everything drawn at random")
+    OUT: str = Field("outputs/demo", min_length=1, description="folder of the results")
+
+    @field_validator("REMOTE")
+    @classmethod
+    def _is_host(cls, value: bool | str) -> bool | str:
+        if isinstance(value, str) and value not in ("local", "localhost") and not {*value} & {*".:/"}:
+            raise ValueError(
+                f'REMOTE is {_shown(value)}; use true, false, "local" or a host such as https://api.ndif.us'
+            )
+        return value
+
+    @field_validator("DATASET")
+    @classmethod
+    def _is_dataset(cls, value: str) -> str:
+        if problem := not_among(dataset_names(), "DATASET", value):
+            raise ValueError(problem)
+        return value
 
 
-PARAMETERS = {
-    "MODEL": Parameter((str,), "short name, also the results' folder"),
-    "MODEL_ID": Parameter((str,), "Hub id, local folder, GGUF file or embedded toy"),
-    "REVISION": Parameter((str, type(None)), "branch, tag or commit of the Hub repository; null is the newest"),
-    "DTYPE": Parameter((str,), "what the model computes in", ("bfloat16", "float16", "float32", "float64")),
-    "QUANTIZATION": Parameter((str, type(None)), "what the weights are held in", ("8bit", "4bit", None)),
-    "DEVICE_MAP": Parameter((str, type(None)), 'where the weights go, such as "auto" or "cuda:0"; null is the CPU'),
-    "REMOTE": Parameter((bool, str), 'false: here; true: NDIF; "local" or a host'),
-    "DATASET": Parameter((str,), "which prompts", DATASETS),
-    "N_EXAMPLES": Parameter((int,), "number of prompts, at least 1"),
-    "SOURCE": Parameter((str,), '"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'),
-    "PROBES": Parameter((list,), "which probes run"),
-    "PAIR": Parameter((str,), "question and answer of erasure and gradients", (*PAIRS, *DRAWN_PAIRS), DEFAULT_PAIR),
-    "QUESTION": Parameter((str, type(None)), "one of your own instead of PAIR's", default=None),
-    "ANSWER": Parameter((str, type(None)), "that question's", default=None),
-    "SEED": Parameter((int,), "of everything drawn"),
-    "OUT": Parameter((str,), "folder of the results"),
+class ParamsFile(Params):
+    """What a params file may say: parameters of the run, and facts about the model or dataset that it describes."""
+
+    TRAINING: str | None = Field(None, description='how the model was trained: "base", "instruct", "R1-distill" …')
+    BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
+    REPOSITORY: str | None = Field(None, description="the dataset's repository on the Hub")
+    CONFIG: str | None = Field(None, description="the dataset's configuration on the Hub")
+    SPLIT: str | None = Field(None, description="the dataset's split on the Hub")
+    FILE: str | None = Field(None, description="a file of rows in place of REPOSITORY")
+    TEMPLATE: str | None = Field(None, description="a row as a prompt: a jinja template of the row's fields")
+    LEVEL: str | None = Field(None, description="the field of a row that holds its level of difficulty")
+    QUESTION_TEMPLATE: str | None = Field(None, description="a row's question, for datasets with levels")
+    ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
+
+
+_YAML_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    list: "list",
+    dict: "KEY: value lines",
+    type(None): "null",
 }
-_YAML_NAMES = {str: "text", int: "whole number", bool: "true or false", list: "list", type(None): "null"}
+_BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def load_params(*paths: str | Path) -> dict:
-    """The parameters of one run: the files merged, a later file's value in place of an earlier one's.
+    """What the params files say, merged: a later file's value replaces an earlier one's.
 
-    Raises ParamsError with all problems of all files, one a line: unreadable, unknown key, wrong type, value not
-    allowed, or a MODEL or DATASET that is not the file's own name (which is where make looks for it).
+    Raises ParamsError with all problems of all files, one per line: unreadable, unknown key, wrong type, value not
+    allowed, or a MODEL or DATASET that is not the file's own name (by which it is found).
     """
-    merged, problems = {}, []
+    merged, found = {}, []
     for path in map(Path, paths):
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-            problems.append(f"{path}: cannot be read as YAML ({' '.join(str(problem).split())})")
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            found.append(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})")
             continue
         if not isinstance(values, dict):
-            problems.append(f"{path}: is {_kind(values)}; write one KEY: value a line")
+            found.append(f"{path}: is {_kind(values)}; write one KEY: value per line")
             continue
-        problems += [f"{path}: {problem}" for key, value in values.items() if (problem := problem_of(key, value))]
+        found += [f"{path}: {problem}" for problem in problems(values, ParamsFile)]
         for key in ("MODEL", "DATASET"):
             if values.get(key, path.stem) != path.stem:
-                problems.append(f"{path}: {key} is {_shown(values[key])}; name the file {values[key]}.yaml")
+                found.append(f"{path}: {key} is {_shown(values[key])}; name the file {values[key]}.yaml")
         merged |= values
-    if problems:
-        raise ParamsError("\n".join(problems))
+    if found:
+        raise ParamsError("\n".join(found))
     return merged
 
 
+def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
+    """The params files of all models or datasets by name, sorted: the package's, and those of params/ in the working
+    directory, which replace files of the same name. ParamsError if a name stands twice in one params folder."""
+    files = {}
+    for root in {PARAMS.resolve(): PARAMS, Path("params").resolve(): Path("params")}.values():
+        within = {}
+        for path in sorted(root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")):
+            if path.stem in within:
+                raise ParamsError(f"{within[path.stem]}, {path}: results are filed under the name; give each its own")
+            within[path.stem] = path
+        files |= within
+    return dict(sorted(files.items()))
+
+
 def registry_names() -> list[str]:
-    """The names that find_model knows, sorted: every file of params/models/<set>/."""
-    return sorted({path.stem for path in PARAMS.glob("models/*/*.yaml")})
+    """The names that find_model knows, sorted."""
+    return list(params_files("models"))
+
+
+def dataset_names() -> list[str]:
+    """The names that find_dataset knows, sorted."""
+    return list(params_files("datasets"))
 
 
 def find_model(name: str) -> dict | None:
-    """The parameters of the model described by params/models/<set>/<name>.yaml; None if no set has it."""
-    files = [path for path in sorted(PARAMS.glob("models/*/*.yaml")) if path.stem == name]
-    return load_params(files[0]) if files else None
+    """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
+    path = params_files("models").get(name)
+    return {"MODEL": name, "MODEL_ID": name} | load_params(path) if path else None
 
 
-def problem_of(key: str, value: object) -> str | None:
-    """What is wrong with one parameter, and what to write instead; None if it fits."""
-    if key not in PARAMETERS:
-        near = get_close_matches(str(key).upper(), PARAMETERS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(PARAMETERS)}"
-        return f"unknown key {key}; {hint}"
-    parameter = PARAMETERS[key]
-    # YAML's true is an int to Python, but nobody means one by the other.
-    if type(value) not in parameter.types:
-        wanted = " or ".join(_YAML_NAMES[kind] for kind in parameter.types)
-        return f"{key} is {_shown(value)} ({_kind(value)}); use {wanted}: {parameter.meaning}"
-    if key == "N_EXAMPLES" and value < 1:
-        return f"{key} is {value}; use {parameter.meaning}"
-    if key in ("MODEL", "MODEL_ID", "SOURCE", "OUT", "QUESTION", "ANSWER") and value == "":
-        return f"{key} is empty; use {parameter.meaning}"
-    return not_among(parameter.allowed, key, value) if parameter.allowed else None
+def find_dataset(name: str) -> dict | None:
+    """What params/datasets/<name>.yaml says, with DATASET; None if there is no such file."""
+    path = params_files("datasets").get(name)
+    return {"DATASET": name} | load_params(path) if path else None
+
+
+def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
+    """What is wrong with these parameters, one line per key, with what to write instead."""
+    try:
+        fields.model_validate(dict(values))
+    except ValidationError as error:
+        by_key = {item["loc"][0]: item for item in reversed(error.errors())}
+        return [_problem(fields, item) for item in reversed(by_key.values())]
+    return []
+
+
+def from_text(key: str, text: str) -> object:
+    """The value of a parameter given as text, on the command line or to make: `null` is none, `1` is true where true
+    is meant, a list's items have spaces or commas between them. ParamsError if it does not fit."""
+    if problem := unknown_key(key, Params.model_fields):
+        raise ParamsError(problem)
+    types, value = _types(key), text
+    if type(None) in types and text.lower() in ("null", "none"):
+        value = None
+    elif bool in types and text.lower() in _BOOLS:
+        value = _BOOLS[text.lower()]
+    elif int in types and text.lstrip("+-").isdecimal():
+        value = int(text)
+    elif list in types:
+        value = text.replace(",", " ").split()
+    if found := problems({key: value}):
+        raise ParamsError(found[0])
+    return value
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str | None:
+    """That this is the name of no parameter, and which are near; None if it is one."""
+    known = list(known)
+    if key in known:
+        return None
+    near = get_close_matches(str(key).upper(), known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+    return f"unknown key {key}; {hint}"
 
 
 def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
@@ -126,21 +213,46 @@ def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
     wrong = [value for value in values if value not in allowed]
     if not wrong:
         return None
-    near = get_close_matches(str(wrong[0]).lower(), [str(one) for one in allowed if one], n=1)
+    near = get_close_matches(str(wrong[0]).lower(), [str(name) for name in allowed if name], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, allowed))}"
 
 
-def _kind(value) -> str:
+def _problem(fields: type[Params], error: Mapping) -> str:
+    """One of pydantic's errors as a line that names key, value and what to write instead."""
+    key = error["loc"][0]
+    if error["type"] == "extra_forbidden":
+        return unknown_key(key, fields.model_fields)
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    field, value = fields.model_fields[key], error["input"]
+    if get_origin(field.annotation) is Literal:
+        return not_among(get_args(field.annotation), key, value)
+    if value == "":
+        return f"{key} is empty; use {field.description}"
+    wanted = " or ".join(_YAML_NAMES[kind] for kind in _types(key, fields))
+    return f"{key} is {_shown(value)} ({_kind(value)}); use {wanted}: {field.description}"
+
+
+def _types(key: str, fields: type[Params] = Params) -> list[type]:
+    """The Python types of a parameter's values."""
+    annotation = fields.model_fields[key].annotation
+    if get_origin(annotation) is Literal:
+        return [*dict.fromkeys(map(type, get_args(annotation)))]
+    parts = [annotation] if isinstance(annotation, type) or get_origin(annotation) is list else get_args(annotation)
+    return [get_origin(part) or part for part in parts]
+
+
+def _kind(value: object) -> str:
     return _YAML_NAMES.get(type(value), type(value).__name__)
 
 
-def _shown(value) -> str:
+def _shown(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 if __name__ == "__main__":
     try:
         load_params(*sys.argv[1:])
-    except ParamsError as problems:
-        sys.exit(str(problems))
+    except ParamsError as error:
+        sys.exit(str(error))

@@ -1,12 +1,14 @@
 """The notebooks as they are committed: valid, without outputs, short, and with parameters that are explained."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 
-from depth_lib.params import DATASETS, PARAMETERS
+from depth_lib.params import Params, dataset_names
 from depth_lib.results.schemas import ARTIFACTS, FURTHER_PROBES
 from tests.notebooks import NOTEBOOKS, code_cells, every_notebook
 
@@ -46,14 +48,17 @@ def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_say
     assert len(folders) == 2 and len(set(folders)) == 1
 
 
-def test_the_probe_notebook_takes_exactly_the_names_of_a_params_file():
+def test_the_probe_notebooks_parameters_are_those_of_params_with_their_defaults_and_descriptions():
     (cell,) = code_cells(NOTEBOOKS["probe"], "parameters")
-    assert [line.split(" = ")[0] for line in cell.source.splitlines()] == list(PARAMETERS)
+    lines = [re.fullmatch(r"(\w+) = (.*)  # (.*)", line) for line in cell.source.splitlines()]
+    assert {name: ast.literal_eval(value) for name, value, _ in map(re.Match.groups, lines)} == Params().model_dump()
+    for name, _, comment in map(re.Match.groups, lines):
+        assert comment == Params.model_fields[name].description
 
 
 def test_the_probe_notebook_names_every_probe_and_every_dataset():
     text = "\n".join(cell.source for cell in NOTEBOOKS["probe"].cells)
-    assert {name for name in (*ARTIFACTS, *DATASETS) if name not in text} == set()
+    assert {name for name in (*ARTIFACTS, *dataset_names()) if name not in text} == set()
 
 
 def test_readme_and_the_commands_help_name_every_probe():

@@ -1,6 +1,7 @@
 """The params files that ship, and what is said of files that do not fit."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,19 @@ from depth_lib import params
 from depth_lib.data.examples import WITH_LEVELS
 from depth_lib.data.prompts import DATASETS, DRAWN
 from depth_lib.embedded import TOYS
-from depth_lib.params import PARAMETERS, ParamsError, find_model, load_params, registry_names
-from depth_lib.results.schemas import ARTIFACTS, unknown_probe
+from depth_lib.params import (
+    FIVE_PROBES,
+    Params,
+    ParamsError,
+    ParamsFile,
+    dataset_names,
+    find_dataset,
+    find_model,
+    from_text,
+    load_params,
+    registry_names,
+)
+from depth_lib.results.schemas import ARTIFACTS, PROBES, unknown_probe
 
 SHIPPED = sorted(params.PARAMS.glob("*/**/*.yaml"))
 
@@ -28,10 +40,12 @@ def write(tmp_path):
 
 def test_every_shipped_file_fits_and_a_run_knows_all_but_where_it_writes():
     assert len(SHIPPED) >= 12 + 4 + 3 + 3
+    own = {"OUT", "SOURCE", "PAIR", "QUESTION", "ANSWER", "TENSOR_PARALLEL"}
     for model in params.PARAMS.glob("models/*/*.yaml"):
+        assert find_model(model.stem)["TRAINING"] in ("base", "instruct", "R1-distill")
         for dataset in params.PARAMS.glob("datasets/*.yaml"):
             run = load_params(dataset, model)
-            assert set(PARAMETERS) - set(run) <= {"OUT", "SOURCE", "PAIR", "QUESTION", "ANSWER"}
+            assert set(Params.model_fields) - set(run) <= own
             assert "SOURCE" in run or run["DATASET"] in DRAWN
 
 
@@ -74,7 +88,8 @@ def test_the_allowed_names_are_those_the_package_knows():
     assert unknown_probe(["logit_lens", "logitlens"]).startswith(
         'PROBES "logitlens" is not known; did you mean logit_lens?'
     )
-    assert PARAMETERS["DATASET"].allowed == (*DATASETS, *DRAWN)
+    assert {*dataset_names()} == {*DATASETS, *DRAWN}
+    assert list(PROBES) == FIVE_PROBES
 
 
 def test_a_later_file_overrides_an_earlier_one(write):
@@ -88,20 +103,22 @@ def test_a_later_file_overrides_an_earlier_one(write):
     [
         ("MODLE: x", "params.yaml: unknown key MODLE; did you mean MODEL?"),
         ("dtype: float32", "params.yaml: unknown key dtype; did you mean DTYPE?"),
-        ("xyz: 1", f"params.yaml: unknown key xyz; the keys are {', '.join(PARAMETERS)}"),
+        ("xyz: 1", f"params.yaml: unknown key xyz; the keys are {', '.join(ParamsFile.model_fields)}"),
         ("DTYPE: bf16", 'DTYPE "bf16" is not known; did you mean bfloat16? use "bfloat16", "float16",'),
         ("QUANTIZATION: 8-bit", 'QUANTIZATION "8-bit" is not known; did you mean 8bit? use "8bit", "4bit", null'),
-        ("QUANTIZATION: 8", "QUANTIZATION is 8 (whole number); use text or null: what the weights are held in"),
+        ("QUANTIZATION: 8", 'QUANTIZATION 8 is not known; use "8bit", "4bit", null'),
         ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten" (text); use whole number: number of prompts, at least 1'),
         ("N_EXAMPLES: true", "N_EXAMPLES is true (true or false); use whole number"),
-        ("N_EXAMPLES: 0", "N_EXAMPLES is 0; use number of prompts, at least 1"),
+        ("N_EXAMPLES: 0", "N_EXAMPLES is 0 (whole number); use whole number: number of prompts, at least 1"),
         ("REVISION: 1234567", "REVISION is 1234567 (whole number); use text or null"),
         ("REMOTE: 1", "REMOTE is 1 (whole number); use true or false or text"),
-        ("PROBES: logit_lens", 'PROBES is "logit_lens" (text); use list: which probes run'),
+        ("REMOTE: 'yes'", 'REMOTE is "yes"; use true, false, "local" or a host such as'),
+        ("PROBES: logit_lens", 'PROBES is "logit_lens" (text); use list: to run'),
+        ("BILLIONS: big", 'BILLIONS is "big" (text); use number or null: the model\'s number of parameters'),
         ("DATASET: gsm", 'DATASET "gsm" is not known; did you mean gsm8k?'),
         ("MODEL: other", 'params.yaml: MODEL is "other"; name the file other.yaml'),
         ('MODEL_ID: ""', "MODEL_ID is empty; use Hub id, local folder, GGUF file or embedded toy"),
-        ("just words", "params.yaml: is text; write one KEY: value a line"),
+        ("just words", "params.yaml: is text; write one KEY: value per line"),
         ("MODEL: [", "params.yaml: cannot be read as YAML"),
     ],
 )
@@ -126,6 +143,58 @@ def test_a_registry_name_is_found_in_whatever_set_it_is():
     assert find_model("Qwen/Qwen2.5-Math-7B") is None
     assert find_model("../datasets/gsm8k") is None
     assert registry_names() == sorted(path.stem for path in SHIPPED if "models" in path.parts)
+
+
+def test_params_of_the_working_directory_are_found_beside_the_packages_and_replace_those_of_the_same_name(
+    tmp_path, monkeypatch
+):
+    own = tmp_path / "params"
+    (own / "models/mine").mkdir(parents=True)
+    (own / "datasets").mkdir()
+    (own / "models/mine/my-model.yaml").write_text("MODEL_ID: owner/model\nTRAINING: base\n")
+    (own / "datasets/gsm8k.yaml").write_text("N_EXAMPLES: 3\n")
+    monkeypatch.chdir(tmp_path)
+    assert {"my-model", "toy-4l"} <= {*registry_names()}
+    assert find_model("my-model") == {"MODEL": "my-model", "MODEL_ID": "owner/model", "TRAINING": "base"}
+    assert find_dataset("gsm8k") == {"DATASET": "gsm8k", "N_EXAMPLES": 3}
+    (own / "models/other").mkdir()
+    shutil.copy(own / "models/mine/my-model.yaml", own / "models/other")
+    with pytest.raises(ParamsError, match="my-model.yaml, .*results are filed under the name; give each its own"):
+        find_model("toy-4l")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("N_EXAMPLES", "20", 20),
+        ("REMOTE", "1", True),
+        ("REMOTE", "true", True),
+        ("REMOTE", "False", False),
+        ("REMOTE", "local", "local"),
+        ("REMOTE", "http://there:1", "http://there:1"),
+        ("QUANTIZATION", "null", None),
+        ("REVISION", "1234567", "1234567"),
+        ("PROBES", "logit_lens,layer_effects", ["logit_lens", "layer_effects"]),
+        ("ANSWER", " 12", " 12"),
+    ],
+)
+def test_a_parameter_given_as_text_is_what_it_says(key, text, value):
+    assert from_text(key, text) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("N_EXAMPLES", "twenty", 'N_EXAMPLES is "twenty" (text); use whole number'),
+        ("N_EXAMPLES", "0", "N_EXAMPLES is 0 (whole number)"),
+        ("N_EXAMPLE", "3", "unknown key N_EXAMPLE; did you mean N_EXAMPLES?"),
+        ("REMOTE", "ndif", 'REMOTE is "ndif"; use true, false, "local" or a host'),
+        ("QUANTIZATION", "9bit", 'QUANTIZATION "9bit" is not known; did you mean 8bit?'),
+    ],
+)
+def test_a_parameter_given_as_text_that_does_not_fit_is_refused(key, text, said):
+    with pytest.raises(ParamsError, match=re.escape(said)):
+        from_text(key, text)
 
 
 def test_the_command_checks_files_without_loading_torch(write):

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from ..data.pairs import DRAWN_PAIRS, PAIRS
-from ..params import DATASETS, INSTALLED
+from ..params import INSTALLED, dataset_names
 from .schemas import pair_of
 
 _LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")  # variables that hold several names
@@ -22,8 +22,8 @@ def sweep_command(run: str | Path, **variables: str) -> str:
     if Path(run).name == "linear_maps":
         return "make maps SOURCE_MODEL=… TARGET_MODEL=…"
     model, dataset, out = Path(run).name, Path(run).parent.name, Path(run).parent.parent
-    if dataset not in DATASETS:
-        return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(DATASETS)})"
+    if dataset not in dataset_names():
+        return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(dataset_names())})"
     elsewhere = "" if out.absolute() == Path("outputs").absolute() else str(out)
     return command("sweep", MODELS=model, DATASETS=dataset, OUT=elsewhere, **variables)
 

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
-from ..params import PARAMS, ParamsError, load_params
+from ..params import PARAMS, Params, ParamsError, load_params
 from ..results.commands import sweep_command
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES, unknown_probe
 from .notebooks import nearby
@@ -144,6 +144,7 @@ class Plan:
         # the notebook's own default first, for datasets that are drawn
         known |= {"QUESTION": None, "ANSWER": None} if self.pair else {}
         parameters = {"SOURCE": "embedded"} | known | over | {"OUT": self.folder, "PROBES": probes}
+        parameters = {name: value for name, value in parameters.items() if name in Params.model_fields}
         return PlannedRun(parameters, (dataset, model), self._command(dataset.stem, model.stem)) if probes else None
 
     def _verbatim(self) -> dict[str, str]:

@@ -5,7 +5,6 @@ Without torch, so that asking is quick.
 
 import hashlib
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +16,8 @@ from ..data.prompts import DRAWN, PromptError, load_prompts
 from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
-from ..params import PARAMETERS, REQUIRED, ParamsError, problem_of
+from ..params import Params, ParamsError, find_model
+from ..params import problems as problems_of
 from ..results.meta import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
 
@@ -45,22 +45,33 @@ def no_folder(out: str | Path) -> str | None:
     return f"OUT={out}{within} is a file; name a folder" if file else None
 
 
+def two_models(asked: Mapping) -> list[str]:
+    """That MODEL and MODEL_ID are names of two different models, under one of which the other would be filed."""
+    name, model_id = asked["MODEL"], asked["MODEL_ID"]
+    if model_id in (None, name) or not isinstance(model_id, str):
+        return []
+    known, other = find_model(name), find_model(model_id)
+    if not known or not other or known["MODEL_ID"] == model_id:
+        return []
+    return [f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; leave MODEL_ID out or change both"]
+
+
+def _id_of(model: str) -> str:
+    known = find_model(model)
+    return known["MODEL_ID"] if known else model
+
+
 class RunSpec:
     """What a parameters cell asks for: where its results are, and what they must have been made from.
 
-    cell: the names of the cell with their values; names that are not all capitals are left out. Raises ParamsError
-    with every unknown, missing or wrong parameter.
+    cell: the names of the cell with their values; other names than those of Params are left out. Raises ParamsError
+    with every wrong parameter.
     """
 
     def __init__(self, cell: Mapping):
-        asked = {name: row.default for name, row in PARAMETERS.items() if row.default is not REQUIRED}
-        asked |= {name: value for name, value in cell.items() if re.fullmatch(r"[A-Z][A-Z_]+", name)}
-        problems = [problem for name, value in asked.items() if (problem := problem_of(name, value))]
-        problems += [
-            f"{name} is missing; set it in the parameters cell or the params file"
-            for name in PARAMETERS
-            if name not in asked
-        ]
+        given = {name: cell[name] for name in Params.model_fields if name in cell}
+        asked = {name: field.default for name, field in Params.model_fields.items()} | given
+        problems = problems_of(asked) + two_models(asked)
         if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
             problems.append(problem)
         elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in WITH_LEVELS:
@@ -72,7 +83,7 @@ class RunSpec:
             problems.append(str(problem))
         if problems:
             raise ParamsError("; ".join(problems))
-        self.asked = asked
+        self.asked = asked | {"MODEL_ID": asked["MODEL_ID"] or _id_of(asked["MODEL"])}
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
         self.out = in_project(asked["OUT"])
         if problem := no_folder(self.out):

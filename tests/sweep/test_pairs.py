@@ -84,7 +84,7 @@ def test_a_drawn_pair_of_another_seed_is_stale(cell, tmp_path, capsys):
         ({"QUESTION": "1 + 1 = "}, "give ANSWER too"),
         ({"ANSWER": "2"}, "give QUESTION too"),
         ({"QUESTION": "", "ANSWER": "2"}, "QUESTION is empty"),
-        ({"PAIR": "spose"}, 'PAIR "spose" is not known; did you mean spouse'),
+        ({"PAIR": "spose"}, "no pair is called 'spose'; did you mean spouse"),
         ({"QUESTION": 7, "ANSWER": "2"}, "QUESTION is 7"),
     ],
 )

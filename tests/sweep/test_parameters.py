@@ -24,7 +24,7 @@ def cell(tmp_path):
     ("change", "error", "said"),
     [
         ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
-        ({"PROBSE": []}, ParamsError, "unknown key PROBSE; did you mean PROBES"),
+        ({"MODEL": "toy-4l", "MODEL_ID": "toy-8l"}, ParamsError, "MODEL is toy-4l and MODEL_ID is toy-8l, which is an"),
         (
             {"PROBES": ["depth_by_difficulty"]},
             ParamsError,
@@ -42,13 +42,15 @@ def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, said):
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_parameter_is_named(cell):
-    with pytest.raises(ParamsError, match="SEED is missing"):
-        Run({name: value for name, value in cell.items() if name != "SEED"})
-
-
 def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
-    Run(cell | {"In": [], "Out": {}, "_": 1, "run": None, "Run": Run})
+    Run(cell | {"In": [], "Out": {}, "_": 1, "run": None, "Run": Run, "FURTHER_PROBES": (), "MY_NUMBER": 3})
+
+
+def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
+    del cell["MODEL_ID"]
+    assert RunSpec(cell).asked["MODEL_ID"] == "toy-4l"
+    assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).asked["MODEL_ID"] == "meta-llama/Llama-3.1-8B"
+    assert RunSpec(cell | {"MODEL": "my-own", "MODEL_ID": "toy-8l"}).asked["MODEL_ID"] == "toy-8l"
 
 
 def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):
