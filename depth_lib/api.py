@@ -21,6 +21,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
+from .probes.residual_stream import bytes_of_a_token
 from .session import run, run_ticking
 
 Result = dict[str, torch.Tensor]
@@ -93,6 +94,7 @@ def layer_effects(
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
     work, label = skips_of(llm, prompts, mode, ("future", "all", "remove")), f"{part} effects, {mode}"
     arch, how = describe(llm), {"over": "work", "label": label}
+    budget = tokens_a_pass(llm, budget, remote)
     found = run(_layer_effects, llm, arch, work, mode, part, budget, remote=remote, **how)
     names = {"effects": f"max_{mode}_layer", "outputs": f"max_{mode}_out"}
     names |= {key: f"{mode}_{key}" for key in ("kl", "loss", "top1")}
@@ -120,6 +122,7 @@ def local_effects(
     """
     work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
     arch, how = describe(llm), {"over": "work", "label": label}
+    budget = tokens_a_pass(llm, budget, remote)
     effects = run(_local_effects, llm, arch, work, mode, budget, remote=remote, **how)["effects"]
     return {f"max_{mode}_local": effects.amax(0), f"max_{mode}_local_by_prompt": effects}
 
@@ -143,6 +146,7 @@ def residual_erasure(
     precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
+    budget = tokens_a_pass(llm, budget, remote)
     work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
     return {**run_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
 
@@ -165,6 +169,7 @@ def future_erasure(
     follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
+    budget = tokens_a_pass(llm, budget, remote)
     work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
     return {**run_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
 
@@ -200,6 +205,7 @@ def integrated_gradients(
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
+    budget = tokens_a_pass(llm, budget, remote, blocks_held=arch["n_layers"])
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
     result = run_ticking(_integrated_gradients, llm, *work, remote=remote)
     _check_finite(result)
@@ -210,6 +216,29 @@ def integrated_gradients(
             stacklevel=2,
         )
     return {**result, "tokens": tokens}
+
+
+def tokens_a_pass(llm: TransformersModel, budget: int | None, remote: bool | str, blocks_held: int = 1) -> int | None:
+    """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
+    is free on the fullest; else None, with which a probe goes by the model's config alone (see `token_budget`).
+
+    blocks_held: as in `token_budget`. Raises ValueError for a budget that is no whole number of at least 1.
+    """
+    if budget is not None:
+        if type(budget) is not int or budget < 1:  # True is an int too
+            raise ValueError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None.")
+        return budget
+    gpus = () if remote else {p.device for p in llm.parameters() if p.device.type == "cuda"}
+    if not gpus:
+        return None
+    free = min(_free_memory(gpu) for gpu in gpus)
+    return max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held)))
+
+
+def _free_memory(gpu):
+    """Bytes that this process may still use on a GPU; what torch keeps for reuse belongs to them."""
+    kept = torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+    return torch.cuda.mem_get_info(gpu)[0] + kept
 
 
 def _check_finite(result):

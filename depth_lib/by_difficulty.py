@@ -8,6 +8,7 @@ from numbers import Integral
 import torch
 from nnsight import TransformersModel
 
+from .api import tokens_a_pass
 from .data.examples import Example
 from .data.tokens import answer_span
 from .models.families import describe
@@ -43,6 +44,7 @@ def depth_by_difficulty(
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
     how = {"remote": remote, "over": "work", "label": "depth by difficulty"}
+    budget = tokens_a_pass(llm, budget, remote)
     found = run(layer_effects, llm, describe(llm), work, "future", "layer", budget, **how)
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}

@@ -10,7 +10,8 @@ def prepared(llm, arch, ids, budget):
     """What the passes over one prompt share: its `ids`, the `budget` of tokens in a pass, and its `clean` run, or None
     where every batch has a clean row of its own (see `compares_in_batch`)."""
     clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids)
-    return {"ids": ids, "budget": token_budget(llm, budget), "clean": clean}
+    final = clean and clean["h"][-1][0]  # the same object for all passes, which is unembedded once
+    return {"ids": ids, "budget": token_budget(llm, budget), "clean": clean, "final": final}
 
 
 def growing_batch(llm, arch, prompt, layout, layers, join, watch=None):
@@ -71,7 +72,7 @@ def _one_pass(llm, arch, prompt, layout, joining, join, watch):
                     rows = first(llm.blocks[l].output)
             part = {"l": slice(joining.start, joining.stop), "varied": rows[n_clean:, layout["read"]]}
             if clean:
-                part |= {"clean": clean["h"][-1][0], "same": [order[place] for place in layout["read"]]}
+                part |= {"clean": prompt["final"], "same": [order[place] for place in layout["read"]]}
             else:
                 part |= {"clean": rows[0, layout["read"]], "same": list(range(len(layout["read"])))}
             tracer.stop()

@@ -24,8 +24,8 @@ def layer_effects(llm, arch, work, mode, part, budget):
     results = []
     for ids, starts in work:
         prompt, n_layers = prepared(llm, arch, ids, budget), arch["n_layers"]
-        found = {"effects": torch.zeros(n_layers, n_layers), "outputs": torch.zeros(n_layers, 1)}
-        sums, counts = torch.zeros(3, n_layers), torch.zeros(3, 1)
+        found = {"effects": _zeros(n_layers, n_layers), "outputs": _zeros(n_layers, 1)}
+        sums, counts = _zeros(3, n_layers), _zeros(3, 1)
         for layout in packs(starts, len(ids), arch):
             damage, measured = _skip_every_block(llm, arch, prompt, layout, mode, part, found)
             sums, counts = sums + damage, counts + measured
@@ -72,7 +72,7 @@ def _skip_every_block(llm, arch, prompt, layout, mode, part, found):
     layout = {**layout, "read": list(range(start, len(order)))}
     following = [ids[i + 1] if i + 1 < len(ids) else -1 for i in order[start:]]
     n_next = sum(token >= 0 for token in following)
-    sums, numbers = torch.zeros(3, n_layers), torch.tensor([[len(following)], [n_next], [len(following)]])
+    sums, numbers = _zeros(3, n_layers), torch.tensor([[len(following)], [n_next], [len(following)]])
     if n_skipped == 0 or skipped.start == skipped.stop:
         return sums, numbers
     parts = growing_batch(llm, arch, prompt, layout, range(shift, n_skipped + shift), skip, compare)
@@ -82,3 +82,7 @@ def _skip_every_block(llm, arch, prompt, layout, mode, part, found):
         output[blocks] = torch.maximum(output[blocks], distance.amax(1)[:, None])
         sums[:, blocks] = torch.stack(damage).sum(-1)
     return sums, numbers
+
+
+def _zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.float32)

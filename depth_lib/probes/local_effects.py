@@ -17,7 +17,7 @@ def local_effects(llm, arch, work, mode, budget):
     """
     effects = []
     for ids, starts in work:
-        effect = torch.zeros(arch["n_layers"], arch["n_layers"])
+        effect = torch.zeros(arch["n_layers"], arch["n_layers"], dtype=torch.float32)
         prompt = prepared(llm, arch, ids, budget)
         in_batch = prompt["clean"] is None
         clean = clean_run(llm, arch, ids) if in_batch else prompt["clean"]

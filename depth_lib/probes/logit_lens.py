@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import clean_run, in_cache, inputs, lens, rows_of_logits, softmax_and_log
+from .residual_stream import clean_run, exact, in_cache, inputs, lens, rows_of_logits, softmax_and_log
 
 
 def logit_lens(llm, arch, prompts, chunk=None):
@@ -23,7 +23,7 @@ def logit_lens(llm, arch, prompts, chunk=None):
         residuals = [h[0] for h in clean_run(llm, arch, ids, with_c=False)["h"]]
         final = residuals.pop()
         rows = chunk or min(256, rows_of_logits(llm, final.device))
-        curves = torch.zeros(len(keys), len(residuals))
+        curves = torch.zeros(len(keys), len(residuals), dtype=torch.float32)
         with torch.no_grad():
             with llm.trace(inputs([0]), use_cache=False) as tracer:
                 for start in range(0, len(ids), rows):
@@ -37,7 +37,7 @@ def logit_lens(llm, arch, prompts, chunk=None):
                 tracer.stop()
         sums.append(curves)
     result = {f"{key}_sums": torch.stack([curves[k] for curves in sums]) for k, key in enumerate(keys)}
-    result["n_tokens"] = torch.tensor([float(len(ids)) for ids in prompts])
+    result["n_tokens"] = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
     return result
 
 
@@ -52,7 +52,7 @@ def _own_prediction(logits):
     """What the lens is compared with: y, log y, its entropy [N] and its top five, from the model's logits [N, V]."""
     top, log_y = _top5(logits), logits.log_softmax(-1)
     y = log_y.clamp_min(-80).exp_()  # no zero and no subnormal number: see softmax_and_log
-    return {"log_y": log_y, "y": y, "entropy": -torch.linalg.vecdot(y, log_y), "top": top}
+    return {"log_y": log_y, "y": y, "entropy": -_dot(y, log_y), "top": top}
 
 
 def _distances(logits, own):
@@ -61,8 +61,8 @@ def _distances(logits, own):
     pieces = in_cache(logits, logits.gather(1, top_y[:, :1]), own["log_y"], own["y"])
     few = [_of_few(*piece) for piece in zip(*pieces, strict=True)]
     rank, entropy, kl, entropy_of_mean = torch.cat(few, dim=1)
-    overlap = (top_p[:, :, None] == top_y[:, None, :]).sum((1, 2)) / 5
-    jsd = (entropy_of_mean - (entropy + own["entropy"]) / 2) / torch.log(torch.tensor(2.0))
+    overlap = (top_p[:, :, None] == top_y[:, None, :]).sum((1, 2), dtype=torch.float32) / 5
+    jsd = (entropy_of_mean - (entropy + own["entropy"]) / 2) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     within = [(rank <= k).float() for k in (3, 5, 10)]
     return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
 
@@ -72,10 +72,15 @@ def _of_few(logits, top, log_y, y):
     p = torch.empty_like(logits)
     rank = 1 + torch.gt(logits, top, out=p).sum(-1)
     p, log_p, _ = softmax_and_log(logits, out=p)
-    entropy = -torch.linalg.vecdot(p, log_p)
+    entropy = -_dot(p, log_p)
     kl = log_p.sub_(log_y).mul_(p).sum(-1)
     mean = p.lerp_(y, 0.5)
     return torch.stack([rank, entropy, kl, -torch.log(mean, out=logits).mul_(mean).sum(-1)])
+
+
+def _dot(x, y):
+    with exact(x):
+        return torch.linalg.vecdot(x, y)
 
 
 def _top5(logits, group=64):

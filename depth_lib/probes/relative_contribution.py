@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import clean_run
+from .residual_stream import clean_run, exact
 
 LARGEST = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")  # of which the largest token is kept
 
@@ -35,7 +35,10 @@ def relative_contribution(llm, arch, prompts):
         results.append(sums | maxima | _geometry(residuals))
         changes.append(1 - per_token["io_cos"].T)
     found = {key: torch.stack([result[key] for result in results]) for key in results[0]}
-    return found | {"n_tokens": torch.tensor([float(len(ids)) for ids in prompts]), "change": torch.cat(changes)}
+    return found | {
+        "n_tokens": torch.tensor([len(ids) for ids in prompts], dtype=torch.float32),
+        "change": torch.cat(changes),
+    }
 
 
 def _geometry(residuals):
@@ -48,7 +51,8 @@ def _geometry(residuals):
     sums = 0
     for pieces in zip(*(h.split(16) for h in residuals), strict=True):  # never all of them twice
         x = torch.stack(pieces, dim=1).double()
-        products = x @ x.mT  # [t, L + 1, L + 1]
+        with exact(x):
+            products = x @ x.mT  # [t, L + 1, L + 1]
         angular = _angle(products, products.diagonal(dim1=1, dim2=2).sqrt())
         moved = (
             products[:, -1] - products[:, 0, -1:] - products[:, 0] + products[:, 0, :1]
@@ -97,4 +101,6 @@ def _measures(h, a, m, parallel):
 
 
 def _cosine(x, y, norm_x, norm_y):
-    return torch.linalg.vecdot(x, y) / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))
+    with exact(x):
+        products = torch.linalg.vecdot(x, y)
+    return products / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))

@@ -34,7 +34,7 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     stop = _stop(arch, layers)
-    effect = torch.zeros(arch["n_layers"] + 1, len(ids))
+    effect = torch.zeros(arch["n_layers"] + 1, len(ids), dtype=torch.float32)
     layouts = []
     for layout in packs(range(answer[-1]), end, arch):
         read = [[p for p in _places(suffix) if layout["order"][p] + 1 in answer] for suffix in layout["suffixes"]]
@@ -64,7 +64,7 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget):
     rows, layers = slice(layers[0], _stop(arch, layers)), range(layers[0], layers[-1] + 1)
     arch = _counting(arch, baseline_prompts, single + several, layers)
     u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
-    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids))
+    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids), dtype=torch.float32)
     _erase(llm, arch, prompt, single, layers, u, alone)
     _erase(llm, arch, prompt, several, layers, u, together)
     return {"future_erasure": alone[rows], "past_erasure": together[rows]}

@@ -4,22 +4,30 @@ import torch
 
 
 def token_budget(llm, given, blocks_held=1):
-    """Tokens in one forward pass: as given, else what fits into half of the free memory of the fullest GPU.
+    """Tokens in one forward pass: as given, else what takes 4 GiB, on a CPU 1 GiB and no more than makes it faster.
 
-    A block holds about 16 vectors of the residual's width for a token, and a gradient needs those of `blocks_held`
-    blocks; logits are bounded on their own.
+    Free memory is not asked: of several processes that run one request each would find another number, and make batches
+    of other sizes.
     """
     if given is not None:
-        if type(given) is not int or given < 1:  # True is an int too
-            raise ValueError(f"budget {given!r} is no number of tokens; give a whole number of at least 1, or None.")
         return given
-    token = 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held
-    devices = {p.device for p in llm.parameters() if p.device.type == "cuda"}
-    if not devices:
+    token = bytes_of_a_token(llm, blocks_held)
+    if llm.device.type == "cpu":
         most = 3072 if blocks_held == 1 else 512  # beyond these a CPU gains nothing
         return max(1, min(most, 2**30 // token))
-    free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
-    return max(1024 // blocks_held, min(2**17, free // 2 // token))
+    return max(1024 // blocks_held, min(2**17, 2**32 // token))
+
+
+def bytes_of_a_token(llm, blocks_held=1):
+    """A block holds about 16 vectors of the residual's width for a token, and a gradient needs those of `blocks_held`
+    blocks; logits are bounded on their own."""
+    return 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held
+
+
+def exact(x):
+    """A context for float32 products of ours on the device of x: a server may run requests under autocast, which would
+    round them to bfloat16. Only for arithmetic on tensors: the model runs in this thread too, and would run so."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def first(output):
@@ -88,14 +96,13 @@ def lens(llm, arch, h):
 
 def rows_of_logits(llm, device):
     """How many rows of logits are computed at once: 28 MB, which a CPU uses again and again, elsewhere half a GB."""
-    weight = getattr(llm.unembed._module, "weight", None)
-    return max(1, (7 * 2**20 if device.type == "cpu" else 2**27) // (2**15 if weight is None else weight.shape[0]))
+    return max(1, (7 * 2**20 if device.type == "cpu" else 2**27) // llm.config.vocab_size)
 
 
 def in_cache(logits, *others):
-    """Logits [N, V] and others [N, …] in pieces of a few rows for each thread, since passes over the vocabulary are
-    what distances cost and a CPU core's cache holds few; whole elsewhere."""
-    rows = max(1, 2**17 // logits.shape[1]) * torch.get_num_threads() if logits.device.type == "cpu" else len(logits)
+    """Logits [N, V] and others [N, …] in pieces of a few rows, since passes over the vocabulary are what distances
+    cost and a CPU's cache holds few; whole elsewhere."""
+    rows = max(1, 2**18 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     return [x.split(rows) for x in (logits, *others)]
 
 
@@ -170,7 +177,8 @@ def output_change(llm, arch, parts):
         same += [n_clean + k for k in part["same"]] * len(part["varied"])
         following += part.get("next", []) * len(part["varied"])
     clean, chunk = torch.cat(cleans).to(varied.device), rows_of_logits(llm, varied.device)
-    changes, by_clean = torch.zeros(4 if following else 1, len(same)), sorted(range(len(same)), key=same.__getitem__)
+    changes = torch.zeros(4 if following else 1, len(same), dtype=torch.float32)
+    by_clean = sorted(range(len(same)), key=same.__getitem__)
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:
             for start in range(0, len(by_clean), chunk):
@@ -182,7 +190,7 @@ def output_change(llm, arch, parts):
                     tokens = torch.tensor([following[n] for n in piece], device=logits.device).split(counts.tolist())
                     of_next = [z[token.clamp_min(0)] for z, token in zip(y_clean, tokens, strict=True)]
                     y, log_y, scale = softmax_and_log(y_clean)
-                    total = scale[0].double() + scale[1]
+                    total = _wide(scale[0]) + _wide(scale[1])
                     each = zip(zip(y, log_y, of_next, total, strict=True), groups, tokens, strict=True)
                     found = [_damage(*group) for group in each]
                 else:
@@ -217,5 +225,11 @@ def _damage(clean, logits, following):
         kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
         found.append(torch.stack([p.sub_(y).norm(dim=-1), kl, largest, log_total]))
     distance, kl, largest, log_total = torch.cat(found, dim=1)
-    rise = of_next.double() - of_token - total + (largest.double() + log_total)
-    return torch.stack([distance, kl, (rise * (following >= 0)).float(), (of_top < largest).float()])
+    rise = _wide(of_next) - _wide(of_token) - total + (_wide(largest) + _wide(log_total))
+    rise = (rise * (following.cpu() >= 0)).float().to(kl.device)
+    return torch.stack([distance, kl, rise, (of_top < largest).float()])
+
+
+def _wide(numbers):
+    """A few numbers [N] in float64, on the CPU: not every device has it."""
+    return numbers.cpu().double()

@@ -1,8 +1,8 @@
 """Pretend devices: a model spread over several devices, and torch's refusal to mix them, on a machine that has none.
 
 Every storage carries the name of a device. `.device` reports it, `.to`, `.cpu` and `device=` copy to another one, and
-an operation on tensors of different devices raises as torch does. Only the place is pretended: the numbers are the
-CPU's.
+an operation on tensors of different devices raises as torch does, and so does float64 on "mps". Only the place is
+pretended: the numbers are the CPU's.
 """
 
 from unittest import mock
@@ -22,7 +22,10 @@ class PretendDevices(TorchFunctionMode):
     """While it is active, `place(tensor, "cuda:1")` puts tensors on devices that need not exist."""
 
     def __enter__(self):
-        self.memory = mock.patch("torch.cuda.mem_get_info", lambda device=None: (2**33, 2**34))
+        memory = {"mem_get_info": (2**33, 2**34), "memory_reserved": 2**32, "memory_allocated": 2**31}
+        self.memory = mock.patch.multiple(
+            "torch.cuda", **{name: lambda device=None, value=value: value for name, value in memory.items()}
+        )
         self.memory.start()
         return super().__enter__()
 
@@ -64,6 +67,8 @@ def device_of(tensor):
 def place(tensor, device):
     """`tensor`, from now on on `device`: a torch.device, its name or the index of a GPU."""
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type == "mps" and tensor.dtype == torch.float64:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
     tensor.untyped_storage().pretended = device
     return tensor
 

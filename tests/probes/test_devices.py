@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.api import tokens_a_pass
 from depth_lib.models import check
 from depth_lib.models.families import FAMILIES as ROWS
+from depth_lib.probes.residual_stream import bytes_of_a_token
 from tests.families import L, save_family
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 
@@ -73,6 +75,29 @@ def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
         values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
         assert all(device_of(value) == CPU for value in values)
     assert_equal(result, plain)
+
+
+def test_a_device_without_float64_gives_the_same_bits(tmp_path):
+    save_family("llama", tmp_path)
+    plain = measure(dl.load_model(tmp_path))
+    llm = dl.load_model(tmp_path)
+    with PretendDevices():
+        for tensor in (*llm._module.parameters(), *llm._module.buffers()):
+            place(tensor, "mps")
+        with pytest.raises(TypeError, match="doesn't support float64"):
+            next(llm._module.parameters()).double()
+        check.CHECKED.clear()
+        result = measure(llm)
+    assert_equal(result, plain)
+
+
+def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
+    llm = dl.load_model(save_family("llama", tmp_path))
+    with PretendDevices():
+        for tensor in llm._module.parameters():
+            place(tensor, "cuda:0")
+        budget = tokens_a_pass(llm, None, False, blocks_held=10**5)
+        assert budget == (2**33 + 2**32 - 2**31) // 2 // bytes_of_a_token(llm, 10**5) > 1
 
 
 def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):
