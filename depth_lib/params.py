@@ -89,7 +89,12 @@ class ParamsFile(Params):
     SPLIT: str | None = Field(None, description="the dataset's split on the Hub")
     FILE: str | None = Field(None, description="a file of rows in place of REPOSITORY")
     TEMPLATE: str | None = Field(None, description="a row as a prompt: a jinja template of the row's fields")
-    LEVEL: str | None = Field(None, description="the field of a row that holds its level of difficulty")
+    LEVEL: str | None = Field(
+        None, description="the field of a row with its level of difficulty: a number, a text with one, or a list"
+    )
+    WITHIN_ANSWER: bool = Field(False, description="measure inside the answer, for worked solutions")
+    MAX_TOKENS: int | None = Field(None, ge=1, description="longer prompts are left out, in tokens of LENGTH_TOKENIZER")
+    LENGTH_TOKENIZER: str | None = Field(None, description="the tokenizer of MAX_TOKENS, whatever model is probed")
     QUESTION_TEMPLATE: str | None = Field(None, description="a row's question, for datasets with levels")
     ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from depth_lib import params
-from depth_lib.data.examples import WITH_LEVELS
-from depth_lib.data.prompts import DATASETS, DRAWN
+from depth_lib.data.datasets import with_levels
+from depth_lib.data.prompts import DRAWN
 from depth_lib.embedded import TOYS
 from depth_lib.params import (
     FIVE_PROBES,
@@ -73,7 +73,7 @@ def test_ndif_models_run_remotely_and_toys_here_on_embedded_prompts():
 
 def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywhere():
     for path in params.PARAMS.glob("datasets/*.yaml"):
-        if path.stem in WITH_LEVELS:
+        if path.stem in with_levels():
             asked = load_params(path)
             assert asked["PROBES"] == ["depth_by_difficulty"] and (asked["N_EXAMPLES"], asked["SEED"]) == (20, 42)
             continue
@@ -88,7 +88,7 @@ def test_the_allowed_names_are_those_the_package_knows():
     assert unknown_probe(["logit_lens", "logitlens"]).startswith(
         'PROBES "logitlens" is not known; did you mean logit_lens?'
     )
-    assert {*dataset_names()} == {*DATASETS, *DRAWN}
+    assert {*dataset_names()} == {"gsm8k", "hellaswag", "aime24", "mquake", "math", *DRAWN}
     assert list(PROBES) == FIVE_PROBES
 
 

@@ -5,7 +5,10 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from .prompts import DATASETS, PromptError, nearest, one_sum, written_rows
+from . import datasets
+from .datasets import nearest
+from .prompts import one_sum
+from .rows import PromptError
 
 TERMS = range(2, 7)  # of drawn sums
 
@@ -23,18 +26,16 @@ class Example(NamedTuple):
     within: bool = False
 
 
-WITH_LEVELS = (*(name for name, spec in DATASETS.items() if spec.level), "sums")
-
-
 def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub", seed: int = 42) -> list[Example]:
     """n_per_level examples of each level, easy levels first (Csordás et al. 2025, section 4).
 
-    dataset: "mquake" (level: hops, 2–4), "math" (level as printed, 1–5) or "sums" (terms, 2–6; drawn with `seed`, each
-    once). Of rows, all are read, shuffled by random.Random(seed), and the first of each level taken; with fewer, all
-    there are and a warning. source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
+    dataset: "mquake" (level: hops, 2–4), "math" (level as printed, 1–5), "sums" (terms, 2–6; drawn with `seed`, each
+    once), or the name of a file params/datasets/<name>.yaml with LEVEL. Of rows, all are read, shuffled by
+    random.Random(seed), and the first of each level taken; with fewer, all there are and a warning. source: as for
+    `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
-    if dataset not in WITH_LEVELS:
-        raise PromptError(f"{dataset!r} has no levels of difficulty; {nearest(dataset, WITH_LEVELS)}")
+    if dataset not in (known := datasets.with_levels()):
+        raise PromptError(f"{dataset!r} has no levels of difficulty; {nearest(dataset, known)}")
     if isinstance(n_per_level, bool) or not isinstance(n_per_level, int) or n_per_level < 1:
         raise PromptError(f"n_per_level is {n_per_level!r}; give a whole number of at least 1")
     found = _sums(n_per_level, seed) if dataset == "sums" else _of_rows(dataset, source, seed)
@@ -56,13 +57,17 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
 
 
 def _of_rows(dataset: str, source: str | Path, seed: int) -> list[Example]:
-    spec = DATASETS[dataset]
-    rows = list(written_rows(dataset, source, lambda row: (spec.level(row), *spec.pair(row))))
-    found = [one for one in rows if one[0]]
-    if not found:
-        raise PromptError(f"{dataset} from {source} has no row with a level; a row says it as {spec.level_said}")
-    if len(found) < len(rows):
-        left = f"{len(rows) - len(found)} of {len(rows)} rows"
-        warnings.warn(f"{left} of {dataset} from {source} are left out: no {spec.level_said}", stacklevel=3)
-    random.Random(seed).shuffle(found)
-    return [Example(*one, spec.within) for one in found]
+    spec, examples, without = datasets.find(dataset), [], 0
+    for where, row in spec.rows(source):
+        pair, level = spec.pair(where, row), spec.level_of(where, row)
+        if level:
+            examples.append(Example(level, *pair, spec.within_answer))
+        else:
+            without += 1
+    if not examples:
+        raise PromptError(f"{dataset} from {source} has no row with a level in {spec.level!r}; write a number there")
+    if without:
+        left = f"{without} of {len(examples) + without} rows"
+        warnings.warn(f"{left} of {dataset} from {source} are left out: no level in {spec.level!r}", stacklevel=3)
+    random.Random(seed).shuffle(examples)
+    return examples

@@ -5,6 +5,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TOYS = ("toy-4l", "toy-8l", "toy-16l")
 DATASETS = tuple(sorted(path.stem for path in HERE.glob("prompts/*.jsonl")))
+SAMPLES = DATASETS + tuple(sorted(path.stem for path in HERE.glob("prompts/by_level/*.jsonl")))
 
 
 def toy_path(name: str) -> Path:

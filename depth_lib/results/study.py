@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..data.examples import WITH_LEVELS
+from ..data.datasets import with_levels
 from .artifacts import read_artifact
 from .commands import sweep_command
 from .meta import ran_otherwise
@@ -131,7 +131,7 @@ class Study(Mapping):
 
     def _has_depths(self, dataset: str) -> bool:
         seen = {probe for has, _, probe in self._paths if has == dataset}
-        return bool(seen & {*TABLE_PROBES}) or not (seen & {*BY_LEVEL} or dataset in WITH_LEVELS)
+        return bool(seen & {*TABLE_PROBES}) or not (seen & {*BY_LEVEL} or dataset in with_levels())
 
     def _results(self, probe: str) -> dict[Run, dict]:
         results = {}

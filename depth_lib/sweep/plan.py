@@ -143,6 +143,7 @@ class Plan:
         over = {name: _VALUES.get(word, word) for name, word in over.items() if word} | self._verbatim()
         # the notebook's own default first, for datasets that are drawn
         known |= {"QUESTION": None, "ANSWER": None} if self.pair else {}
+        known = {key: value for key, value in known.items() if key in Params.model_fields}  # not how rows are written
         parameters = {"SOURCE": "embedded"} | known | over | {"OUT": self.folder, "PROBES": probes}
         parameters = {name: value for name, value in parameters.items() if name in Params.model_fields}
         return PlannedRun(parameters, (dataset, model), self._command(dataset.stem, model.stem)) if probes else None

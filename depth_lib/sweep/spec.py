@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..data.examples import WITH_LEVELS, Example, load_examples
+from ..data.datasets import with_levels
+from ..data.examples import Example, load_examples
 from ..data.pairs import Pair, find_pair
 from ..data.prompts import DRAWN, PromptError, load_prompts
 from ..data.rows import NAMED_SOURCES
@@ -74,9 +75,9 @@ class RunSpec:
         problems = problems_of(asked) + two_models(asked)
         if isinstance(asked.get("PROBES"), list) and (problem := unknown_probe(asked["PROBES"])):
             problems.append(problem)
-        elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in WITH_LEVELS:
+        elif isinstance(asked.get("PROBES"), list) and asked.get("DATASET") not in with_levels():
             by_level = [probe for probe in asked["PROBES"] if ARTIFACTS[probe].by_level]
-            problems += [f"{probe} needs one of the datasets {', '.join(WITH_LEVELS)}" for probe in by_level]
+            problems += [f"{probe} needs one of the datasets {', '.join(with_levels())}" for probe in by_level]
         try:
             self.pair = None if problems else self._pair(asked)
         except PromptError as problem:

@@ -6,7 +6,9 @@ import re
 import pandas as pd
 import pytest
 
+from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
+from depth_lib.data.rows import read_rows
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
 GSM8K_PROMPT = (
@@ -168,10 +170,10 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"question": "q"}, "rows.jsonl row 2: 'answer' is missing; a gsm8k row has the fields question, answer"),
-        ({"question": "q", "answer": 5}, "row 2: 'answer' is int; a gsm8k row has the fields question, answer"),
+        ({"question": "q"}, "rows.jsonl row 2: 'answer' is missing; a gsm8k row has the fields answer, question"),
+        ({"question": "q", "answer": 5}, "row 2 does not fit the template of gsm8k (argument of type 'int' is not"),
         ({"question": "q", "answer": "5"}, 'rows.jsonl row 2: the answer has no "####" before its final number'),
-        ([1, 2], "rows.jsonl row 2 is not an object; a gsm8k row has the fields question, answer"),
+        ([1, 2], "rows.jsonl row 2 is not an object; a gsm8k row has the fields answer, question"),
         ("{oops", "rows.jsonl row 2 is not JSON"),
     ],
 )
@@ -195,7 +197,7 @@ def test_a_label_that_names_no_ending_is_refused(rows, label):
         (dict(dataset="HellaSwag"), "unknown dataset 'HellaSwag'; did you mean hellaswag?"),
         (
             dict(dataset="zzz"),
-            "unknown dataset 'zzz'; use one of gsm8k, hellaswag, aime24, mquake, math, addition, multiplication, sums",
+            "unknown dataset 'zzz'; use one of addition, aime24, gsm8k, hellaswag, math, mquake, multiplication, sums",
         ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", n_examples="10"), "n_examples is '10'; give a whole number"),
@@ -231,3 +233,56 @@ def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatc
         r'or use source="embedded" or the path of a \.jsonl or \.parquet file',
         str(raised.value),
     )
+
+
+def test_the_lines_of_a_text_file_are_prompts_of_any_dataset(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("one prompt\n\n  two ####\n", encoding="utf-8")
+    assert load_prompts("gsm8k", 2, path) == ["one prompt", "  two ####"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_file_that_is_not_utf8_is_named_with_its_row(tmp_path, name):
+    (tmp_path / name).write_bytes('"plain"\n"café"\n'.encode("latin-1"))
+    with pytest.raises(PromptError, match=r"row 2 is not UTF-8; save the file as UTF-8"):
+        list(read_rows("mine", (None, None, "train"), tmp_path / name)[1])
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """own(**keys) writes params/datasets/mine.yaml in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params/datasets").mkdir(parents=True)
+    return lambda **keys: (tmp_path / "params/datasets/mine.yaml").write_text(json.dumps(keys))
+
+
+def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows):
+    rows({"q": "2 + 2", "a": 4}, {"q": "3 + 3", "a": 6})
+    own(FILE="rows.jsonl", TEMPLATE="{{ q }} is {{ a }}", N_EXAMPLES=2)
+    assert load_prompts("mine") == ["2 + 2 is 4", "3 + 3 is 6"]
+    with pytest.raises(PromptError, match="no sample of mine ships with the package"):
+        load_prompts("mine", source="embedded")
+
+
+def test_a_dataset_of_ones_own_can_have_levels(own, rows):
+    rows({"q": "2 + 2 =", "a": " 4", "hops": [1, 2]}, {"q": "3 =", "a": " 3", "hops": [1]})
+    own(FILE="rows.jsonl", LEVEL="hops", QUESTION_TEMPLATE="{{ q }}", ANSWER_TEMPLATE="{{ a }}")
+    assert load_examples("mine", 1) == [(1, "3 =", " 3", False), (2, "2 + 2 =", " 4", False)]
+    assert load_prompts("mine", 1) == ["2 + 2 = 4"]
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({"FILE": "rows.jsonl"}, "mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml"),
+        ({"TEMPLATE": "{{ q }}"}, "mine has neither REPOSITORY nor FILE in its YAML; give one, or source="),
+        ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
+        ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
+        ({"FILE": "rows.jsonl", "TEMPLATE": "{{ r }}"}, "row 1: 'r' is missing; a mine row has the fields r"),
+    ],
+)
+def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
+    rows({"q": "2 + 2"})
+    own(**keys)
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_prompts("mine", 1)

@@ -28,7 +28,7 @@ def cell(tmp_path):
         (
             {"PROBES": ["depth_by_difficulty"]},
             ParamsError,
-            "depth_by_difficulty needs one of the datasets mquake, math, sums",
+            "depth_by_difficulty needs one of the datasets math, mquake, sums",
         ),
         ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
         ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
