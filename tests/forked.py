@@ -14,7 +14,7 @@ import pandas  # noqa: F401
 
 import depth_lib.api
 import depth_lib.models.load
-import depth_lib.report.tables
+import depth_lib.report.table
 import depth_lib.session
 import depth_lib.sweep.run  # noqa: F401
 

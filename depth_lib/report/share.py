@@ -11,7 +11,7 @@ from ..results.schemas import ArtifactError
 from ..results.shared import COLUMNS, RESULTS, RUN_COLUMNS, RUNS, SUMS, as_parquet, sha256
 from ..results.study import Study
 from .page import provenance
-from .tables import effective_depth_table, summary_lines
+from .table import effective_depth_table, summary_lines
 
 CARD, CROISSANT = "README.md", "croissant.json"
 LICENCE = "cc-by-4.0"

@@ -81,7 +81,7 @@ def _run(asked: argparse.Namespace, plan: Plan) -> int:
     status = _sweep(asked, plan, jobs=1)
     if not status:
         from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
-        from ..report.tables import effective_depth_table, summary_lines
+        from ..report.table import effective_depth_table, summary_lines
         from ..results.study import TABLE_PROBES, Study
 
         study = Study(plan.folder, [model], [dataset])

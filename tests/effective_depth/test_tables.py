@@ -25,7 +25,7 @@ from depth_lib.effective_depth.tables import (
     depths_with_intervals,
     fractional_depth,
 )
-from depth_lib.report.tables import effective_depth_table
+from depth_lib.report.table import effective_depth_table
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study

@@ -5,7 +5,7 @@ import warnings
 
 import openpyxl
 
-from depth_lib.report.tables import effective_depth_table, read_tables, write_tables
+from depth_lib.report.table import effective_depth_table, read_tables, write_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study

@@ -6,7 +6,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.report.page import write_report
-from depth_lib.report.tables import effective_depth_table, read_tables, summary_lines, write_tables
+from depth_lib.report.table import effective_depth_table, read_tables, summary_lines, write_tables
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depth_lib.figures.grids import grid
-from depth_lib.report.tables import read_tables, summary_lines, write_tables
+from depth_lib.report.table import read_tables, summary_lines, write_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study, in_order

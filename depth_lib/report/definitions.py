@@ -1,0 +1,82 @@
+"""What the report's numbers mean: each name, what it is, its rule, and the curve that the rule reads."""
+
+DEFINITIONS = {
+    "cosine": (
+        "The layer after which the model turns from removing features to adding them.",
+        "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
+        "relative_contribution.pt: cosine similarity of what attention, MLP and block add with the residual stream "
+        "they add it to, mean over all tokens of all prompts.",
+    ),
+    "kl": (
+        "The first layer whose logit lens is near the model's answer.",
+        "The first l in 0..L-2 with res_kl_divs[l] < 0.5 · max(res_kl_divs).",
+        "logitlens_{n}exps.pt: KL(lens ‖ output) at the input of block l, in nats, mean over tokens.",
+    ),
+    "overlap": (
+        "The first layer whose logit lens ranks the answer's top tokens high.",
+        "The first l in 0..L-2 with res_overlaps[l] > 0.3.",
+        "logitlens_{n}exps.pt: share of the output's five likeliest tokens among the lens's five, at the input of "
+        "block l, mean over tokens.",
+    ),
+    "future": (
+        "The last layer that later layers depend on, on tokens after the skipped ones. Our own rule.",
+        "The last l in 0..L-2 whose skipping changes what a later layer adds by over half of its norm.",
+        "layer_effects_{n}exps.pt: largest relative change over prompts, positions and tokens.",
+    ),
+    "all": (
+        "The last layer that later layers depend on, on all tokens. Our own rule.",
+        "The last l in 0..L-2 whose skipping changes what a later layer adds by over half of its norm.",
+        "layer_effects_{n}exps.pt: largest relative change over prompts, positions and tokens.",
+    ),
+    "skips_future": (
+        "How deep the blocks lie that the output needs, on tokens after the skipped ones. Our own score.",
+        "No layer but a centre of mass: Σ s · kl[s] / Σ kl[s], kl the mean damage of skipping block s.",
+        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over prompts.",
+    ),
+    "skips_all": (
+        "How deep the blocks lie that the output needs, on all tokens. Our own score.",
+        "No layer but a centre of mass: Σ s · kl[s] / Σ kl[s], kl the mean damage of skipping block s.",
+        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over prompts.",
+    ),
+    "erasure": (
+        "The last layer at which the answer still needs a token of the question. Our own rule.",
+        "The last l in 0..L-1 at which erasing one moves the answer by over half of the largest effect.",
+        "logit_erasure_{n}exps.pt: norm of the change of the probabilities when a token's residual stream at the input "
+        "of block l is replaced by an average one.",
+    ),
+    "igrads": (
+        "The layer by which half of the answer has been attributed. Our own rule.",
+        "The first l in 0..L-1 at which half of the sum of |attribution| over layers is reached.",
+        "igrads_igrads_{n}exps.pt: integrated gradients of the answer's probability at the output of block l.",
+    ),
+    "progress": (
+        "The layer that is half of the way from the embeddings to the final residual stream. Our own rule.",
+        "The first l in 0..L-1 with progress[l] ≥ 1/2.",
+        "relative_contribution.pt: share of the way covered at the input of block l, mean over tokens.",
+    ),
+    "settling": (
+        "The layer by which half of the tokens have settled on what the model predicts. Our own rule.",
+        "The first l in 0..L-1 with res_settled[l] ≥ 1/2.",
+        "logitlens_{n}exps.pt: share of tokens whose lens has come within half a bit (Jensen-Shannon) of the output.",
+    ),
+    "ED": (
+        "Effective depth: the layer l, counted from 0, that a rule finds.",
+        "A dash: no layer satisfies the rule, or there is no result.",
+        "The rules above.",
+    ),
+    "RATIO": (
+        "The effective depth as a share of the model's depth.",
+        "(ED + 1) / L, rounded to two decimals. Colours: red 0, yellow 0.5, green 1.",
+        "L is the number of blocks.",
+    ),
+    "score": (
+        "Depth score: the centre of mass of an effect over layers, in layers.",
+        "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
+        "Csordás et al. 2025, section 3.4.",
+    ),
+}
+SOURCES = (
+    "Rules and thresholds: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "
+    "(arXiv 2512.14064), Table 1.",
+    "Curves: Csordás, Manning, Potts 2025, Do Language Models Use Their Depth Efficiently? (arXiv 2505.13898).",
+)

@@ -1,0 +1,144 @@
+"""The table's files: csv and TeX say what the table says, the workbook can be read and printed, all or none is new."""
+
+import re
+import shutil
+import subprocess
+
+import openpyxl
+import pandas as pd
+import pytest
+
+from depth_lib.effective_depth.rules import PAPER_METRICS
+from depth_lib.report.definitions import DEFINITIONS
+from depth_lib.report.table import read_tables, write_tables
+from depth_lib.results import files as storage
+from depth_lib.results.study import Study
+from tests.report.studies import table_of, write_depths, write_published
+from tests.synthetic import DATASETS, write_run
+
+
+def write(folder, datasets=DATASETS):
+    return write_tables(read_tables(Study(folder, datasets=datasets)), folder)
+
+
+def test_the_csv_reads_back_as_the_table_rounded(gaps):
+    write(gaps)
+    path = gaps / "effective_depth.csv"
+    back = pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")
+    table = table_of(gaps)
+    pd.testing.assert_frame_equal(back.astype(float), table.astype(float).round(2), check_names=False)
+    assert path.read_text().splitlines()[3].startswith("toy-4l,–,–,0,0.25,–,–,")
+
+
+def test_the_tex_is_a_whole_booktabs_document_with_one_cell_per_column(gaps):
+    write_depths(gaps, "gsm8k", "my_model&co_70%", 4, 0, 1, 2)
+    write(gaps)
+    tex = (gaps / "effective_depth.tex").read_text()
+    body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")].splitlines()[1:]
+    assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [19, 19, 19]
+    assert r"my\_model\&co\_70\% & -- & -- & 0 & 0.25 &" in tex
+    assert tex.count(r"\begin{") == tex.count(r"\end{") == 2
+    assert r"\cmidrule(lr){2-7}\cmidrule(lr){8-13}\cmidrule(lr){14-19}" in tex
+    assert tex.isascii()
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no LaTeX here")
+def test_latex_compiles_the_tex(paper):
+    write(paper)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "effective_depth.tex"]
+    done = subprocess.run(command, cwd=paper, capture_output=True, text=True)
+    assert done.returncode == 0 and "Overfull" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The paper's twelve models on three datasets, and a toy without a cosine depth."""
+    folder = write_published(tmp_path_factory.mktemp("paper"))
+    write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def book(published):
+    return openpyxl.load_workbook(published / "effective_depth.xlsx")
+
+
+def test_the_workbook_has_the_table_under_merged_headers_with_ratios_coloured(book):
+    sheet = book["Effective Depth Results"]
+    merged = {str(area) for area in sheet.merged_cells.ranges}
+    assert {"B1:G1", "H1:M1", "N1:S1", "B2:C2", "R2:S2"} <= merged
+    row_of = {row[0].value: row for row in sheet.iter_rows()}
+    math, toy = row_of["Qwen2.5-Math-7B"], row_of["toy-8l"]
+    assert [cell.value for cell in math[1:7]] == [16, pytest.approx(17 / 28), 11, pytest.approx(12 / 28), 16, 17 / 28]
+    assert {cell.number_format for cell in math[2::2]} == {"0.00"}
+    assert [cell.value for cell in toy[1:7]] == ["–"] * 6
+    low, high, none = (cell.fill.fgColor.rgb for cell in (math[4], math[2], toy[2]))
+    assert low != high and none == "00FFFFFF", "colours follow the ratio; a missing one is white"
+
+
+def test_the_workbook_has_a_sheet_per_table_and_a_description_of_every_metric(book, published):
+    assert book.sheetnames == [
+        "Effective Depth Results",
+        "Intervals",
+        "All Probes",
+        "Beside The Paper",
+        "Where From",
+        "Description",
+    ]
+    intervals = pd.read_csv(published / "effective_depth_intervals.csv")
+    sheet = book["Intervals"]
+    assert [cell.value for cell in sheet[1]] == [column.replace("_", " ") for column in intervals.columns]
+    assert sheet.max_row == 1 + len(intervals)
+    assert [cell.value for cell in book["Description"]["A"][1 : 1 + len(DEFINITIONS)]] == list(DEFINITIONS)
+
+
+def test_every_sheet_prints_in_landscape_one_page_wide_with_its_header_on_each_page(book):
+    for sheet in book:
+        assert sheet.page_setup.orientation == "landscape" and sheet.sheet_properties.pageSetUpPr.fitToPage
+        assert sheet.page_setup.fitToHeight == 0
+        assert sheet.print_title_rows and sheet.freeze_panes
+        assert all(column.width <= 62 for column in sheet.column_dimensions.values())
+
+
+@pytest.mark.skipif(not shutil.which("soffice"), reason="there is no LibreOffice here")
+def test_libreoffice_opens_the_workbook(published, tmp_path):
+    command = ["soffice", "--headless", f"-env:UserInstallation=file://{tmp_path}/profile", "--convert-to", "csv"]
+    command += ["--outdir", tmp_path, published / "effective_depth.xlsx"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    lines = (tmp_path / "effective_depth.csv").read_text(encoding="cp1252").splitlines()
+    assert len(lines) == 4 + 13
+
+
+def test_every_metric_is_defined(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-8l", 8)
+    metrics = set(read_tables(Study(tmp_path)).five_probes.metric)
+    assert metrics > {*PAPER_METRICS} and metrics <= {*DEFINITIONS}
+
+
+def test_levels_of_difficulty_leave_every_byte_of_the_papers_table(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4)
+    write_run(tmp_path, "sums", "toy-4l", 4, ["depth_by_difficulty"])
+    contents = []
+    for datasets in (["gsm8k"], ["gsm8k", "sums"]):
+        paths = write_tables(read_tables(Study(tmp_path, datasets=datasets)), tmp_path / "written")
+        contents.append({path.name: path.read_bytes() for path in paths if path.suffix != ".xlsx"})
+    alone, with_levels = contents
+    assert with_levels.keys() - alone.keys() == {"effective_depth_by_difficulty.csv"}
+    assert all(with_levels[name] == content for name, content in alone.items())
+
+
+def test_tables_that_cannot_be_written_leave_all_old_files(gaps, monkeypatch):
+    paths = write(gaps)
+    before = [path.read_bytes() for path in paths]
+    write_depths(gaps, "gsm8k", "toy-8l", 8, 1, 2, 3)
+    tables = read_tables(Study(gaps, datasets=DATASETS))
+
+    def full_disk(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_tables(tables, gaps)
+    assert [path.read_bytes() for path in paths] == before
+    assert not list(gaps.glob(".*.part"))
