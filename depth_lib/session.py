@@ -14,8 +14,7 @@ import zstandard
 from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
 
-from .models.check import CHECKED, RUNNING, check_call, judge, name_of, running
-from .models.families import ArchitectureError
+from .models.check import CHECKED, RUNNING, check_call, judge, not_computed, running
 from .progress import steps, ticked
 from .remote.deployment import Call, Deployment
 from .remote.errors import NotReady
@@ -151,7 +150,7 @@ def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> d
     """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
 
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
-    the model's own logits (relative to the largest). And whether the MLP reads what the family's row says: changing
+    the model's own logits (relative to the largest). And whether the MLP reads what was found: changing
     attention's contribution must change m in sequential blocks and must not in parallel ones.
 
     Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
@@ -162,10 +161,7 @@ def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> d
         try:
             found = run(identities, llm, **arguments, remote=remote)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise ArchitectureError(
-                f"{name_of(llm)}: the identities could not be computed ({str(error).strip().splitlines()[-1]}); "
-                "its row in depth_lib/models/families.py names modules that do not give hidden states."
-            ) from error
+            raise not_computed(llm, error) from error
         CHECKED[llm] = judge(llm, found)
     return CHECKED[llm]
 

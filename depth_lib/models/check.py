@@ -3,11 +3,13 @@
 import weakref
 from collections.abc import Callable
 
+import nnsight
 import torch
 from nnsight import TransformersModel
 
 from ..probes.identities import identities
-from .families import ArchitectureError, describe
+from .discovery import ArchitectureError
+from .families import describe
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
@@ -43,7 +45,7 @@ def judge(llm: TransformersModel, found: dict) -> dict:
     identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
     worst = int(identity_1.argmax())
     where = f"{name_of(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"
-    advice = "The probes would be silently wrong; correct the family's row in depth_lib/models/families.py."
+    advice = "What was found in it does not hold, and the probes would be silently wrong."
     if not identity_1[worst] <= tolerance:  # NaN fails too
         raise ArchitectureError(
             f"{where}: identity 1 fails: h + a + m differs from the output of block {worst} by "
@@ -55,12 +57,29 @@ def judge(llm: TransformersModel, found: dict) -> dict:
             f"{identity_2:.1%} of the largest (tolerance {tolerance:.1e}). {advice}"
         )
     if mlp_change is not None and (float(mlp_change) <= tolerance) != arch["parallel"]:
-        said, found_to_be = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
+        order, measured = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
         raise ArchitectureError(
-            f"{where}: its row says {said} blocks, but they are {found_to_be}: changing attention's contribution "
+            f"{where}: its blocks were found to be {order}, but they are {measured}: changing attention's contribution "
             f"changes the MLP's by {float(mlp_change):.1%}. {advice}"
         )
     return {"identity_1": float(identity_1[worst]), "identity_2": identity_2, "tolerance": tolerance}
+
+
+def check_here(llm: TransformersModel) -> None:
+    """Measure the identities of a model whose weights are here. Raises ArchitectureError if one fails."""
+    function, arguments = check_call(llm)
+    measured = None
+    try:
+        with llm.session():
+            measured = nnsight.save(function(llm, **arguments))
+    except (RuntimeError, ValueError, IndexError, AttributeError) as error:
+        raise not_computed(llm, error) from error
+    CHECKED[llm] = judge(llm, measured)
+
+
+def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
+    reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({reason[0]}).")
 
 
 def name_of(llm: TransformersModel) -> str:

@@ -1,6 +1,7 @@
 """load_model: a registry name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
 
 import difflib
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -9,13 +10,14 @@ import torch
 from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
 from ..params import find_model, registry_names
-from ..session import check_model
-from .families import FAMILIES, ArchitectureError, adopt, aliases, candidates, unknown
+from .check import check_here, name_of
+from .discovery import ArchitectureError
+from .families import FOUND, aliases, architectures, model_class
 from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, reason
 
@@ -70,45 +72,40 @@ def load_model(
         options = {"dtype": quantization, "compute_dtype": torch.bfloat16 if dtype == "auto" else dtype}
     if device_map and weights_here:
         options["device_map"] = device_map
-    row = FAMILIES.get(config.model_type)
     names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
+    kind = model_class(config)
     try:
-        module = _load_weights(source, revision, options) if weights_here else source
-        llm = TransformersModel(module, rename=aliases(row or {}), **names, **({} if weights_here else options))
-    except ModelError:
+        module = _load_weights(kind, source, revision, options) if weights_here else None
+        if module is None:
+            (found,) = itertools.islice(architectures(config, kind), 1)
+            llm = TransformersModel(source, rename=aliases(found), **names, **options)
+            FOUND[llm] = found
+            return llm
+    except (ArchitectureError, ModelError):
         raise
     except Exception as error:  # whatever transformers, safetensors, accelerate or the allocator raise
         raise ModelError(_why(name, source, revision, error)) from error
-    if weights_here:
-        llm._module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
-    if row is None:
-        return _by_trial(llm, names, remote)
-    if weights_here:
-        check_model(llm)
-    return llm
+    return wrapped(module, **names)
 
 
-def _by_trial(llm, names, remote):
-    """A model of an unknown family under the first known row on which both identities hold."""
-    tried = []
-    for like, row in candidates(llm._module):
-        if remote is False or remote == "local":
-            trial = TransformersModel(llm._module, rename=aliases(row), **names)
-        else:
-            trial = TransformersModel(llm.repo_id, rename=aliases(row), **names)
-        adopt(trial, row)
+def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
+    """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
+    module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
+    for found in architectures(module.config, type(module), module):
+        llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
+        FOUND[llm] = found
         try:
-            check_model(trial, remote=remote)
-        except ArchitectureError:
-            tried.append(like)
+            check_here(llm)
+        except ArchitectureError as error:
+            refusal = error
             continue
-        warnings.warn(
-            f"model family {llm.config.model_type!r} is not in the table; it is read like {like!r}, on which both "
-            "identities hold for this model.",
-            stacklevel=3,
-        )
-        return trial
-    raise ArchitectureError(unknown(llm.config, tried))
+        if found.parts is None:
+            warnings.warn(
+                f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
+                stacklevel=3,
+            )
+        return llm
+    raise refusal
 
 
 def _resolve(name, gguf_file=None):
@@ -168,10 +165,10 @@ def _fetch(name, source, revision):
         raise ModelError(_why(name, source, revision, error)) from error
 
 
-def _load_weights(source, revision, options):
+def _load_weights(kind, source, revision, options):
     """The model itself, not through transformers' pipeline: that would answer an error with a retry in float32."""
     options = {"revision": revision, "ignore_mismatched_sizes": True, **resolve_load_kwargs(options)}
-    model, report = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+    model, report = kind.from_pretrained(source, output_loading_info=True, **options)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if drawn:  # at random, by transformers, which says so and goes on
         more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""

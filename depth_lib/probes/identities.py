@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import contributions, first, lens
+from .residual_stream import contributions, first, lens, parts
 
 
 def identities(llm, arch, ids):
@@ -32,7 +32,8 @@ def identities(llm, arch, ids):
             pairs = zip(sums, residuals[1:], strict=True)
             identity_1 = torch.stack([_relative(s, h.to(s.device)).cpu() for s, h in pairs])
             identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
-            adding = [l for l, m in enumerate(added) if m.norm() > 0]
+            both = [None not in parts(block).values() for block in llm.blocks]
+            adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
         mlp_change = None
         if adding:
             clean = added[adding[0]]

@@ -35,6 +35,8 @@ def relative_contribution(llm, arch, prompts):
         results.append(sums | maxima | _geometry(residuals))
         changes.append(1 - per_token["io_cos"].T)
     found = {key: torch.stack([result[key] for result in results]) for key in results[0]}
+    if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
+        found |= {key: value * torch.nan for key, value in found.items() if {"att", "mlp"} & set(key.split("_"))}
     return found | {
         "n_tokens": torch.tensor([len(ids) for ids in prompts], dtype=torch.float32),
         "change": torch.cat(changes),

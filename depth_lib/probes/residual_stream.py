@@ -21,7 +21,7 @@ def token_budget(llm, given, blocks_held=1):
 def bytes_of_a_token(llm, blocks_held=1):
     """A block holds about 16 vectors of the residual's width for a token, and a gradient needs those of `blocks_held`
     blocks; logits are bounded on their own."""
-    return 16 * llm.config.hidden_size * llm.dtype.itemsize * blocks_held
+    return 16 * llm.config.get_text_config().hidden_size * llm.dtype.itemsize * blocks_held
 
 
 def exact(x):
@@ -31,8 +31,8 @@ def exact(x):
 
 
 def first(output):
-    """The hidden states of a module that returns them alone or in front of a tuple."""
-    return output[0] if isinstance(output, tuple) else output
+    """The hidden states of a module that returns them alone or in front of others."""
+    return output[0] if isinstance(output, tuple | list) else output
 
 
 def inputs(ids, positions=None, mask=None, batch=1):
@@ -45,9 +45,12 @@ def inputs(ids, positions=None, mask=None, batch=1):
 
 
 def start_at(llm, arch, l, h):
-    """Begin the forward pass at block l with the residual stream h [B, T, d]: those before do not run (l = L: none)."""
-    replacement = (h, None) if arch["tuple_blocks"] else h
-    for k in range(l):
+    """Begin the forward pass at block l with the residual stream h [B, T, d] (l = L: behind the last).
+
+    The blocks before do not run, unless later ones read more of them than the residual.
+    """
+    replacement = (h, *[None] * arch["beside"]) if arch["beside"] else h
+    for k in range(l if arch["starts"] else 0):
         llm.blocks[k].skip(replacement)
     if l < arch["n_layers"]:
         llm.blocks[l].input = h
@@ -56,20 +59,38 @@ def start_at(llm, arch, l, h):
 def contributions(block, arch):
     """h, a and m of a block, float32 on its device: what enters it, and what attention and MLP add to that.
 
-    The product makes copies, which some families need: they add in place right after a module returns.
+    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. The
+    product makes copies, which some families need: they add in place right after a module returns.
     """
     h = block.input
-    a = first(block.attention_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
-    m = first(block.mlp_contribution.output).reshape(h.shape).float() * arch["residual_scale"]
+    if not arch["parts"]:
+        before = h.clone()
+        a = first(block.output).float() - before.float()
+        return before.float(), a, torch.zeros_like(a)
+    a, m = (
+        first(part.output).reshape(h.shape).float() * arch["residual_scale"] if part else torch.zeros_like(h).float()
+        for part in parts(block).values()
+    )
     return h.to(a.device).float(), a, m.to(a.device)
+
+
+def parts(block):
+    """The modules whose outputs are a and m; None for one that the block does not have."""
+    return {name: getattr(block, f"{name}_contribution", None) for name in ("attention", "mlp")}
 
 
 def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
-    x [B, T, d], what the block's `part` gives: "attention" or "mlp"."""
+    x [B, T, d], what the block's `part` gives: "attention" or "mlp". NaN if these cannot be told apart."""
+    if not arch["parts"]:
+        h = block.input.clone()
+        c = (first(block.output).float() - h.float())[:, start:]
+        return c * torch.nan if change else c
     shape = block.input.shape
     outputs = []
-    for name, module in (("attention", block.attention_contribution), ("mlp", block.mlp_contribution)):
+    for name, module in parts(block).items():
+        if module is None:
+            continue
         output = module.output
         x = first(output)
         if change and name == part:
@@ -77,13 +98,13 @@ def added(block, arch, start, change=None, part=None):
             change(x.view(shape))
             module.output = (x, *output[1:]) if isinstance(output, tuple) else x
         outputs.append(x.reshape(shape)[:, start:].float())
-    a, m = outputs
-    return (a + m.to(a.device)) * arch["residual_scale"]
+    a, *m = outputs
+    return (a + m[0].to(a.device) if m else a) * arch["residual_scale"]
 
 
 def lens(llm, arch, h):
     """The logit lens: finish(unembed(final_norm(h))) of residuals h [N, d] as logits [N, V], float32."""
-    normed = llm.ln_final(h)
+    normed = llm.ln_final(h) if arch["ln_final"] else h
     if arch["project_out"]:
         normed = llm.project_out(normed)
     logits = llm.unembed(normed).float()

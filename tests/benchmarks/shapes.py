@@ -1,11 +1,10 @@
 """The benchmark's models: random ones of given sizes, wrapped as `load_model` wraps a checkpoint, and a real one."""
 
 import torch
-from nnsight import TransformersModel
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 import depth_lib as dl
-from depth_lib.models.families import aliases, family
+from depth_lib.models.load import wrapped
 from tests.families import randomise
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
@@ -45,11 +44,7 @@ def model_of(shape, device="cpu", dtype=torch.float32, blocks=None):
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     randomise(model)
-    llm = TransformersModel(
-        model, task="text-generation", tokenizer=char_tokenizer(bos=False), rename=aliases(family(config))
-    )
-    llm._module.eval().requires_grad_(False)
-    return llm
+    return wrapped(model, char_tokenizer(bos=False))
 
 
 @torch.no_grad()

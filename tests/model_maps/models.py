@@ -2,24 +2,17 @@
 
 import random
 
-import nnsight
 import torch
 import transformers as tf
 
-from depth_lib.models.families import FAMILIES, aliases
+from depth_lib.models import load
 from tests import families
 from tests.tiny_tokenizers import char_tokenizer
 
 
 def wrapped(module, tokenizer=None):
     """A transformers model as load_model returns one."""
-    names = aliases(FAMILIES[module.config.model_type])
-    return nnsight.TransformersModel(
-        module.eval().requires_grad_(False),
-        rename=names,
-        tokenizer=tokenizer or char_tokenizer(),
-        task="text-generation",
-    )
+    return load.wrapped(module, tokenizer or char_tokenizer())
 
 
 def words(n_documents, length=40, seed=0):

@@ -7,9 +7,9 @@ import torch
 import depth_lib as dl
 from depth_lib.api import tokens_a_pass
 from depth_lib.models import check
-from depth_lib.models.families import FAMILIES as ROWS
 from depth_lib.probes.residual_stream import bytes_of_a_token
 from tests.families import L, save_family
+from tests.oracles.streams import PLACES
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 
 TEXT = "The quick brown fox jumps"
@@ -38,12 +38,12 @@ def assert_equal(ours, truth):
 
 def halves(model, near, far, unembed):
     """A device map: embeddings and the first half of the blocks on `near`, the other half and the norm on `far`."""
-    row = ROWS[model.config.model_type]
-    owner, _, blocks = row["blocks"].rpartition(".")
+    path, _, _, ln_final = PLACES[model.config.model_type]
+    owner, _, blocks = path.rpartition(".")
     children = [name for name, _ in model.get_submodule(owner).named_children() if name != blocks]
     places = {f"{owner}.{name}": near for name in children}
-    places |= {f"{row['blocks']}.{l}": near if l < L // 2 else far for l in range(L)}
-    return places | {row["ln_final"]: far, row["unembed"]: unembed}
+    places |= {f"{path}.{l}": near if l < L // 2 else far for l in range(L)}
+    return places | {ln_final: far, "lm_head": unembed}
 
 
 def spread(model, unembed):

@@ -1,0 +1,92 @@
+"""A tiny twin: a model's architecture with small sizes and random weights, which can be measured anywhere.
+
+Layers, their kinds and all switches of the config stay; widths, heads, experts and the vocabulary shrink in proportion,
+so that what the config divides, multiplies or adds still fits.
+"""
+
+import re
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+WIDTH, HEADS, VOCABULARY = 64, 4, 128
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "embedding_dim", "dim")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# What the fields of a config mean is told by their names, the first that fits.
+_TOKEN = re.compile(r"_token_id$|_token_index$")
+_KEPT = re.compile(
+    r"layer(?!_input)|_ids?$|_index$|index_topk|position|window|chunk|kernel|_conv$|conv1d|factor|period|offset|cycles|"
+    r"expand|scale|scaling|multipl|_step|interval|pattern|bits|pretraining|seed|LABEL|stride|patch|length|_len$|theta|"
+    r"type_vocab|n_positions|n_ctx|local|hc_|altup_|loop|base$|log_"
+)
+_HEAD_WIDTH = re.compile(r"head_?(dim|size)|dim_head|d_head|d_kv|kv_channels|rotary_dim|mrope_section|d_rel")
+_EXPERTS = re.compile(r"expert|topk|top_k|moe_k$|n_group$|kv_n_heads")
+_HEAD_COUNT = re.compile(r"head|num_query_groups|n_groups$|ngroups$")
+
+
+def twin(config: PreTrainedConfig, model_class: type[PreTrainedModel], n_layers: int | None = None) -> PreTrainedModel:
+    """The twin of a model of this config, float64 where it computes in that, else float32; with fewer layers if given.
+
+    Raises whatever transformers raises for a config that cannot be made small.
+    """
+    data = {name: value for name, value in config.to_dict().items() if name not in ("quantization_config", "dtype")}
+    small = type(config).from_dict(_shrunk(data, n_layers))
+    attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+    for dtype in (torch.float64, torch.float32):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = model_class._from_config(small, dtype=dtype, **attention).eval().requires_grad_(False)
+            _randomise(model)
+        try:
+            model(input_ids=torch.tensor([[4, 5]]), use_cache=False)
+        except RuntimeError:  # some products know no float64
+            if dtype == torch.float32:
+                raise
+            continue
+        return model
+
+
+@torch.no_grad()
+def _randomise(model):
+    """Moves every weight away from its first value, so that no norm, bias, gate or scale is neutral."""
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight) * (0.2 if weight.dim() < 2 else weight.shape[-1] ** -0.5))
+
+
+def _shrunk(data, n_layers=None):
+    """The fields of a config with small sizes."""
+    hidden = next((data[name] for name in _WIDTHS if data.get(name)), WIDTH)
+    n_heads = next((data[name] for name in _HEADS if data.get(name)), HEADS)
+    heads = min(HEADS, n_heads) / n_heads
+    depth = next((name for name in _DEPTHS if data.get(name)), None)
+    if n_layers and depth:
+        old = data[depth]
+        data = {n: v[:n_layers] if isinstance(v, list) and len(v) == old else v for n, v in data.items()}
+        data[depth] = n_layers
+    return {name: _scaled(name, value, WIDTH / hidden, heads, n_layers) for name, value in data.items()}
+
+
+def _scaled(name, value, width, heads, n_layers):
+    """A field's value where widths are multiplied by `width` and numbers of heads by `heads`."""
+    if isinstance(value, dict):
+        if name.endswith("config"):
+            return _shrunk(value, n_layers)
+        return {key: _scaled(key, one, width, heads, n_layers) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scaled(name, one, width, heads, n_layers) for one in value]
+    if type(value) is not int:
+        return value
+    if _TOKEN.search(name):
+        return value if value < VOCABULARY else 3
+    if _KEPT.search(name):
+        return value
+    if "vocab" in name:
+        return VOCABULARY
+    if _HEAD_WIDTH.search(name):
+        return max(2, 2 * round(value * width / heads / 2))
+    if _EXPERTS.search(name) and "size" not in name and "dim" not in name:
+        return min(value, 1 if name == "topk_group" else 2 if re.search("group|per_tok|top|moe_k", name) else 4)
+    if _HEAD_COUNT.search(name):
+        return max(1, round(value * heads))
+    return max(8, 8 * round(value * width / 8)) if value > 8 else value
