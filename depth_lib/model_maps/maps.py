@@ -75,7 +75,7 @@ def linear_maps(
     texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     longest = min(getattr(llm.config, "max_position_embeddings", None) or LONGEST for llm in (source, target))
-    sequences = cut(documents, longest, holdout, source.config.hidden_size)
+    sequences = cut(documents, longest, holdout, source.config.get_text_config().hidden_size)
     blocks = _blocks(sequences)
     reading = _Source(source, what, blocks, remote, memory), _Source(target, what, blocks, remote, memory)
     device = next((one.device for one in reading[::-1] if one.device.type == "cuda"), torch.device("cpu"))

@@ -55,10 +55,11 @@ def architectures(
     if module is not None and not any(weight.is_meta for weight in module.parameters()):
         try:
             yield discover(module)
-            return
         except ArchitectureError as error:
-            refusal = str(error)
-    raise ArchitectureError(f"{config.model_type}: {refusal}.")
+            if refusal:  # else what was found on the twin did not hold, which says more
+                raise ArchitectureError(f"{config.model_type}: {error}.") from error
+    elif refusal:
+        raise ArchitectureError(f"{config.model_type}: {refusal}.")
 
 
 def _repeats(module: nn.Module, depth: int) -> bool:
