@@ -141,6 +141,7 @@ def _layer_effects(n_layers, n_prompts, tokens, draw) -> dict:
             f"max_{mode}_out_by_prompt": out,
             f"max_{mode}_out": out.amax(0),
             f"{mode}_kl": out.mean(0).flatten(),
+            f"{mode}_kl_by_prompt": out[..., 0],
         }
     return result
 

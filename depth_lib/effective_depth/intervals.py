@@ -1,8 +1,8 @@
-"""How far an effective depth can be trusted: bootstrap intervals over prompts.
+"""How far a depth can be trusted: bootstrap intervals over prompts.
 
-An effective depth jumps: the first or last layer at which noisy curves cross. The percentile bootstrap fails there. A
-curve with noise crosses too early, its resamples, with noise twice, earlier still, and the truth lies outside
-(`interval_coverage` measures it). So the interval holds every layer that the prompts do not rule out:
+An effective depth jumps: it is the first or last layer at which noisy curves cross. The percentile bootstrap fails
+there. A curve with noise crosses too early, its resamples, with noise twice, earlier still, and the truth lies outside.
+So the interval holds every layer that the prompts do not rule out:
 
 - it begins at the first layer that may satisfy the rule: its own 95 % bootstrap interval reaches across the threshold;
 - it ends at the first layer that surely does: it crosses even in the worst case over all layers at once, by the
@@ -10,7 +10,11 @@ curve with noise crosses too early, its resamples, with noise twice, earlier sti
   confidence sets; Davison & Hinkley 1997, Bootstrap Methods and their Application, section 4.2.4).
 
 Deviations of resampled curves are widened by sqrt(P / (P - 1)) · t(P - 1) / z, without which the bootstrap is too
-narrow for few prompts (Hesterberg 2015, What Teachers Should Know about the Bootstrap, section 4.1).
+narrow for few prompts (Hesterberg 2015, What Teachers Should Know about the Bootstrap, section 4.1). In simulations
+these intervals held the truth more often than in 95 % of cases, mostly in 98 to 99.7 %: they are "at least 95 %".
+
+A depth score is a ratio of two means, skewed where examples are. Its interval is the studentised bootstrap (Davison &
+Hinkley, section 5.2.1), with quantiles no narrower than Student's.
 """
 
 import math
@@ -36,8 +40,8 @@ class DepthInterval:
     """The layers that a metric's effective depth may be, given the prompts.
 
     low, high: the first and last of them; None where no effective depth at all fits the prompts too (a curve that
-    crosses nowhere). same: the share of plain bootstrap draws with the effective depth that all prompts give;
-    without: the share with none. n_prompts: how many prompts were resampled.
+    crosses nowhere), so that this end is open. same: the share of plain bootstrap draws with the effective depth that
+    all prompts give; without: the share with none. n_prompts: how many prompts were resampled.
     """
 
     low: int | None
@@ -47,82 +51,157 @@ class DepthInterval:
     n_prompts: int
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % bootstrap interval over prompts or examples."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
 def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, seed: int = SEED) -> DepthInterval:
-    """The 95 % bootstrap interval over prompts of one effective depth, and how often resampled prompts keep it.
+    """The bootstrap interval over prompts of one effective depth (at least 95 %), and how often draws keep the depth.
 
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
     or "overlap". Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
     fewer than 3 prompts, or values that are not finite. Method and sources: this module's docstring.
     """
     sums, n_tokens = _per_prompt(result, metric)
-    curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
     n_prompts, n_layers = sums.shape
-    depth, depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
-    widened = widening(n_prompts) * (drawn.astype(float) - curve)
-    curve = curve.astype(float)
-    first, last = _cosine_span(curve, widened) if metric == "cosine" else _crossing_span(metric, curve, widened)
+    curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
+    depth, drawn_depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
+    deviations = widening(n_prompts) * (drawn.astype(float) - curve)
+    if metric == "cosine":
+        first, last = _cosine_span(curve.astype(float), deviations)
+    else:
+        first, last = _crossing_span(metric, curve.astype(float), deviations)
     first, last = min(first, depth), max(last, depth)
-    nothing = (-1, n_layers - 1)
+    nowhere = (-1, n_layers - 1)
     return DepthInterval(
-        low=None if first in nothing else int(first),
-        high=None if last in nothing else int(last),
-        same=float((depths == depth).mean()),
-        without=float(np.isin(depths, nothing).mean()),
+        low=None if first in nowhere else int(first),
+        high=None if last in nowhere else int(last),
+        same=float((drawn_depths == depth).mean()),
+        without=float(np.isin(drawn_depths, nowhere).mean()),
         n_prompts=n_prompts,
     )
 
 
 def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The token-pooled mean curve [L] of all prompts, and [draws, L] those of prompts drawn with replacement."""
-    n_prompts = len(n_tokens)
-    times = np.random.default_rng(seed).multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), draws)
+    times = _times_drawn(len(n_tokens), draws, seed)
     # In float32, as the stored means: a mean of exactly 0.3 must not be above 0.3 here and below it there.
     pooled = ((times @ sums) / (times @ n_tokens)[:, None]).astype(np.float32)
     return (sums.sum(0) / n_tokens.sum()).astype(np.float32), pooled
 
 
 def depths_of(metric: str, curves: np.ndarray) -> np.ndarray:
-    """The effective depth of each curve [N, L]; L - 1 where the crossing would lie beyond, -1 where before layer 0.
+    """The effective depth of each curve [N, L] by the rule of `metric`; where there is none, a layer beyond the rule.
 
-    A lens that never comes near (kl, overlap) and a cosine that ends below zero have not crossed yet; a cosine that is
-    never below zero has no crossing after the first layer's input.
+    That is -1 if the cosine never is negative, else L-1: the curve crosses no earlier than at the last layer.
     """
-    n_layers = curves.shape[1]
     if metric == "cosine":
-        hits = (curves[:, :-1] < 0) & (curves[:, 1:] >= 0)
-        last = n_layers - 2 - hits[:, ::-1].argmax(1) if n_layers > 1 else np.zeros(len(curves), int)
-        return np.where(hits.any(1), last, np.where(curves[:, -1] < 0, n_layers - 1, -1))
+        turns = np.pad((curves[:, :-1] < 0) & (curves[:, 1:] >= 0), ((0, 0), (1, 0)))
+        last = turns.shape[1] - 1 - turns[:, ::-1].argmax(1) - 1
+        nothing = np.where((curves >= 0).all(1), -1, curves.shape[1] - 1)
+        return np.where(turns.any(1), last, nothing)
     threshold = METRICS[metric].threshold
     crossed = curves < threshold * curves.max(1, keepdims=True) if metric == "kl" else curves > threshold
     crossed[:, -1] = True
     return crossed.argmax(1)
 
 
-def _crossing_span(metric: str, curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
-    """The first layer that may have crossed and the first that surely has; as gaps, negative where crossed."""
+def centre_of_mass(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> Estimate:
+    """The centre of mass over layers of the mean profile, with its interval over prompts or examples.
+
+    profiles [N, L], none negative: the effect of each layer in each prompt. Those without any effect move nothing and
+    are left out. NoInterval if fewer than 3 are left. In simulations of 5 to 20 prompts the interval held the truth in
+    92 to 97 % of cases, in skewed ones and others.
+    """
+    affected = profiles[profiles.any(1)]
+    if len(affected) < FEWEST_PROMPTS:
+        raise NoInterval(f"{len(affected)} prompts with an effect are too few; run {FEWEST_PROMPTS} or more")
+    return studentised(*drawn_centres(affected, draws, seed), len(affected), (0, profiles.shape[1] - 1))
+
+
+def drawn_centres(profiles: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centres of mass and their standard errors, each [1 + draws]: of all profiles [N, L] first, then of each draw.
+
+    The centre is the ratio of two sums over examples, Σ_s s·e_s and Σ_s e_s; its standard error is linearised.
+    """
+    n = len(profiles)
+    times = np.vstack([np.ones((1, n)), _times_drawn(n, draws, seed)])
+    moment, mass = profiles @ np.arange(profiles.shape[1]), profiles.sum(1)
+    total = times @ mass
+    centre = (times @ moment) / total
+    squares = times @ moment**2 - 2 * centre * (times @ (moment * mass)) + centre**2 * (times @ mass**2)
+    squares = np.where(squares > 1e-12 * (times @ moment**2), squares, 0)  # what is left of rounding
+    return centre, np.sqrt(squares * n / (n - 1)) / total
+
+
+def studentised(centres: np.ndarray, errors: np.ndarray, n: int, limits: tuple[float, float]) -> Estimate:
+    """The studentised bootstrap interval, within limits, of the first of these values; the others are its draws.
+
+    n: how many examples were drawn from. The quantiles are at least Student's: few examples, drawn, look alike.
+    """
+    value, error = float(centres[0]), float(errors[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = np.nan_to_num((centres[1:] - value) / errors[1:], nan=0, posinf=np.inf, neginf=-np.inf)
+    below, above = np.quantile(deviations, (1 - UPPER, UPPER), method="inverted_cdf")
+    student = _student(n - 1)
+    if error == 0:
+        return Estimate(value, value, value)
+    low, high = value - max(above, student) * error, value - min(below, -student) * error
+    return Estimate(value, max(low, min(limits)), min(high, max(limits)))
+
+
+def widening(n_prompts: int) -> float:
+    """sqrt(P / (P - 1)) · t / z: how much wider than its draws an interval from P prompts is."""
+    return math.sqrt(n_prompts / (n_prompts - 1)) * _student(n_prompts - 1) / NormalDist().inv_cdf(UPPER)
+
+
+def _student(v: int) -> float:
+    """Student's upper quantile for v degrees of freedom, by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
+    z = NormalDist().inv_cdf(UPPER)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
+    """How often each of n prompts is in each draw with replacement, [draws, n]."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
+
+
+def _crossing_span(metric: str, curve: np.ndarray, deviations: np.ndarray) -> tuple[int, int]:
+    """The first layer that may have crossed and the first that surely has, [L] and [draws, L] given."""
     threshold = METRICS[metric].threshold
     if metric == "overlap":
-        gaps, deviations = (float(np.float32(threshold)) - curve)[:, None], -widened[:, :, None]
+        gaps = (float(np.float32(threshold)) - curve)[:, None]  # negative where crossed
+        gap_deviations = -deviations[:, :, None]
     else:  # below half of the maximum is below half of some layer: of those that are the maximum in any draw
-        peaks = np.unique((curve + widened).argmax(1))
+        peaks = np.unique((curve + deviations).argmax(1))
         gaps = curve[:, None] - threshold * curve[peaks]
-        deviations = widened[:, :, None] - threshold * widened[:, None, peaks]
-    may_cross = gaps - np.quantile(deviations, UPPER, axis=0) < 0
-    spread, least, _ = _simultaneous(deviations)
-    crosses = gaps + least * spread < 0
-    found = []
-    for crossed in (may_cross.any(1), crosses.any(1)):
-        crossed[-1] = True
-        found.append(int(crossed.argmax()))
-    return found[0], found[1]
+        gap_deviations = deviations[:, :, None] - threshold * deviations[:, None, peaks]
+    may_cross = (gaps - np.quantile(gap_deviations, UPPER, axis=0) < 0).any(1)
+    spread, down, _ = _simultaneous(gap_deviations)
+    surely_crosses = (gaps + down * spread < 0).any(1)
+    may_cross[-1] = surely_crosses[-1] = True
+    return int(may_cross.argmax()), int(surely_crosses.argmax())
 
 
-def _cosine_span(curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
+def _cosine_span(curve: np.ndarray, deviations: np.ndarray) -> tuple[int, int]:
     """The first and last layer after which the last turn from below zero may lie."""
-    may_be_negative = curve - np.quantile(widened, UPPER, axis=0) < 0
-    may_be_positive = curve - np.quantile(widened, 1 - UPPER, axis=0) >= 0
-    spread, least, most = _simultaneous(widened)
-    negative, positive = curve + least * spread < 0, curve - most * spread >= 0
+    may_be_negative = curve - np.quantile(deviations, UPPER, axis=0) < 0
+    may_be_positive = curve - np.quantile(deviations, 1 - UPPER, axis=0) >= 0
+    spread, down, up = _simultaneous(deviations)
+    negative, positive = curve + down * spread < 0, curve - up * spread >= 0
     positive_later = np.append(np.maximum.accumulate(positive[::-1])[::-1][1:], False)
     turned_after = np.flatnonzero(negative & positive_later)  # a turn surely lies at or after each of these
     earliest = turned_after[-1] if len(turned_after) else -1
@@ -138,15 +217,14 @@ def _cosine_span(curve: np.ndarray, widened: np.ndarray) -> tuple[int, int]:
 def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Each place's standard error, and how many of them the largest deviation down and up stays within."""
     spread = np.sqrt((deviations**2).mean(0))
-    studentised = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
-    studentised = studentised.reshape(len(deviations), -1)
-    return spread, float(np.quantile(-studentised.min(1), UPPER)), float(np.quantile(studentised.max(1), UPPER))
+    in_errors = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
+    in_errors = in_errors.reshape(len(deviations), -1)
+    return spread, float(np.quantile(-in_errors.min(1), UPPER)), float(np.quantile(in_errors.max(1), UPPER))
 
 
 def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
     keys = METRICS[metric].keys
-    lacking = [key for key in (*(f"{key}_sums" for key in keys), "n_tokens") if key not in result]
-    if lacking:
+    if "n_tokens" not in result or not all(f"{key}_sums" in result for key in keys):
         raise NoInterval("no per-prompt sums in the file (not written by depth_lib)")
     sums = np.mean([np.asarray(result[f"{key}_sums"], dtype=float) for key in keys], axis=0)
     n_tokens = np.asarray(result["n_tokens"], dtype=float)
@@ -155,15 +233,3 @@ def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
     if not (np.isfinite(sums).all() and (n_tokens > 0).all()):
         raise NoInterval("per-prompt sums that are not finite; run the probe again")
     return sums, n_tokens
-
-
-def widening(n_prompts: int) -> float:
-    """sqrt(P / (P - 1)) · t / z, Student's quantile by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
-    z, v = NormalDist().inv_cdf(UPPER), n_prompts - 1
-    t = (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
-    return math.sqrt(n_prompts / v) * t / z

@@ -19,8 +19,9 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
 
     intervals: what `depths_with_intervals` returns. Columns model, dataset, metric, published, ours, difference (ours -
     published, layers), low, high, published_ratio, ratio, verdict: "same"; "within the interval" (the published layer
-    is one that our prompts do not rule out); "differs"; "differs, no interval" (no per-prompt sums); "no effective
-    depth"; "other depth" (the model here has another number of layers than the published one: another model).
+    is one that our prompts do not rule out); "differs"; "differs, no interval" (no per-prompt sums, or prompts that
+    rule out no layer); "no effective depth"; "other depth" (the model here has another number of layers than the
+    published one: another model).
     """
     published = published_depths().rename(
         columns={"ed": "published", "ratio": "published_ratio", "layers": "published_layers"}
@@ -37,10 +38,8 @@ def _verdict(row: dict) -> str:
         return "other depth"
     if not pd.isna(row["ours"]) and row["ours"] == row["published"]:
         return "same"
-    if pd.isna(row["prompts"]):
+    if pd.isna(row["low"]) and pd.isna(row["high"]):
         return "no effective depth" if pd.isna(row["ours"]) else "differs, no interval"
-    if pd.isna(row["ours"]) and pd.isna(row["low"]) and pd.isna(row["high"]):
-        return "no effective depth"
     above = pd.isna(row["low"]) or row["published"] >= row["low"]
     below = pd.isna(row["high"]) or row["published"] <= row["high"]
     return "within the interval" if above and below else "differs"

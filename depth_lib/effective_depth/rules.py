@@ -1,8 +1,9 @@
 """Effective depth: the layer at which a model stops composing features and starts refining its answer.
 
-Three rules on three curves over the layers l = 0..L-1 (Hu et al. 2025, Table 1). Every rule looks at
-l in 0..L-2 only, and where no layer satisfies it the effective depth is missing (`None`): neither -1 nor an error.
-The other three probes get depths of our own, so that all five can be read side by side.
+Three rules on three curves over the layers l = 0..L-1 are the papers' (Hu et al. 2025, Table 1). They look at l in
+0..L-2 only, and where no layer satisfies a rule the effective depth is missing (`None`): neither -1 nor an error.
+The other depths are ours. None of them changes when identity blocks are appended to a model, or grows with the number
+of prompts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from ..data.prompts import ANSWER
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
 KL_THRESHOLD, OVERLAP_THRESHOLD = 0.5, 0.3  # Hu et al. 2025, Table 1
-EFFECT_THRESHOLD = 0.5  # ours
+LATE = 0.85  # of the model's depth
 
 
 def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> int | None:
@@ -36,8 +37,8 @@ def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None
     The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    curve = checked_curve("kl", kl)
-    return first(curve[:-1] < float(threshold) * curve.max())
+    curve = _checked_curve("kl", kl)
+    return _first(curve[:-1] < float(threshold) * curve.max())
 
 
 def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD) -> int | None:
@@ -47,94 +48,102 @@ def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
     # float: a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
-    return first(checked_curve("overlap", overlap)[:-1] > float(threshold))
+    return _first(_checked_curve("overlap", overlap)[:-1] > float(threshold))
 
 
-def effective_depth_future(effects: Curve, threshold: float = EFFECT_THRESHOLD) -> int | None:
-    """The last layer that later layers depend on: skipping it changes what one of them adds by over half its norm.
+def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
+    """The last layer at which erasing any question token still moves the answer by over half the largest effect.
 
-    e[s] = max over l > s of min(effects[s, l], 1); the last s in 0..L-2 with e[s] > threshold. effects [L, L] is
-    `max_future_layer` or `max_all_layer`, row = skipped layer, column = affected one. None where nothing has such an
-    effect. ValueError if it is not square or not finite.
-
-    The threshold is a number, not a share of the largest effect: an effect is already relative to the norm of what the
-    affected layer adds, 0 for unchanged and 1 for changed by all of it, and the first layers, which write most of the
-    residual stream, reach 10 to 60. Half of that would leave every other layer below it, so that one layer decided for
-    all. The heat map's colours end at 1 for the same reason: the depth is its last row with a colour from the upper
-    half of the scale. The probe is Csordás et al. 2025, section 3.3; the rule is ours.
+    e is `erasure_profile`; the last l in 0..L-1 with e[l] > max(e) / 2. None where nothing has an effect. Shapes and
+    errors as for `erasure_profile`. The probe is Csordás et al. 2025, section 3.4; the rule is ours.
     """
-    return _last(future_profile(effects) > threshold)
-
-
-def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int) -> int | None:
-    """The last layer at which erasing any question token still moves the answer by over half the most seen.
-
-    e[l] = max over question tokens t of erasure_effect[l, t]; the last l in 0..L-1 with e[l] > max(e) / 2.
-    erasure_effect has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. Question
-    tokens are the first T - A - 1 of T, A = n_answer_tokens: the token before the answer is where the answer is read,
-    so erasing it moves the answer at every depth. None where nothing has an effect. ValueError if no question token is
-    left, or a value is not finite. The probe is Csordás et al. 2025, section 3.4; the rule is ours.
-    """
-    e = erasure_profile(erasure_effect, n_answer_tokens)
+    e = erasure_profile(erasure_effect, n_answer_tokens, first_token)
     return _last(e > e.max() / 2)
 
 
-def effective_depth_igrads(igrads: Curve) -> int | None:
-    """The layer at which half of all attribution has been given.
+def erasure_profile(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> np.ndarray:
+    """The largest effect of erasing any question token at the input of each block, shape [L].
 
-    a[l] = sum over tokens of |igrads[l, t]|; the first l in 0..L-1 with a[0] + ... + a[l] >= sum(a) / 2. igrads has
-    shape [L, T], probability. None where nothing is attributed. ValueError if a value is not finite. The probe is
-    Csordás et al. 2025, section 3.4 (Sundararajan et al. 2017); the rule is ours.
+    erasure_effect has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. Of the T
+    tokens, the last A = n_answer_tokens are the answer and the one before them is where the answer is read: erasing it
+    moves the answer at every depth. Token 0 is left out too, as in the skips: whatever it is, models use it as an
+    attention sink, and erasing that moves every answer. ValueError if no question token is left, or a value is not
+    finite.
     """
-    a = igrads_profile(igrads)
-    return first(np.cumsum(a) >= a.sum() / 2) if a.any() else None
+    effects = as_array(erasure_effect).astype(float)
+    if effects.ndim != 2 or not effects.size:
+        raise ValueError(f"erasure must have a row a layer; found shape {list(effects.shape)}")
+    if not np.isfinite(effects).all():
+        layer = np.argwhere(~np.isfinite(effects))[0][0]
+        raise ValueError(f"erasure is not finite at layer {layer}, so it has no effective depth; run the probe again")
+    n_tokens = effects.shape[1]
+    predicts_answer = n_tokens - n_answer_tokens - 1
+    if n_answer_tokens < 1 or predicts_answer <= first_token:
+        raise ValueError(
+            f"erasure: no question token lies between token {first_token} and the one that predicts the answer "
+            f"({n_tokens} tokens, {n_answer_tokens} of them the answer); give a longer question"
+        )
+    return effects[:-1, first_token:predicts_answer].max(1)
+
+
+def progress_depth(progress: Curve, threshold: float = 0.5) -> int | None:
+    """The first layer whose input has gone at least half of the way from the embeddings to the final residual.
+
+    The first l in 0..L-1 with s[l] >= threshold; progress [L + 1] is s_l = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖², mean
+    over tokens. None where only the last block gets there. ValueError if it is not finite. The rule is ours.
+    """
+    return _first(_checked_curve("progress", progress)[:-1] >= threshold)
+
+
+def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
+    """The first layer at whose input half of the tokens have settled: the median over tokens of where each does.
+
+    A token settles at the first l with min over j <= l of JSD(p_j, y) <= 1/2 bit. settled [L] is `res_settled`, the
+    share of tokens that have by layer l; the first l with settled[l] >= threshold. None where most settle after the
+    last block only. ValueError if it is not finite. Thresholds are ours.
+    """
+    return _first(_checked_curve("settled", settled) >= threshold)
+
+
+def settling_profile(settled: Curve) -> np.ndarray:
+    """The share of tokens that settles at each of layers 0..L-1, and after the last block, shape [L + 1].
+
+    Its centre of mass is the mean over tokens of the settling depth, with L for those that settle last of all.
+    """
+    return np.diff(_checked_curve("settled", settled).astype(float), prepend=0, append=1).clip(0)
+
+
+def settles_late(settled: Curve) -> float:
+    """The share of tokens that settle after 0.85 L, those included that settle after the last block only."""
+    curve = _checked_curve("settled", settled)
+    return 1 - float(curve[int(LATE * len(curve) + 1e-9)])
+
+
+def skip_profile(kl: Curve) -> np.ndarray:
+    """The mean damage of skipping each block, KL(y ‖ ȳ) in nats, without the rounding of what changes nothing, [L]."""
+    return _checked_curve("skip damage", kl).astype(float).clip(0)
 
 
 def depth_score(profile: Curve) -> float | None:
     """The centre of mass of an effect over layers, sum(l · e[l]) / sum(e[l]), in layers.
 
-    profile has shape [L], no value below zero, such as `future_profile`. None where nothing has an effect. ValueError
+    profile has shape [L], no value below zero, such as `skip_profile`. None where nothing has an effect. ValueError
     if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
     """
-    e = checked_curve("depth score", profile).astype(float)
+    e = _checked_curve("depth score", profile).astype(float)
     if (e < 0).any():
         raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
     return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
 
 
-def future_profile(effects: Curve) -> np.ndarray:
-    """The largest effect of skipping each layer s in 0..L-2 on any later layer, at most 1, shape [L - 1]."""
-    effects = _map("future effects", effects)
-    if effects.shape[0] != effects.shape[1]:
-        raise ValueError(f"future effects must be square, skipped × affected layer; found shape {list(effects.shape)}")
-    return np.array([min(row[s + 1 :].max(), 1) for s, row in enumerate(effects[:-1])])
-
-
-def erasure_profile(erasure_effect: Curve, n_answer_tokens: int) -> np.ndarray:
-    """The largest effect of erasing any question token at the input of each block, shape [L]."""
-    effects = _map("erasure", erasure_effect)
-    n_question = effects.shape[1] - n_answer_tokens - 1
-    if n_answer_tokens < 1 or n_question < 1:
-        raise ValueError(
-            f"erasure: no question token precedes the one that predicts the answer ({effects.shape[1]} "
-            f"tokens, {n_answer_tokens} of them the answer); give a longer question"
-        )
-    return effects[:-1, :n_question].max(1)
-
-
-def igrads_profile(igrads: Curve) -> np.ndarray:
-    """The size of the attribution to each block's output, summed over tokens, shape [L]."""
-    return np.abs(_map("integrated gradients", igrads)).sum(1)
-
-
 def mean_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> np.ndarray:
     """The mean of the three cosines at each layer, shape [L]; ValueError as in `effective_depth_cosine`."""
     named = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
-    curves = [checked_curve("cosine", values, key) for key, values in named.items()]
-    lengths = {key: len(curve) for key, curve in zip(named, curves, strict=True)}
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise ValueError(f"cosine: the three curves must have one value a layer, found lengths {found}")
+    curves = [_checked_curve(f"cosine: {key}", values) for key, values in named.items()]
+    lengths = [len(curve) for curve in curves]
+    if len(set(lengths)) > 1:
+        shown = ", ".join(f"{key} {length}" for key, length in zip(named, lengths, strict=True))
+        raise ValueError(f"cosine: the three curves must have one value a layer, found lengths {shown}")
     return sum(curves) / 3
 
 
@@ -158,42 +167,6 @@ def as_array(values: Curve) -> np.ndarray:
     return np.asarray(values)
 
 
-def _map(name: str, values: Curve) -> np.ndarray:
-    """The values as a float array with a row a layer."""
-    found = as_array(values).astype(float)
-    if found.ndim != 2 or not found.size:
-        raise ValueError(f"{name} must have a row a layer; found shape {list(found.shape)}")
-    if not np.isfinite(found).all():
-        l = np.argwhere(~np.isfinite(found))[0][0]
-        raise ValueError(f"{name} is not finite at layer {l}, so its effective depth is undefined; run the probe again")
-    return found
-
-
-def checked_curve(metric: str, values: Curve, key: str | None = None) -> np.ndarray:
-    """The values as a float array [L], in their own precision: 0.3 stored as float32 must not exceed 0.3."""
-    name = f"{metric}: {key}" if key else metric
-    curve = as_array(values)
-    if not np.issubdtype(curve.dtype, np.floating):
-        curve = curve.astype(np.float64)
-    if curve.ndim != 1 or len(curve) == 0:
-        raise ValueError(f"{name} must have one value a layer, shape [L]; found shape {list(curve.shape)}")
-    bad = np.flatnonzero(~np.isfinite(curve))
-    if len(bad):
-        raise ValueError(
-            f"{name} is {curve[bad[0]]} at layer {bad[0]}, so its effective depth is undefined; run the probe again"
-        )
-    return curve
-
-
-def first(hits: np.ndarray) -> int | None:
-    """The first layer that hits; None if none does."""
-    return int(np.argmax(hits)) if hits.any() else None
-
-
-def _last(hits: np.ndarray) -> int | None:
-    return int(np.flatnonzero(hits)[-1]) if hits.any() else None
-
-
 def n_answer_tokens(result: Mapping) -> int:
     """How many tokens at the end of an erasure result are the answer's: those whose text reaches into it.
 
@@ -210,38 +183,60 @@ def n_answer_tokens(result: Mapping) -> int:
     return count
 
 
+def _checked_curve(name: str, values: Curve) -> np.ndarray:
+    """The values as a float array [L], in their own precision: 0.3 stored as float32 must not exceed 0.3."""
+    curve = as_array(values)
+    if not np.issubdtype(curve.dtype, np.floating):
+        curve = curve.astype(np.float64)
+    if curve.ndim != 1 or len(curve) == 0:
+        raise ValueError(f"{name} must have one value a layer, shape [L]; found shape {list(curve.shape)}")
+    bad = np.flatnonzero(~np.isfinite(curve))
+    if len(bad):
+        raise ValueError(
+            f"{name} is {curve[bad[0]]} at layer {bad[0]}, so its effective depth is undefined; run the probe again"
+        )
+    return curve
+
+
+def _first(hits: np.ndarray) -> int | None:
+    return int(np.argmax(hits)) if hits.any() else None
+
+
+def _last(hits: np.ndarray) -> int | None:
+    return int(np.flatnonzero(hits)[-1]) if hits.any() else None
+
+
 @dataclass(frozen=True)
 class Metric:
-    """One effective depth: the probe and keys it reads, its rule, and what else is known of it.
+    """One depth of a model: the probe and keys it reads, and how it follows from them.
 
-    threshold: the papers'; thresholds: those they might have chosen as well. profile: the effect of each layer, whose
-    centre of mass is the depth score; None for the papers' own metrics.
+    rule: a layer, from the keys' curves; None where the depth is a centre of mass only. threshold: the papers';
+    thresholds: those they might have chosen as well. profile: the effect of each layer, whose centre of mass is the
+    depth score; None for the papers' own metrics.
     """
 
     probe: str
     keys: tuple[str, ...]
-    rule: Callable[..., int | None]
+    rule: Callable[..., int | None] | None = None
     threshold: float | None = None
     thresholds: tuple[float, ...] = ()
     profile: Callable[..., np.ndarray] | None = None
 
     def arguments(self, result: Mapping) -> list:
         """What rule and profile take from a probe's result."""
-        answer = [n_answer_tokens(result)] if self.probe == "residual_erasure" else []
-        return [result[key] for key in self.keys] + answer
+        curves = [result[key] for key in self.keys]
+        return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 
 
-def _tenths(last: int) -> tuple[float, ...]:
-    return tuple((np.arange(1, last + 1) / 10).tolist())
-
-
+_TENTHS = tuple((np.arange(1, 10) / 10).tolist())
 METRICS = {
     "cosine": Metric("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
-    "kl": Metric("logit_lens", ("res_kl_divs",), effective_depth_kl, KL_THRESHOLD, _tenths(9)),
-    "overlap": Metric("logit_lens", ("res_overlaps",), effective_depth_overlap, OVERLAP_THRESHOLD, _tenths(7)),
-    "future": Metric("layer_effects", ("max_future_layer",), effective_depth_future, profile=future_profile),
-    "all": Metric("layer_effects", ("max_all_layer",), effective_depth_future, profile=future_profile),
+    "kl": Metric("logit_lens", ("res_kl_divs",), effective_depth_kl, KL_THRESHOLD, _TENTHS),
+    "overlap": Metric("logit_lens", ("res_overlaps",), effective_depth_overlap, OVERLAP_THRESHOLD, _TENTHS[:7]),
+    "skips_future": Metric("layer_effects", ("future_kl",), profile=skip_profile),
+    "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),
     "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
-    "igrads": Metric("integrated_gradients", ("igrads",), effective_depth_igrads, profile=igrads_profile),
+    "progress": Metric("relative_contribution", ("progress",), progress_depth, 0.5),
+    "settling": Metric("logit_lens", ("res_settled",), settling_depth, 0.5, profile=settling_profile),
 }
-PAPER_METRICS = tuple(name for name, metric in METRICS.items() if metric.profile is None)
+PAPER_METRICS = ("cosine", "kl", "overlap")

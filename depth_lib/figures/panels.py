@@ -13,8 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ..effective_depth.readings import LATE, settles_late, settling_depth
-from ..effective_depth.tables import ALL_METRICS
+from ..effective_depth.rules import LATE, METRICS, settles_late, settling_depth
 from .token_labels import label_tokens
 
 PLAIN, MARKED = "#56B4E9", "#D55E00"
@@ -71,7 +70,7 @@ def bars(ax: Axes, curves: Curves, tokens: None, *, metric: str = "") -> None:
     if depth is not None:
         ax.plot([], [], "s", color=MARKED, label="effective depth")
     if metric:
-        share = ALL_METRICS[metric].threshold
+        share = METRICS[metric].threshold
         level = share * np.nanmax(heights) if metric == "kl" else share
         ax.axhline(level, color="grey", linestyle="--", linewidth=0.7, label="threshold")
     layer_axis(ax, len(heights))
@@ -182,6 +181,6 @@ def _add_bars(ax: Axes, heights: np.ndarray, colours: Sequence[str], width: floa
 def _depth(metric: str, curves: Curves) -> int | None:
     """A curve with nan has no effective depth to mark, but what there is of it can be seen."""
     try:
-        return ALL_METRICS[metric].rule(*curves) if metric else None
+        return METRICS[metric].rule(*curves) if metric else None
     except ValueError:
         return None

@@ -40,7 +40,7 @@ def intervals_figure(stability: pd.DataFrame) -> Figure:
     models, datasets = list(stability.model.unique()), datasets_of(stability)
     with plt.rc_context(STYLE):
         height = max(1.9, 0.9 + len(models) * (0.12 + 0.1 * len(datasets)))
-        figure, axes = three_panels(height, "Ratio of effective depth, with 95 % intervals over prompts")
+        figure, axes = three_panels(height, "Ratio of effective depth, with intervals (at least 95 %) over prompts")
         for ax, metric in zip(axes, PAPER_METRICS, strict=True):
             ax.set(xlim=(0, 1.04), ylim=(len(models) - 0.5, -0.5), xlabel="Ratio (ED + 1) / L")
             ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])

@@ -18,16 +18,6 @@ DEFINITIONS = {
         "logitlens_{n}exps.pt: share of the output's five likeliest tokens among the lens's five, at the input of "
         "block l, mean over tokens.",
     ),
-    "future": (
-        "The last layer that later layers depend on, on tokens after the skipped ones. Our own rule.",
-        "The last l in 0..L-2 whose skipping changes what a later layer adds by over half of its norm.",
-        "layer_effects_{n}exps.pt: largest relative change over prompts, positions and tokens.",
-    ),
-    "all": (
-        "The last layer that later layers depend on, on all tokens. Our own rule.",
-        "The last l in 0..L-2 whose skipping changes what a later layer adds by over half of its norm.",
-        "layer_effects_{n}exps.pt: largest relative change over prompts, positions and tokens.",
-    ),
     "skips_future": (
         "How deep the blocks lie that the output needs, on tokens after the skipped ones. Our own score.",
         "No layer but a centre of mass: Σ s · kl[s] / Σ kl[s], kl the mean damage of skipping block s.",
@@ -39,15 +29,10 @@ DEFINITIONS = {
         "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over prompts.",
     ),
     "erasure": (
-        "The last layer at which the answer still needs a token of the question. Our own rule.",
+        "The last layer at which the answer still needs a token of the question but the first. Our own rule.",
         "The last l in 0..L-1 at which erasing one moves the answer by over half of the largest effect.",
         "logit_erasure_{n}exps.pt: norm of the change of the probabilities when a token's residual stream at the input "
         "of block l is replaced by an average one.",
-    ),
-    "igrads": (
-        "The layer by which half of the answer has been attributed. Our own rule.",
-        "The first l in 0..L-1 at which half of the sum of |attribution| over layers is reached.",
-        "igrads_igrads_{n}exps.pt: integrated gradients of the answer's probability at the output of block l.",
     ),
     "progress": (
         "The layer that is half of the way from the embeddings to the final residual stream. Our own rule.",

@@ -185,8 +185,8 @@ def _colour(ratio: float) -> str:
 
 
 def _span(low: object, high: object) -> str:
-    """An interval in words, such as "3 to 7", "3", "3 to none"; a dash where both ends are open."""
+    """An interval in words, such as "3 to 7", "3", "3 to none"; both ends open is no interval."""
     if pd.isna(low) and pd.isna(high):
-        return MISSING
+        return "no interval"
     ends = ["none" if pd.isna(end) else str(end) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)

@@ -6,9 +6,11 @@ One tidy row a quantity and level:
 |---|---|---|---|
 | accuracy | share answered exactly, by greedy decoding | Wilson; of several levels MOVER | a number, "seen", "unseen" |
 | cosine, kl, overlap | effective depth, a layer | `effective_depth.intervals` | a number |
-| erasure | mean over problems of `effective_depth_erasure`, a layer | Student | a number |
+| erasure | mean over problems of `effective_depth_erasure`, from token 0 on, a layer | Student | a number |
 | score layer, score output | depth score, in layers | bootstrap | a number |
 | slope layer, slope output | of the depth score, layers a term or step | bootstrap | "seen", "all" |
+
+The committed measured.csv has percentile intervals of depth scores, as an earlier version computed them.
 
 Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from its parts' intervals).
 """
@@ -26,8 +28,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from depth_lib import api
 from depth_lib.by_difficulty import depth_by_difficulty
 from depth_lib.data.examples import Example
-from depth_lib.effective_depth.difficulty import EFFECTS, Estimate, depth_scores
-from depth_lib.effective_depth.intervals import UPPER, depth_interval, widening
+from depth_lib.effective_depth.difficulty import EFFECTS, depth_scores
+from depth_lib.effective_depth.intervals import UPPER, Estimate, depth_interval, widening
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS, effective_depth_erasure
 
 from .tasks import TASKS, held_out_examples
@@ -97,7 +99,7 @@ def _depths(llm, task, level):
     depths = []
     for question, answer in pairs[:ERASED]:
         effect = api.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
-        depths.append(effective_depth_erasure(effect, len(llm.tokenizer(answer).input_ids)))
+        depths.append(effective_depth_erasure(effect, len(llm.tokenizer(answer).input_ids), first_token=0))
     depths = [depth for depth in depths if depth is not None]
     yield "erasure", level, *_ends(mean_with_interval(depths)), len(depths)
 

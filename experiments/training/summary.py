@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from depth_lib.effective_depth.difficulty import Estimate
+from depth_lib.effective_depth.intervals import Estimate
 
 from .measure import mean_of, mean_with_interval
 

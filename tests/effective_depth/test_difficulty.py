@@ -24,11 +24,6 @@ def drawn(rng, centres, n_examples=N):
     return np.concatenate(effects)
 
 
-def truth_of(centre):
-    mean = np.exp(-((np.arange(L) - centre) ** 2) / 8)
-    return np.arange(L) @ mean / mean.sum()
-
-
 def as_map(importances):
     """Effects on later layers with this importance: the mean over later layers is e_s, the last row has none."""
     maps = np.zeros((*importances.shape, L))
@@ -70,38 +65,36 @@ def test_levels_that_are_not_next_to_each_other_count_as_far_as_they_are_apart()
     assert found.slope.value == -1 and str(found).startswith("Harder questions use less depth")
 
 
-def test_the_intervals_of_scores_and_slope_hold_the_truth():
-    rng, centres = np.random.default_rng(0), (3.0, 4.0, 5.5)
-    levels, truths = np.array([2, 3, 4]), [truth_of(centre) for centre in centres]
-    slope = np.polyfit(levels, truths, 1)[0]
-    held, repeats = np.zeros(4), 300
-    for _ in range(repeats):
-        effects = drawn(rng, centres)
-        found = depth_scores(result_of(as_map(effects), effects, np.repeat(levels, N)), "output", draws=500)
-        estimates = [*found.scores.values(), found.slope]
-        held += [one.low <= truth <= one.high for one, truth in zip(estimates, [*truths, slope], strict=True)]
-    assert (held / repeats >= 0.9).all(), held / repeats
-    assert (held / repeats < 1).all(), "so wide that it says nothing"
+def skewed(rng, centres, n_examples=N):
+    """The same, with a lognormal weight on layer 0 that a few examples have much of."""
+    layers, centre = np.arange(L), np.repeat(centres, n_examples)[:, None]
+    effects = np.exp(-((layers - centre) ** 2) / 8) * rng.gamma(2, 0.5, (len(centre), L))
+    effects[:, 0] += rng.lognormal(1, 1, len(centre))
+    return effects
 
 
-def test_the_intervals_hold_the_truth_nearly_as_often_where_examples_are_skewed():
-    """A lognormal weight on layer 0; the docstring says what is measured: 86 to 89 % of scores, 94 % of slopes."""
-    levels, layers, centres = np.array([2, 3, 4]), np.arange(L), np.array([4.0, 4.6, 5.2])
-    rng, held, repeats = np.random.default_rng(4), np.zeros(4), 300
-    means = np.exp(-((layers - centres[:, None]) ** 2) / 8) + np.exp(1.5) * (layers == 0)
+@pytest.mark.slow
+@pytest.mark.parametrize("n_examples", [5, 10, 20])
+@pytest.mark.parametrize("population", [drawn, skewed])
+def test_the_intervals_of_scores_and_slope_hold_the_truth(population, n_examples):
+    """As often as the docstring says, 91 to 97 %, and no more: an interval of all layers would say nothing."""
+    levels, layers, centres = np.array([2, 3, 4]), np.arange(L), np.array([3.0, 4.0, 5.5])
+    means = np.exp(-((layers - centres[:, None]) ** 2) / 8)
+    if population is skewed:
+        means += np.exp(1.5) * (layers == 0)
     truths = means @ layers / means.sum(1)
+    truths = [*truths, np.polyfit(levels, truths, 1)[0]]
+    rng, held, repeats = np.random.default_rng(n_examples), np.zeros(4), 400
     for _ in range(repeats):
-        effects = np.exp(-((layers - np.repeat(centres, N)[:, None]) ** 2) / 8) * rng.gamma(2, 0.5, (3 * N, L))
-        effects[:, 0] += rng.lognormal(1, 1, 3 * N)
-        found = depth_scores(result_of(as_map(effects), effects, np.repeat(levels, N)), "output", draws=500)
+        effects = population(rng, centres, n_examples)
+        result = result_of(as_map(effects), effects, np.repeat(levels, n_examples))
+        found = depth_scores(result, "output", draws=1000)
         estimates = [*found.scores.values(), found.slope]
-        wanted = [*truths, np.polyfit(levels, truths, 1)[0]]
-        held += [one.low <= truth <= one.high for one, truth in zip(estimates, wanted, strict=True)]
-    assert (held[:3] / repeats > 0.83).all() and (held / repeats < 0.97).all() and held[3] / repeats > 0.9, (
-        held / repeats
-    )
+        held += [one.low <= truth <= one.high for one, truth in zip(estimates, truths, strict=True)]
+    assert (held / repeats >= 0.9).all() and held.sum() < 0.985 * held.size * repeats, held / repeats
 
 
+@pytest.mark.slow
 def test_without_a_difference_the_question_is_rarely_decided():
     rng, decided = np.random.default_rng(1), 0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""What an effective depth rests on: thresholds, crossings, the place between layers, and the other probes."""
+"""The frames of a study: every depth side by side, what each rests on, and how far it is from the published one."""
 
 import numpy as np
 import pandas as pd
@@ -6,36 +6,19 @@ import pytest
 import torch
 
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
-from depth_lib.effective_depth.rules import (
-    METRICS,
-    depth_score,
-    effective_depth_erasure,
-    effective_depth_future,
-    effective_depth_igrads,
-    effective_depth_kl,
-    effective_depth_overlap,
-    future_profile,
-    n_answer_tokens,
-)
-from depth_lib.effective_depth.tables import (
-    ALL_METRICS,
-    cosine_crossings,
-    depths,
-    depths_by_threshold,
-    depths_with_intervals,
-    fractional_depth,
-)
-from depth_lib.report.table import effective_depth_table
+from depth_lib.effective_depth.rules import METRICS, effective_depth_kl
+from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import curves_with_depths, write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
+PAPERS_KEYS = ("cosine", "kl", "overlap", "erasure")  # what their files hold
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
     write_run(out, "gsm8k", "toy-8l", 8)
     write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, papers_keys_only=True)
@@ -43,155 +26,66 @@ def folder(tmp_path_factory):
     return Study(out)
 
 
-PAPERS_KEYS = tuple(metric for metric in METRICS if metric != "all")  # their files have future mode only
+def test_all_probes_stand_side_by_side(study):
+    rows_of = dict(tuple(depths(study).groupby(["model", "dataset"])))
+    for model, n_layers in (("toy-8l", 8), ("Qwen2.5-7B-Instruct", 28)):
+        rows = rows_of[model, "gsm8k"].set_index("metric")
+        assert tuple(rows.index) == (tuple(METRICS) if model == "toy-8l" else PAPERS_KEYS)
+        assert (rows.layers == n_layers).all()
+        found = rows[rows.ed.notna()]
+        assert np.allclose(found.ratio.astype(float), (found.ed + 1).astype(float) / n_layers)
+        assert rows.loc[rows.index.intersection(["skips_all", "erasure"]), "score"].between(0, n_layers - 1).all()
+    skips = rows_of["toy-8l", "gsm8k"].set_index("metric").loc[["skips_future", "skips_all"]]
+    assert skips.ed.isna().all() and ((skips.score_low < skips.score) & (skips.score < skips.score_high)).all()
+    assert tuple(rows_of["toy-16l", "aime24"].metric) == ("kl", "overlap", "settling")
 
 
-def thrice(c):
-    return [c] * 3
+def test_the_table_of_intervals_has_the_depths_inside_them(study):
+    found = depths(study)
+    intervals = depths_with_intervals(study, found)
+    assert len(intervals) == 3 + 3 + 2
+    both = intervals.merge(found, on=["model", "dataset", "metric"])
+    assert both.ed_x.equals(both.ed_y)
+    closed = intervals[intervals.low.notna() & intervals.high.notna()]
+    assert len(closed) >= 3 and (closed.low <= closed.ed).all() and (closed.ed <= closed.high).all()
+    assert np.allclose(closed.ratio_high.astype(float), (closed.high + 1).astype(float) / closed.layers)
 
 
-@pytest.mark.parametrize(
-    ("c", "crossings"), [([0.1, 0.2], []), ([-0.1, 0.2], [0]), ([-0.1, 0.1, -0.1, -0.1, 0.1, -0.2], [0, 3])]
-)
-def test_every_crossing_of_the_cosine_is_found(c, crossings):
-    assert cosine_crossings(*thrice(c)) == crossings
-
-
-def test_the_fractional_depth_is_where_straight_lines_cross_the_threshold():
-    assert fractional_depth("cosine", *thrice([-0.2, -0.3, 0.1, 0.2])) == pytest.approx(1.75)
-    assert fractional_depth("kl", [10.0, 8.0, 4.0, 1.0]) == pytest.approx(1.75)
-    assert fractional_depth("kl", [10.0, 8.0, 4.0, 1.0], threshold=0.9) == pytest.approx(0.5)
-    assert fractional_depth("overlap", [0.1, 0.2, 0.6, 0.9]) == pytest.approx(1.25)
-
-
-def test_the_fractional_depth_is_missing_where_the_depth_is_and_zero_where_the_first_layer_has_crossed():
-    assert fractional_depth("cosine", *thrice([0.1, 0.2])) is None
-    assert fractional_depth("kl", [3.0, 3.0]) is None and fractional_depth("overlap", [0.1, 0.2, 0.9]) is None
-    assert fractional_depth("kl", [1.0, 9.0, 9.0]) == 0 and fractional_depth("overlap", [0.4, 0.5]) == 0
-
-
-def test_the_fractional_depth_lies_within_a_layer_of_the_depth():
-    draw = np.random.default_rng(0)
-    for curve in draw.uniform(0, 1, (200, 9)):
-        for metric, rule in (("kl", effective_depth_kl), ("overlap", effective_depth_overlap)):
-            if (ed := rule(curve)) is not None:
-                assert max(ed - 1, 0) <= fractional_depth(metric, curve) <= ed
-
-
-def test_the_sweep_over_thresholds_holds_the_papers_own_and_agrees_with_the_rules(folder):
-    sweep = depths_by_threshold(folder, depths(folder)).query("model == 'toy-8l'").set_index(["metric", "threshold"])
-    assert len(sweep) == 9 + 7 and sweep.index.is_unique
-    table = effective_depth_table(folder)
-    for metric, threshold in (("kl", 0.5), ("overlap", 0.3)):
-        ours = table.loc["toy-8l", (metric, "gsm8k", "ED")]
-        assert sweep.loc[(metric, threshold), "ed"] == ours
-        assert sweep.loc[(metric, threshold), "ratio"] == (ours + 1) / 8
-    lens = torch.load(artifact_path(folder.folder, "gsm8k", "toy-8l", "logit_lens", 10), weights_only=True)
-    assert sweep.loc[("kl", 0.9), "ed"] == effective_depth_kl(lens["res_kl_divs"], 0.9)
-
-
-def test_the_stability_table_has_the_depths_of_the_table_inside_their_intervals(folder):
-    stability, table = depths_with_intervals(folder, depths(folder)), effective_depth_table(folder)
-    assert len(stability) == 3 + 3 + 2
-    for row in stability.itertuples():
-        ed = table.loc[row.model, (row.metric, row.dataset, "ED")]
-        assert (pd.isna(ed) and pd.isna(row.ed)) or row.ed == ed
-    measured = stability[stability.low.notna() & stability.high.notna()]
-    assert len(measured) >= 3 and (measured.low <= measured.ed).all() and (measured.ed <= measured.high).all()
-    assert np.allclose(measured.ratio_high.astype(float), (measured.high + 1).astype(float) / measured.layers)
-    cosine = stability[stability.metric == "cosine"]
-    assert all(str(row.ed) == row.crossings.split(", ")[-1] for row in cosine.itertuples())
-
-
-def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_reason(folder):
-    theirs = depths_with_intervals(folder, depths(folder)).query("model == 'Qwen2.5-7B-Instruct'")
+def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_reason(study):
+    theirs = depths_with_intervals(study, depths(study)).query("model == 'Qwen2.5-7B-Instruct'")
     assert len(theirs) == 3 and theirs.ed.notna().all()
     assert theirs[["low", "high", "same", "prompts"]].isna().all(axis=None)
     assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
 
 
-def map_of(rows):
-    """Effects of which each row, but the last, has the given maximum over later layers."""
-    effects = torch.zeros(len(rows) + 1, len(rows) + 1)
-    for s, largest in enumerate(rows):
-        effects[s, s + 1 :] = 0.1
-        effects[s, s + 1 + s % (len(rows) - s)] = largest
-    return effects
+def test_the_sweep_over_thresholds_holds_the_papers_own_and_says_where_nothing_crosses(study):
+    found = depths(study)
+    sweep = depths_by_threshold(study, found).query("model == 'toy-8l'").set_index(["metric", "threshold"])
+    assert len(sweep) == 9 + 7 and sweep.index.is_unique
+    ours = found.query("model == 'toy-8l'").set_index("metric")
+    for metric, threshold in (("kl", 0.5), ("overlap", 0.3)):
+        assert sweep.loc[(metric, threshold), "ed"] == ours.loc[metric, "ed"]
+        assert sweep.loc[(metric, threshold), "ratio"] == ours.loc[metric, "ratio"]
+    lens = torch.load(artifact_path(study.folder, "gsm8k", "toy-8l", "logit_lens", 10), weights_only=True)
+    for threshold in (0.1, 0.9):
+        ed = effective_depth_kl(lens["res_kl_divs"], threshold)
+        row = sweep.loc[("kl", threshold), "ed"]
+        assert row == ed if ed is not None else pd.isna(row)
 
 
-def test_the_future_depth_is_the_last_layer_whose_skipping_changes_a_later_one_by_over_half():
-    effects = map_of([0.8, 0.3, 0.6, 0.5])
-    assert effective_depth_future(effects) == 2  # exactly half is not over half
-    effects[4, 4] = 9.0  # a layer's effect on itself, as in all mode, is no effect on later layers
-    assert effective_depth_future(effects) == 2
-    assert effective_depth_future(torch.zeros(4, 4)) is None
-    with pytest.raises(ValueError, match="must be square"):
-        effective_depth_future(torch.zeros(4, 3))
-
-
-def test_no_single_layer_sets_the_scale_of_the_future_depth():
-    usual = [0.7] * 22 + [0.3] * 7  # as SmolLM2-135M beyond its first layers
-    assert effective_depth_future(map_of(usual)) == 21
-    for first in (0.0, 1.0, 56.0, 1e6):
-        rows = [first, 7.5, *usual[2:]]
-        assert effective_depth_future(map_of(rows)) == 21
-        score = depth_score(future_profile(map_of(rows)))
-        assert 10 < score < 14  # nor of the centre of mass: 56 counts as 1, as the map's colours show it
-
-
-def test_the_erasure_depth_looks_at_question_tokens_that_do_not_predict_the_answer():
-    effects = torch.zeros(5, 6)  # four blocks; three question tokens, the one that predicts, and an answer of two
-    effects[:, 3:5] = 1.4
-    effects[0, 0], effects[1, 1], effects[2, 2], effects[3, 0] = 0.9, 0.6, 0.5, 0.4
-    assert effective_depth_erasure(effects, n_answer_tokens=2) == 2
-    assert effective_depth_erasure(torch.zeros(5, 6), 2) is None
-    with pytest.raises(ValueError, match="no question token precedes"):
-        effective_depth_erasure(torch.ones(5, 3), 2)
-
-
-def test_the_gradients_depth_is_where_half_of_the_absolute_attribution_is_reached():
-    igrads = torch.tensor([[0.5, -0.5], [0.25, 0.0], [-0.75, 0.0], [2.0, 0.0]])
-    assert effective_depth_igrads(igrads) == 2
-    assert effective_depth_igrads(torch.zeros(3, 2)) is None
-    with pytest.raises(ValueError, match="not finite at layer 1"):
-        effective_depth_igrads([[1.0], [float("nan")]])
-
-
-def test_the_depth_score_is_the_centre_of_mass():
-    assert depth_score([0, 0, 1, 0]) == 2 and depth_score([1, 0, 0, 3]) == pytest.approx(2.25)
-    assert depth_score([0.0, 0.0]) is None
-    with pytest.raises(ValueError, match="-1 at layer 1"):
-        depth_score([1.0, -1.0])
-
-
-@pytest.mark.parametrize(
-    ("tokens", "answer", "n"),
-    [
-        (["5", "+", "=", "2", "8"], "28", 2),
-        (["5", "=", " 28"], "28", 1),
-        (["5", "=", "28"], "28", 1),
-        (["a", "b", "c"], "bc", 2),
-        (None, "28", 1),
-    ],
-)
-def test_answer_tokens_are_counted_from_the_end_by_their_text(tokens, answer, n):
-    assert n_answer_tokens({"tokens": tokens, "meta": {"settings": {"answer": answer}}}) == n
-    if answer == "28":
-        assert n_answer_tokens({"tokens": tokens, "meta": {}}) == n
-
-
-def test_all_five_probes_stand_side_by_side(folder):
-    rows_of = dict(tuple(depths(folder).groupby(["model", "dataset"])))
-    for model, n_layers in (("toy-8l", 8), ("Qwen2.5-7B-Instruct", 28)):
-        rows = rows_of[model, "gsm8k"].set_index("metric")
-        assert (
-            tuple(rows.index) == (tuple(ALL_METRICS) if model == "toy-8l" else PAPERS_KEYS)
-            and (rows.layers == n_layers).all()
-        )
-        found = rows[rows.ed.notna()]
-        assert np.allclose(found.ratio.astype(float), (found.ed + 1).astype(float) / n_layers)
-        assert rows.loc[["future", "erasure", "igrads"], "score"].between(0, n_layers - 1).all()
-    assert tuple(rows_of["toy-16l", "aime24"].metric) == ("kl", "overlap", "settling")
+def test_a_curve_that_is_not_finite_has_no_depth_and_a_note_and_stops_nothing(tmp_path):
+    for i, (probe, result) in enumerate(curves_with_depths(8, 3, 4, 5).items()):
+        path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
+        save_artifact(path, result, {})
+        stored = torch.load(path, weights_only=True)
+        stored[("mlp_cos", "res_kl_divs")[i]][2] = float("nan")  # as a script of one's own may leave it
+        torch.save(stored, path)
+    study = Study(tmp_path)
+    with pytest.warns(UserWarning, match="gsm8k × toy has no effective depth: "):
+        found = depths(study)
+    intervals = depths_with_intervals(study, found).set_index("metric")
+    assert "mlp_cos is nan at layer 2" in intervals.loc["cosine", "note"] and "kl is nan" in intervals.loc["kl", "note"]
+    assert intervals.ed.isna().tolist() == [True, True, False]
 
 
 def test_the_package_holds_the_108_published_values():
@@ -216,22 +110,33 @@ def test_verdicts_are_same_differs_or_within_the_interval(tmp_path):
     write_depths(tmp_path, "Qwen2.5-32B", 64, 46, 50, None, sums=False)
     write_depths(tmp_path, "toy-4l", 4, 1, 1, 1)
     study = Study(tmp_path)
-    stability = depths_with_intervals(study, depths(study))
-    beside = beside_the_paper(stability).set_index(["model", "metric"])
-    assert beside.loc["Qwen2.5-Math-7B", "verdict"].to_dict() == {
-        "cosine": "same",
-        "kl": "differs",
-        "overlap": "no effective depth",
-    }
+    intervals = depths_with_intervals(study, depths(study))
+    beside = beside_the_paper(intervals).set_index(["model", "metric"])
+    assert "toy-4l" not in beside.index and set(beside.loc["Qwen2.5-14B", "verdict"]) == {"other depth"}
+    assert list(beside.loc["Qwen2.5-Math-7B", "verdict"]) == ["same", "differs", "no effective depth"]
+    assert list(beside.loc["Qwen2.5-32B", "verdict"]) == ["same", "differs, no interval", "no effective depth"]
     assert beside.loc[("Qwen2.5-Math-7B", "kl"), "difference"] == -1
-    assert set(beside.loc["Qwen2.5-14B", "verdict"]) == {"other depth"}
-    assert beside.loc["Qwen2.5-32B", "verdict"].to_dict() == {
-        "cosine": "same",
-        "kl": "differs, no interval",
-        "overlap": "no effective depth",
-    }
-    assert "toy-4l" not in beside.index
-    wide = stability.assign(low=stability.low.sub(1), high=stability.high + 1)
-    assert beside_the_paper(wide).set_index(["model", "metric"]).loc[("Qwen2.5-Math-7B", "kl"), "verdict"] == (
-        "within the interval"
-    )
+
+    def verdict(low, high):
+        other = beside_the_paper(intervals.assign(low=low, high=high)).set_index(["model", "metric"])
+        return other.loc[("Qwen2.5-Math-7B", "kl"), "verdict"]
+
+    assert verdict(intervals.low - 1, intervals.high + 1) == "within the interval"
+    assert verdict(pd.NA, intervals.high + 1) == "within the interval"
+    assert verdict(intervals.low - 1, intervals.high) == "differs"
+
+
+def test_an_interval_open_at_both_ends_is_no_interval_everywhere(tmp_path):
+    """Prompts so different that the cosine may turn nowhere: never below zero in one, never above in another."""
+    noise = torch.linspace(-4, 4, 5)[:, None]
+    curves = (torch.where(torch.arange(28) < 12, -0.05, 0.05) + noise).float()
+    result = {key: curves.mean(0) for key in ("att_cos", "mlp_cos", "layer_cos")}
+    result |= {f"{key}_sums": curves * 10 for key in result} | {"n_tokens": torch.full((5,), 10.0)}
+    result |= {key: torch.ones(28) for key in ("rc_att", "rc_mlp", "rc_layer")}
+    save_artifact(artifact_path(tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", "relative_contribution", 5), result, {})
+    study = Study(tmp_path)
+    intervals = depths_with_intervals(study, depths(study))
+    row = intervals.iloc[0]
+    assert row.ed == 11 and pd.isna(row.low) and pd.isna(row.high)
+    assert row.note == "no interval: the prompts rule out no layer"
+    assert beside_the_paper(intervals).verdict.item() == "differs, no interval"

@@ -98,7 +98,7 @@ def test_the_papers_files_in_bfloat16_with_gradients_give_tables_figures_and_the
     study = Study(tmp_path)
     tables = read_tables(study)
     write_tables(tables, tmp_path)
-    assert tables.effective_depth.notna().all(axis=None) and set(tables.five_probes.metric) > {"future", "erasure"}
+    assert tables.effective_depth.notna().all(axis=None) and set(tables.five_probes.metric) > {"erasure"}
     assert len(grid("layer_effects", study).axes) == 2
     assert load_results(tmp_path).value.dtype == "float64"
 

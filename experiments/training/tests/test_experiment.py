@@ -9,7 +9,7 @@ import pytest
 from transformers import GenerationConfig
 
 from depth_lib import load_model
-from depth_lib.effective_depth.difficulty import Estimate
+from depth_lib.effective_depth.intervals import Estimate
 from depth_lib.effective_depth.rules import effective_depth_erasure
 from experiments.training import experiment, measure, summary
 from experiments.training.tasks import TASKS, held_out_examples, is_held_out
@@ -72,7 +72,7 @@ def test_the_erasure_depth_of_a_level_is_the_mean_over_its_problems(monkeypatch)
     depths = []
     for _, question, answer, _ in held_out_examples("sums", [3], 3):
         effect = measure.api.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
-        depths.append(effective_depth_erasure(effect, len(answer)))
+        depths.append(effective_depth_erasure(effect, len(answer), first_token=0))
     assert rows["erasure"][1] == pytest.approx(np.mean(depths)) and rows["erasure"][-1] == 3
 
 

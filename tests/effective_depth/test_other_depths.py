@@ -1,0 +1,146 @@
+"""The depths beside the papers': skips, erasure, progress and settling, on curves made by hand and on models."""
+
+import numpy as np
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.data.tokens import tokenize
+from depth_lib.effective_depth.intervals import centre_of_mass
+from depth_lib.effective_depth.rules import (
+    depth_score,
+    effective_depth_erasure,
+    n_answer_tokens,
+    progress_depth,
+    settles_late,
+    settling_depth,
+    settling_profile,
+    skip_profile,
+)
+from tests.families import build, make_identity, save_family
+from tests.oracles.streams import block_states, in_float64, lens
+from tests.tiny_tokenizers import char_tokenizer
+
+TEXTS = ["The quick brown fox jumps over 13 lazy dogs", "Pack my box with five dozen liquor jugs"]
+
+
+def saved(model, folder):
+    model.save_pretrained(folder)
+    char_tokenizer().save_pretrained(folder)
+    return dl.load_model(folder)
+
+
+def skip_depth(llm, mode):
+    return depth_score(skip_profile(dl.layer_effects(llm, TEXTS, mode)[f"{mode}_kl"]))
+
+
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_identity_blocks_at_the_end_leave_the_depth_of_skips_where_it_is(tmp_path, mode):
+    longer = make_identity(build("llama"), (2, 3))
+    shorter = build("llama", n_blocks=2)
+    shorter.load_state_dict(longer.state_dict(), strict=False)
+    depths = [skip_depth(saved(model, tmp_path / name), mode) for model, name in ((longer, "long"), (shorter, "short"))]
+    assert depths[0] == pytest.approx(depths[1], abs=1e-4) and depths[0] < 2
+
+
+def test_where_one_block_alone_does_anything_the_depth_of_skips_is_that_block(tmp_path):
+    model = make_identity(build("llama"), (0, 1, 3))
+    assert skip_depth(saved(model, tmp_path), "all") == pytest.approx(2, abs=1e-4)
+
+
+def test_the_depth_of_skips_does_not_grow_with_the_number_of_prompts():
+    prompts = dl.load_prompts("gsm8k", 10, source="embedded")
+    by_prompt = dl.layer_effects(dl.load_model("toy-8l"), prompts, "all")["all_kl_by_prompt"].double().clip(0).numpy()
+    doubled = np.tile(by_prompt, (2, 1))
+    few, many, twice = (centre_of_mass(profiles) for profiles in (by_prompt[:5], by_prompt, doubled))
+    assert few.low <= many.value <= few.high and many.low <= few.value <= many.high
+    assert twice.value == pytest.approx(many.value) == pytest.approx(depth_score(by_prompt.mean(0)))
+    assert twice.high - twice.low < many.high - many.low < few.high - few.low
+
+
+def test_rounding_below_zero_is_no_damage():
+    assert skip_profile([-1e-8, 0.5, 1.0]).tolist() == [0, 0.5, 1.0]
+
+
+def test_the_erasure_depth_looks_at_question_tokens_that_neither_come_first_nor_predict_the_answer():
+    effects = torch.zeros(5, 7)  # four blocks; four question tokens, the one that predicts, and an answer of two
+    effects[:, 0] = 9.0  # the first token, an attention sink
+    effects[:, 4:6] = 1.4
+    effects[0, 1], effects[1, 2], effects[2, 3], effects[3, 1] = 0.9, 0.6, 0.5, 0.4
+    assert effective_depth_erasure(effects, n_answer_tokens=2) == 2
+    assert effective_depth_erasure(effects, n_answer_tokens=2, first_token=0) == 3
+    assert effective_depth_erasure(torch.zeros(5, 7), 2) is None
+    with pytest.raises(ValueError, match="no question token lies between token 1 and the one that predicts"):
+        effective_depth_erasure(torch.ones(5, 4), 2)
+    effects[1, 1] = float("nan")
+    with pytest.raises(ValueError, match="erasure is not finite at layer 1"):
+        effective_depth_erasure(effects, 2)
+
+
+def test_the_depth_score_is_the_centre_of_mass():
+    assert depth_score([0, 0, 1, 0]) == 2 and depth_score([1, 0, 0, 3]) == pytest.approx(2.25)
+    assert depth_score([0.0, 0.0]) is None
+    with pytest.raises(ValueError, match="-1 at layer 1"):
+        depth_score([1.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "answer", "n"),
+    [
+        (["5", "+", "=", "2", "8"], "28", 2),
+        (["5", "=", " 28"], "28", 1),
+        (["5", "=", "28"], "28", 1),
+        (["a", "b", "c"], "bc", 2),
+        (None, "28", 1),
+    ],
+)
+def test_answer_tokens_are_counted_from_the_end_by_their_text(tokens, answer, n):
+    assert n_answer_tokens({"tokens": tokens, "meta": {"settings": {"answer": answer}}}) == n
+    if answer == "28":
+        assert n_answer_tokens({"tokens": tokens, "meta": {}}) == n
+
+
+@pytest.mark.parametrize(
+    ("progress", "l"), [([0, 0.2, 0.5, 0.4, 1], 2), ([0, 0.2, 0.3, 0.4, 1], None), ([0, 0.9, 0.3, 0.4, 1], 1)]
+)
+def test_progress_is_the_first_block_before_which_half_of_the_way_is_gone(progress, l):
+    assert progress_depth(progress) == l
+
+
+def test_settling_is_the_median_and_the_score_the_mean_of_where_each_token_settles():
+    draw, n_layers = np.random.default_rng(0), 20
+    for _ in range(20):
+        first = draw.integers(0, n_layers + 1, 31)  # n_layers: after the last block only
+        settled = [(first <= l).mean() for l in range(n_layers)]
+        median = int(np.sort(first)[15])
+        assert settling_depth(settled) == (median if median < n_layers else None)
+        assert depth_score(settling_profile(settled)) == pytest.approx(first.mean())
+        assert settles_late(settled) == pytest.approx((first > 0.85 * n_layers).mean())
+
+
+def test_each_token_of_a_model_settles_where_its_lens_first_comes_within_half_a_bit(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    folder = save_family("llama", tmp_path)
+    llm = dl.load_model(folder)
+    model = in_float64(AutoModelForCausalLM.from_pretrained(folder).eval())
+    ids = torch.tensor(tokenize(llm, TEXTS[:1])[0])
+    with torch.no_grad():
+        h, logits = block_states(model, ids)
+        first, y = [], logits.softmax(-1)
+        for i in range(len(ids)):
+            settles = len(h) - 1
+            for l in reversed(range(len(h) - 1)):
+                p = lens(model, h[l])[i].softmax(-1)
+                mean = (p + y[i]) / 2
+                jsd = sum((q * (q / mean).log2()).sum() / 2 for q in (p, y[i]))
+                settles = l if jsd <= 0.5 else settles
+            first.append(settles)
+        moved, whole = h - h[0], h[-1] - h[0]
+        progress = ((moved * whole).sum(-1) / (whole * whole).sum(-1)).mean(1)
+    settled = dl.logit_lens(llm, TEXTS[:1])["res_settled"]
+    assert depth_score(settling_profile(settled)) == pytest.approx(np.mean(first), abs=1e-5)
+    assert settles_late(settled) == pytest.approx(np.mean([one > 0.85 * (len(h) - 1) for one in first]), abs=1e-6)
+    ours = dl.relative_contribution(llm, TEXTS[:1])["progress"]
+    assert torch.allclose(ours.double(), progress, atol=1e-5)
+    assert progress_depth(ours) == next((l for l in range(len(h) - 1) if progress[l] >= 0.5), None)
