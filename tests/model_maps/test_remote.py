@@ -16,7 +16,7 @@ TEXTS = words(30)
 
 @pytest.fixture(scope="module")
 def here(loopback):  # noqa: F811
-    return dl.load_model(loopback.models["loopback/llama"])
+    return loopback.here("loopback/llama")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.remote.loopback.fixture import hurried, journal_beside, loopback, sam
 
 @pytest.fixture(scope="module")
 def truth(loopback):  # noqa: F811
-    return dl.logit_lens(dl.load_model(loopback.models["loopback/llama"]), TEXTS)
+    return dl.logit_lens(loopback.here("loopback/llama"), TEXTS)
 
 
 @pytest.mark.parametrize("moment", ["QUEUED", "RUNNING"])

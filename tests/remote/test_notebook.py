@@ -62,7 +62,7 @@ def executed(loopback, tmp_path_factory):  # noqa: F811
 def test_the_notebook_leaves_the_local_numbers(executed):
     _, results, jobs = executed
     assert len(jobs) == 6  # one a probe, and layer effects in two modes
-    here = dl.load_model(str(toy_path("toy-4l")), dtype="float32")
+    here = loopback.here("loopback/toy-4l")
     prompts = dl.load_prompts("gsm8k", 2, source="embedded")
     stored = dl.load_artifact(results / "logitlens_2exps.pt")
     for key, value in dl.logit_lens(here, prompts).items():

@@ -20,7 +20,7 @@ hurried, loopback = fixture.hurried, fixture.loopback
 
 @pytest.fixture(scope="module")
 def truth(loopback):
-    here = dl.load_model(loopback.models["loopback/llama"])
+    here = loopback.here("loopback/llama")
     return {name: call(here) for name, call in PROBES.items()}
 
 
@@ -52,7 +52,7 @@ def test_six_calls_of_five_probes_are_one_job_with_the_same_numbers(loopback, tr
 
 
 def test_the_probes_of_one_job_share_the_clean_run_of_every_prompt(loopback, truth):
-    llm = dl.load_model(loopback.models["loopback/llama"])
+    llm = loopback.here("loopback/llama")
     clean_runs = []  # nothing else runs a part of block 0: interventions start behind it
     llm._module.model.layers[0].mlp.register_forward_hook(lambda *_: clean_runs.append(1))
     over_prompts = list(PROBES)[:4]

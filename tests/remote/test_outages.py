@@ -22,7 +22,7 @@ from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: 
 @pytest.fixture(scope="module")
 def model(loopback):  # noqa: F811
     """(the client's model, the local numbers)"""
-    here = dl.load_model(loopback.models["loopback/llama"])
+    here = loopback.here("loopback/llama")
     return loopback.model("loopback/llama"), dl.logit_lens(here, TEXTS)
 
 

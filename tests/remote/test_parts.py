@@ -98,7 +98,7 @@ def test_a_run_interrupted_between_parts_repeats_none_that_arrived(loopback, mon
 
 
 def test_depth_by_difficulty_on_a_server_equals_the_same_here(loopback):  # noqa: F811
-    llm, here = loopback.model("loopback/llama"), dl.load_model(loopback.models["loopback/llama"])
+    llm, here = loopback.model("loopback/llama"), loopback.here("loopback/llama")
     examples = dl.load_examples("sums", 2)
     with loopback.faults() as submitted:
         same(dl.depth_by_difficulty(llm, examples, remote=loopback.host), dl.depth_by_difficulty(here, examples))

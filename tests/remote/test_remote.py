@@ -19,7 +19,7 @@ from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: 
 @pytest.fixture(scope="module", params=["loopback/llama", "loopback/gpt2", "loopback/falcon"])
 def both(request, loopback):  # noqa: F811
     """(the client's model without weights, the same model here)."""
-    return loopback.model(request.param), dl.load_model(loopback.models[request.param])
+    return loopback.model(request.param), loopback.here(request.param)
 
 
 @pytest.mark.parametrize("probe", PROBES)

@@ -16,7 +16,7 @@ from tests.remote.loopback.fixture import hurried, loopback, same, user  # noqa:
 
 @pytest.fixture(scope="module")
 def truth(loopback):  # noqa: F811
-    return dl.logit_lens(dl.load_model(loopback.models["loopback/llama"]), TEXTS)
+    return dl.logit_lens(loopback.here("loopback/llama"), TEXTS)
 
 
 class Pair:

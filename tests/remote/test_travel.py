@@ -68,7 +68,7 @@ def clients(loopback, tmp_path_factory):  # noqa: F811
 def test_all_probes_give_the_local_numbers_however_the_package_is_installed(clients, loopback, way):  # noqa: F811
     home, seen = clients[way]
     assert seen["package"].startswith(str(home)) and ("site-packages" in seen["package"]) == (way == "wheel")
-    here = dl.load_model(loopback.models["loopback/llama"])
+    here = loopback.here("loopback/llama")
     for probe, run in PROBES.items():
         same(seen["results"][probe], run(here))
 

@@ -59,6 +59,10 @@ class Loopback:
         _ID_CACHE[folder] = name  # instead of asking the Hub
         return dl.load_model(folder, remote=self.host)
 
+    def here(self, name):
+        """The same model on this machine, in the dtype in which the server has it."""
+        return dl.load_model(self.models[name], dtype="bfloat16")
+
     def asked(self):
         return self._http.get(f"{self.host}/loopback").json()
 

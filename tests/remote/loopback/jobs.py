@@ -16,7 +16,7 @@ class Jobs:
         self.models, self.address = models, None
         self.lock = threading.Condition()
         self.statuses, self.results, self.listeners, self.taken, self.env = {}, {}, {}, queue.Queue(), {}
-        self.faults, self.log, self.worker, self.ready = {}, [], None, 0
+        self.faults, self.log, self.printed, self.worker, self.ready = {}, [], [], None, 0
         threading.Thread(target=self.work, daemon=True).start()
 
     def fault(self, kind):
@@ -64,7 +64,8 @@ class Jobs:
             self.tell(job, "RUNNING", "Your job has started running.")
             self.hold("RUNNING")
             try:
-                head = request | {"id": job, "size": len(blob)}
+                conditions = {name: bool(self.faults.get(name)) for name in ("friendly", "autocast", "shielded")}
+                head = request | conditions | {"id": job, "size": len(blob)}
                 self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
                 self.worker.stdin.flush()
                 answer, parts = self.read(job)
@@ -75,5 +76,7 @@ class Jobs:
                 self.tell(job, "ERROR", answer["description"])
                 continue
             result, frame = parts
+            if answer["printed"]:
+                self.printed.append(answer["printed"])
             self.results[job] = result
             self.tell(job, "COMPLETED", "Your job has been completed.", frame, data=f"{self.address}/results/{job}")

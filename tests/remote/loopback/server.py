@@ -9,7 +9,7 @@ socket closes without an answer), "hang" (silence), "garbage" (200 and no JSON);
 then the socket closes); result also "truncated"; forget: a list with one true for each poll of an "unknown" job.
 hold: "QUEUED" or "RUNNING", jobs stay there. state: of the deployments. absent: models not listed. env: of the server.
 socket: "refuse" answers its handshake with 403, "close" and "cut" end a subscription after its first status. inline:
-its results come as a binary frame.
+its results come as a binary frame. friendly, autocast, shielded: how jobs run (see worker.py).
 """
 
 import hashlib
@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/subscribe":
             return self.subscribe()
         if path == "/loopback":
-            return self.reply({"log": JOBS.log, "worker": JOBS.ready, "jobs": JOBS.statuses})
+            return self.reply({"log": JOBS.log, "printed": JOBS.printed, "worker": JOBS.ready, "jobs": JOBS.statuses})
         if path == "/status":
             return self.spoil("status") or self.reply({"deployments": deployments()})
         if path == "/env":

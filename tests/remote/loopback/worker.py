@@ -1,20 +1,45 @@
-"""The process that holds the models: runs requests against them, and cannot import the package under test.
+"""The process that holds the models: runs requests against them as NDIF does, and cannot import the package under test.
 
 Started by server.py as `python -I worker.py '{"<repo id>": "<folder>", …}'`; requests come on stdin, answers go to
 stdout, each as one line of JSON followed by as many bytes as it says. It ends when stdin does. The process that loads
 the models only forks the one that runs the requests, so that a killed one is replaced at once.
+
+Conditions are NDIF's own (its modeling deployment, security/protected_environment.py and protected_objects.py): the
+default dtype is bfloat16, set before the weights are loaded; weights are bfloat16 and frozen; modules are wrapped; the
+code of a request has a list of imports and builtins. A job may run under "autocast", as NDIF has it on its GPUs;
+"shielded", too, but for the model's own modules; or "friendly": none of all that, and float32.
 """
 
 import builtins
+import contextlib
+import copy
 import importlib.metadata
 import io
 import json
 import os
 import sys
 import traceback
+import types
 
-# As seen on NDIF. nnsight and its own needs are there to rebuild the request itself.
-ALLOWED = {"torch", "numpy", "math", "einops", "collections", "typing", "operator", "pandas", "enum", "time", "nnsight"}
+# What the code of a request may import: these, and what is inside those that end with a dot.
+IMPORTS = (
+    "builtins torch torch. collections collections. nnsight.intervention.envoy nnsight.intervention.envoy. time numpy "
+    "numpy. sympy sympy. nnterp nnterp. math einops einops. urllib3 urllib3. typing _operator operator pandas pandas. "
+    "enum"
+).split()
+# What the request itself, around that code, is made of.
+OF_REQUESTS = (
+    "pickle cloudpickle cloudpickle. copyreg nnsight.schema.request nnsight.modeling. nnsight.intervention. "
+    "nnsight.tracing."
+).split()
+# The builtins that the code of a request has, besides exceptions.
+BUILTINS = (
+    "Ellipsis False None NotImplemented True __doc__ __import__ __loader__ __name__ __package__ __spec__ "
+    "__build_class__ abs aiter all anext any ascii bool bytearray bytes callable chr classmethod complex copyright "
+    "credits delattr dict dir divmod enumerate filter float format frozenset getattr hasattr hash hex id int "
+    "isinstance issubclass iter len list map max min next object oct ord pow print property range repr reversed round "
+    "set setattr slice sorted staticmethod str sum super tuple type vars zip memoryview globals input eval"
+).split()
 ABSENT = {"depth_lib", "tests"}
 
 
@@ -26,17 +51,67 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def forbid_imports_of_strangers():
-    """import statements of code that came with a request find the allowed modules only, loaded or not."""
-    real = builtins.__import__
+def check_import(name, allowed=IMPORTS):
+    if name not in allowed and not any(prefix[-1] == "." and name.startswith(prefix) for prefix in allowed):
+        raise ImportError(f"Module {name} is not whitelisted")
 
-    def guarded(name, globals=None, locals=None, fromlist=(), level=0):
-        stranger = globals is not None and "__spec__" not in globals and "__file__" not in globals
-        if stranger and name.split(".")[0] not in ALLOWED:
-            raise ImportError(f"{name} is not on the server's list of allowed modules")
-        return real(name, globals, locals, fromlist, level)
 
-    builtins.__import__ = guarded
+def guarded_import(name, globals=None, locals=None, fromlist=(), level=0):
+    check_import(name)
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def guarded_subimport(name):
+    """A module that a request's function names among its globals."""
+    check_import(name)
+    return importlib.import_module(name)
+
+
+def is_exception(value):
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+SAFE_BUILTINS = {name: value for name, value in vars(builtins).items() if name in BUILTINS or is_exception(value)}
+SAFE_BUILTINS["__import__"] = guarded_import
+
+
+def protected(module, tensor_kinds):
+    """A stand-in for a module: reading an attribute that is a tensor, list or dict copies it and says so."""
+
+    class Protected(type(module)):
+        def __init__(self):
+            pass
+
+        def __getattribute__(self, name):
+            if name == "to":
+                raise ValueError("Attribute `to` cannot be accessed")
+            value = getattr(module, name)
+            if not isinstance(value, tensor_kinds) or name == "__dict__":
+                return value
+            print(f"WARNING: Accessing attribute `{name}` of {type(module).__name__} will return a deepcopy of it.")
+            return copy.deepcopy(value)
+
+        def __setattr__(self, name, value):
+            raise AttributeError(f"Attribute {name!r} cannot be set after initialization")
+
+    return Protected()
+
+
+def shield(model, torch, switch):
+    """Have blocks' parts and all that stands beside the blocks run without autocast while switch["on"]."""
+    blocks = max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
+    inside = [module for block in blocks for module in list(block.modules())[1:]]
+    beside = [module for module in model.modules() if not list(module.children())]
+    for module in dict.fromkeys(inside + beside):
+        module.forward = _shielded(module.forward, torch, switch)
+
+
+def _shielded(forward, torch, switch):
+    def run(*args, **kwargs):
+        with torch.autocast("cpu", enabled=False) if switch["on"] else contextlib.nullcontext():
+            return forward(*args, **kwargs)
+
+    return run
 
 
 def main():
@@ -47,33 +122,83 @@ def main():
     import torch
     import zstandard
     from nnsight import TransformersModel
-    from nnsight.intervention.serialization import CustomCloudUnpickler
+    from nnsight.intervention import serialization
     from nnsight.schema.request import RequestModel
     from nnsight.schema.response import ResponseModel, Status
     from nnsight.tracing import tracer as tracing
-    from transformers import AutoTokenizer
+    from nnsight.tracing import util
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    class Unpickler(CustomCloudUnpickler):
+    def load_function(*parts):
+        """A function of a request, whose builtins are the safe ones."""
+        loaded = serialization._load_function(*parts)
+        safe = types.FunctionType(loaded.__code__, {"__builtins__": SAFE_BUILTINS}, loaded.__name__, parts[2])
+        safe.__kwdefaults__ = loaded.__kwdefaults__
+        return safe
+
+    class Unpickler(serialization.CustomCloudUnpickler):
         def find_class(self, module, name):
-            if module.split(".")[0] not in ALLOWED | {"builtins", "cloudpickle"}:
-                raise ImportError(f"{module} is not on the server's list of allowed modules")
+            check_import(module, IMPORTS + OF_REQUESTS)
+            if name == "_load_function":
+                return load_function
+            if name == "subimport":
+                return guarded_subimport
             return super().find_class(module, name)
+
+        def persistent_load(self, pid):
+            value = super().persistent_load(pid)
+            return protected(value, (torch.Tensor, list, dict)) if isinstance(value, torch.nn.Module) else value
+
+    class FriendlyUnpickler(serialization.CustomCloudUnpickler):
+        pass
+
+    plain_scope = util.Scope.__init__
+
+    def scope(self, own, shared, glbls):
+        """What a trace block sees: its builtins are those of the function around it."""
+        plain_scope(self, own, shared, glbls)
+        if "__builtins__" in glbls:
+            dict.__setitem__(self, "__builtins__", glbls["__builtins__"])
+
+    util.Scope.__init__ = scope
 
     def answer(head, *parts):
         answers.write(json.dumps(head | {"sizes": [len(part) for part in parts]}).encode() + b"\n" + b"".join(parts))
         answers.flush()
 
-    models = {}
-    for name, folder in json.loads(sys.argv[1]).items():
-        models[name] = TransformersModel(
-            folder,
-            task="text-generation",
-            tokenizer=AutoTokenizer.from_pretrained(folder),
-            dispatch=True,
-            dtype=torch.float32,
-        )
-        models[name]._module.eval()
-    forbid_imports_of_strangers()
+    def load(folder, dtype):
+        torch.set_default_dtype(dtype)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().requires_grad_(False)
+        shield(model, torch, switch)
+        return TransformersModel(model, task="text-generation", tokenizer=AutoTokenizer.from_pretrained(folder))
+
+    def run(job, blob):
+        """What the job saved, and what it printed."""
+        friendly, switch["on"] = job["friendly"], job["shielded"]
+        autocast = job["autocast"] or job["shielded"]
+        llm = friendly_models.get(job["model"]) if friendly else models[job["model"]]
+        if llm is None:
+            llm = friendly_models[job["model"]] = load(folders[job["model"]], torch.float32)
+        torch.set_default_dtype(torch.float32 if friendly else torch.bfloat16)
+        llm._remoteable_set_env(job["env"])
+        unpickler = FriendlyUnpickler if friendly else Unpickler
+        persistent = llm._remoteable_persistent_objects()
+        tracer = RequestModel.deserialize(blob, persistent, job["compress"], unpickler)
+        if not friendly:
+            tracer.info.frame.f_globals["__builtins__"] = SAFE_BUILTINS
+        printed = io.StringIO()
+        tracing.inc()
+        try:
+            with contextlib.redirect_stdout(printed), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                tracer.execute(tracer.info.code)
+            saves = tracing._saves()
+            saved = {name: value for name, value in tracer.info.frame.f_locals.items() if id(value) in saves}
+        finally:
+            tracing.dec()
+        return saved, printed.getvalue()
+
+    folders, friendly_models, switch = json.loads(sys.argv[1]), {}, {"on": False}
+    models = {name: load(folder, torch.bfloat16) for name, folder in folders.items()}
     packages = {name: importlib.metadata.version(name) for name in ("nnsight", "torch", "transformers")}
     while (child := os.fork()) != 0:
         answer({"ready": child, "env": {"python_version": sys.version, "packages": packages}})
@@ -83,21 +208,12 @@ def main():
         job = json.loads(head)
         blob = requests.read(job["size"])
         try:
-            llm = models[job["model"]]
-            llm._remoteable_set_env(job["env"])
-            tracer = RequestModel.deserialize(blob, llm._remoteable_persistent_objects(), job["compress"], Unpickler)
-            tracing.inc()
-            try:
-                tracer.execute(tracer.info.code)
-                saves = tracing._saves()
-                saved = {name: value for name, value in tracer.info.frame.f_locals.items() if id(value) in saves}
-            finally:
-                tracing.dec()
+            saved, printed = run(job, blob)
             buffer = io.BytesIO()
             torch.save(saved, buffer, pickle_protocol=4)  # as nnsight's own schema does
             result = zstandard.ZstdCompressor().compress(buffer.getvalue()) if job["compress"] else buffer.getvalue()
             frame = ResponseModel(id=job["id"], status=Status.COMPLETED, data=result).pickle()
-            answer({"id": job["id"], "status": "COMPLETED"}, result, frame)
+            answer({"id": job["id"], "status": "COMPLETED", "printed": printed}, result, frame)
         except BaseException:
             answer({"id": job["id"], "status": "ERROR", "description": traceback.format_exc()})
 
