@@ -23,7 +23,7 @@ def identities(llm, arch, ids):
                 residuals.append(h)
                 sums.append(h + a + m)
                 added.append(m)
-            final = first(llm.blocks[-1].output)
+            final = first(llm.blocks[arch["n_layers"] - 1].output)
             residuals.append(final.float().clone())
             ours = lens(llm, arch, final.reshape(-1, final.shape[-1]))
             logits = llm.output.logits.float().to(ours.device)

@@ -138,7 +138,7 @@ def _one_pass(llm, arch, pieces, ids, answer):
                     (given, *attended[1:]) if isinstance(attended, tuple) else given
                 )
         if l < arch["n_layers"]:
-            rows = first(llm.blocks[-1].output)
+            rows = first(llm.blocks[arch["n_layers"] - 1].output)
         f = _answer_probability(llm, arch, rows[:, [place - 1 for place in answer[1]]], *answer)
         gradients = torch.autograd.grad(f.sum(), moving)
         slopes = [

@@ -14,7 +14,7 @@ def mean_residual(llm, arch, prompts):
         with torch.no_grad():
             with llm.trace(inputs(ids), use_cache=False) as tracer:
                 h = [block.input[0].float().sum(0).cpu() for block in llm.blocks]
-                h.append(first(llm.blocks[-1].output)[0].float().sum(0).cpu())
+                h.append(first(llm.blocks[arch["n_layers"] - 1].output)[0].float().sum(0).cpu())
                 total, n_tokens = total + torch.stack(h), n_tokens + len(ids)
                 tracer.stop()
         arch["tick"](len(ids) * arch["n_layers"])

@@ -170,7 +170,7 @@ def clean_run(llm, arch, ids, with_c=True, read=None):
                     before, a, m = contributions(block, arch)
                     c.append(a + m if with_c else None)
                     found.append(read(before, a, m) if read else None)
-            h.append(first(llm.blocks[-1].output).clone())
+            h.append(first(llm.blocks[arch["n_layers"] - 1].output).clone())
             tracer.stop()
     run = {"ids": ids, "h": h, "c": c}
     if kept is not None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.embedded import toy_path
 from tests.remote.loopback.fixture import KEY, hurried, loopback  # noqa: F401 (fixtures)
 
 ROOT = Path(dl.__file__).parent.parent
@@ -59,7 +58,7 @@ def executed(loopback, tmp_path_factory):  # noqa: F811
     return cells, folder / "outputs" / "gsm8k" / "Hosted", loopback.requests("POST", "/request", since)
 
 
-def test_the_notebook_leaves_the_local_numbers(executed):
+def test_the_notebook_leaves_the_local_numbers(executed, loopback):  # noqa: F811
     _, results, jobs = executed
     assert len(jobs) == 6  # one a probe, and layer effects in two modes
     here = loopback.here("loopback/toy-4l")

@@ -16,19 +16,6 @@ from tests.remote.loopback.client import PROBES, TEXTS
 from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
 
 
-@pytest.fixture(scope="module", params=["loopback/llama", "loopback/gpt2", "loopback/falcon"])
-def both(request, loopback):  # noqa: F811
-    """(the client's model without weights, the same model here)."""
-    return loopback.model(request.param), loopback.here(request.param)
-
-
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_probe_on_the_server_gives_the_local_numbers_bit_for_bit(both, probe, loopback):  # noqa: F811
-    there, here = both
-    same(PROBES[probe](there, remote=loopback.host), PROBES[probe](here))
-    assert all(parameter.is_meta for parameter in there._module.parameters())
-
-
 def test_the_server_speaks_to_nnsights_own_client(loopback, monkeypatch):  # noqa: F811
     """What the server is held to: the protocol as nnsight itself uses it, by address and inline."""
     monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", KEY)
@@ -65,10 +52,8 @@ def _norm(llm, ids):
 
 
 def _by_nnsight(llm, host):
-    import nnsight
-
     with llm.session(remote=host):
-        result = nnsight.save(_norm(llm, [5, 6, 7]))
+        result = _norm(llm, [5, 6, 7]).save()
     return result
 
 
@@ -160,7 +145,7 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa:
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):  # noqa: F811
-    there, here = loopback.model("loopback/gpt2"), dl.load_model(loopback.models["loopback/gpt2"])
+    there, here = loopback.model("loopback/gpt2"), loopback.here("loopback/gpt2")
     with loopback.faults() as submitted:
         assert dl.check_model(there, remote=loopback.host) == dl.check_model(here)
         assert submitted() == 1
