@@ -21,7 +21,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .probes.residual_stream import bytes_of_a_token
+from .probes.residual_stream import agreed, bytes_of_a_token
 from .session import run, run_ticking
 
 Result = dict[str, torch.Tensor]
@@ -232,7 +232,7 @@ def tokens_a_pass(llm: TransformersModel, budget: int | None, remote: bool | str
     if not gpus:
         return None
     free = min(_free_memory(gpu) for gpu in gpus)
-    return max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held)))
+    return agreed(llm, max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held))))
 
 
 def _free_memory(gpu):

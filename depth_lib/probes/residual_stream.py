@@ -24,6 +24,23 @@ def bytes_of_a_token(llm, blocks_held=1):
     return 16 * llm.config.get_text_config().hidden_size * llm.dtype.itemsize * blocks_held
 
 
+def is_sharded(llm):
+    """Whether each layer of the model is shared by several processes, which all run this code."""
+    ranks = torch.distributed
+    started = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
+    return started and getattr(llm.config, "distributed_config", None) is not None
+
+
+def agreed(llm, value):
+    """Rank 0's value, on every rank of a sharded model. For whatever decides which modules run next: ranks that run
+    different ones would wait for each other for ever."""
+    if not is_sharded(llm):
+        return value
+    shared = [value]
+    torch.distributed.broadcast_object_list(shared)
+    return shared[0]
+
+
 def exact(x):
     """A context for float32 products of ours on the device of x: a server may run requests under autocast, which would
     round them to bfloat16. Only for arithmetic on tensors: the model runs in this thread too, and would run so."""

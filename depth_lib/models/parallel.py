@@ -1,0 +1,67 @@
+"""One model on several GPUs of which each holds a slice of every layer: tensor parallel, on torch.distributed.
+
+`torchrun --nproc-per-node N` starts N processes, the ranks. transformers gives each its slices, nnsight shows each the
+whole tensors, and every rank runs the same code: a module's collectives wait for all of them. So whatever decides what
+runs next has to be the same on every rank; what may differ is rank 0's to decide
+(`probes.residual_stream.agreed`).
+"""
+
+import hashlib
+import os
+import sys
+
+import torch.distributed as dist
+from nnsight import TransformersModel
+from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
+from transformers import PreTrainedConfig
+
+from ..probes.residual_stream import is_sharded
+from .gguf import ModelError
+
+
+def check_ranks(n_ranks: int) -> None:
+    """Refuse a degree of tensor parallelism that this process is not one of so many ranks for.
+
+    Raises ModelError that names the command.
+    """
+    if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or n_ranks < 1:
+        raise ModelError(f"tensor_parallel is {n_ranks!r}; give the number of GPUs that share each layer, at least 1.")
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if n_ranks in (1, started):
+        return
+    script = sys.argv[0] if sys.argv[0].endswith(".py") else "script.py"
+    found = "this process is alone" if started == 1 else f"torchrun started {started}"
+    raise ModelError(
+        f"tensor_parallel={n_ranks} needs {n_ranks} processes and {found}; run: torchrun --nproc-per-node {n_ranks} "
+        f'{script}   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
+    )
+
+
+def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
+    """Refuse, before any weight is loaded, a degree that the model's heads and widths cannot be divided by."""
+    try:
+        check_tp_request(config, n_ranks if n_ranks > 1 else None)
+    except UnshardableCheckpoint as error:
+        raise ModelError(f"{name} cannot be split over {n_ranks} GPUs: {error}") from error
+
+
+def is_first() -> bool:
+    """Whether this process writes results: rank 0, or the only one."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def check_same(llm: TransformersModel, what: str, value: object) -> None:
+    """Refuse a call on a sharded model that differs between ranks, which would wait for each other for ever.
+
+    Raises RuntimeError, on every rank, that names the ranks.
+    """
+    if not is_sharded(llm):
+        return
+    digests = [None] * dist.get_world_size()
+    dist.all_gather_object(digests, hashlib.sha256(repr(value).encode()).hexdigest())
+    different = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        raise RuntimeError(
+            f"{what}: rank {', '.join(different)} makes another call than rank 0; every rank has to make the same "
+            "calls, with the same arguments"
+        )

@@ -1,0 +1,98 @@
+"""A model in slices on two ranks gives the numbers of one process, the same bits on both ranks."""
+
+import re
+import subprocess
+import sys
+
+import nnsight
+import pytest
+import torch
+import transformers
+from transformers.distributed import tensor_parallel
+
+import depth_lib as dl
+from depth_lib.models.gguf import ModelError
+from tests.families import save_family
+from tests.notebooks import ROOT
+
+PINNED = re.search(r"^transformers==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)[1]
+if not hasattr(tensor_parallel, "_get_parameter_plan") and transformers.__version__ != PINNED:
+    pytest.skip(
+        f"nnsight {nnsight.__version__} cannot load sharded models of transformers {transformers.__version__}",
+        allow_module_level=True,
+    )
+
+FAMILIES = ["llama", "qwen2", "qwen3", "gemma2", "mixtral"]  # grouped heads in all, experts in the last
+
+
+def test_the_pinned_nnsight_can_load_sharded_models_of_the_pinned_transformers():
+    assert hasattr(tensor_parallel, "_get_parameter_plan"), "pin the newest transformers that has what nnsight reads"
+
+
+def torchrun(*words, ranks=2, seconds=170):
+    """The finished process of so many ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """results(family, who): what rank 0, rank 1 or one process ("whole") measured."""
+    out = tmp_path_factory.mktemp("ranks")
+    folders = [str(save_family(name, out / name)) for name in FAMILIES]
+    run = torchrun("-m", "tests.parallel.worker", str(out), *folders)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return lambda family, who: torch.load(out / f"{family}-{who}.pt")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_give_what_one_process_gives(results, family):
+    sharded, whole = results(family, 0), results(family, "whole")
+    assert sharded.keys() == whole.keys()
+    for probe, truth in whole.items():
+        for key, value in truth.items():
+            if key in ("completeness", "error", "n_nodes"):  # of the quadrature, not of the model
+                continue
+            largest = value.abs().max().clamp_min(1e-6)
+            tolerance = 5e-5 if probe == "lens" else 1e-5
+            difference = (sharded[probe][key] - value).abs().max() / largest
+            assert difference <= tolerance, f"{probe}: {key} differs by {difference:.1e} of the largest value"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_ranks_have_the_same_bits(results, family):
+    first, second = results(family, 0), results(family, 1)
+    different = [f"{p}: {k}" for p in first for k in first[p] if not torch.equal(first[p][k], second[p][k])]
+    assert not different
+
+
+def test_a_call_that_differs_between_ranks_is_refused_at_once_and_by_name(tmp_path):
+    run = torchrun(
+        "-m", "tests.parallel.worker", str(tmp_path), str(save_family("llama", tmp_path / "llama")), "rank-local"
+    )
+    assert run.returncode != 0 and not list(tmp_path.glob("*.pt"))
+    assert "rank 1 makes another call than rank 0; every rank has to make the same calls" in run.stderr
+
+
+def test_outside_of_torchrun_the_error_names_the_command():
+    with pytest.raises(ModelError, match=r"tensor_parallel=2 needs 2 processes and this process is alone; run: t"):
+        dl.load_model("toy-4l", tensor_parallel=2)
+
+
+@pytest.mark.parametrize("degree", [0, True, "2"])
+def test_a_degree_that_is_none_is_refused(degree):
+    with pytest.raises(ModelError, match="give the number of GPUs that share each layer"):
+        dl.load_model("toy-4l", tensor_parallel=degree)
+
+
+def test_a_degree_that_the_heads_do_not_divide_is_refused_with_those_that_work(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ModelError, match=r"toy-4l cannot be split over 3 GPUs: .* the ones that work are \[2\]"):
+        dl.load_model("toy-4l", tensor_parallel=3)
+
+
+@pytest.mark.parametrize("other", [{"device_map": "auto"}, {"remote": True}])
+def test_what_cannot_be_sharded_is_refused(monkeypatch, other):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ModelError, match=f"tensor_parallel=2 cannot be combined with {next(iter(other))}"):
+        dl.load_model("toy-4l", tensor_parallel=2, **other)

@@ -1,0 +1,64 @@
+"""What every rank runs: all public probes on sharded models; rank 0 computes them on whole ones too.
+
+torchrun --nproc-per-node 2 -m tests.parallel.worker OUT FAMILY… writes OUT/<family>-<rank>.pt and, of the whole models,
+OUT/<family>-whole.pt. A last word "rank-local" makes each rank decide on its own how many
+tokens a pass holds.
+"""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import depth_lib as dl
+from depth_lib import api
+from depth_lib.data.examples import Example
+from depth_lib.models.parallel import is_first
+
+PROMPTS = ["The quick brown fox jumps over the lazy dog", "Give the answer directly: 12 + 34 = 46"]
+QUESTION, ANSWER = "5 + 7 + 3 = ", "15"
+SECONDS = 30  # that a rank waits for the others: they run the same code, or never meet
+
+
+def measure(llm):
+    """The result of every public probe, mode and part."""
+    pair = QUESTION, ANSWER
+    examples = [Example(2, "1 + 2 = ", "3"), Example(3, "1 + 2 + 4 = ", "7")]
+    results = {
+        "contribution": dl.relative_contribution(llm, PROMPTS),
+        "lens": dl.logit_lens(llm, PROMPTS),
+        "erasure": dl.residual_erasure(llm, *pair, PROMPTS),
+        "future erasure": dl.future_erasure(llm, *pair, PROMPTS),
+        "difficulty": dl.depth_by_difficulty(llm, examples),
+    }
+    for part in ("layer", "attention", "mlp"):
+        for mode in ("future", "all"):
+            results[f"effects {part} {mode}"] = dl.layer_effects(llm, PROMPTS, mode=mode, part=part)
+    for mode in ("future", "all"):
+        results[f"local effects {mode}"] = dl.local_effects(llm, PROMPTS, mode=mode)
+    for at in ("block", "attention", "mlp"):
+        results[f"gradients {at}"] = dl.integrated_gradients(llm, *pair, quadrature=0.1, at=at)
+    return {name: {k: v for k, v in r.items() if isinstance(v, torch.Tensor)} for name, r in results.items()}
+
+
+def main(out, *folders):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=SECONDS))
+    if folders[-1] == "rank-local":  # a mutation: what decides is taken from the rank
+        *folders, _ = folders
+        api.tokens_a_pass = lambda *_, **__: 64 * (1 + dist.get_rank())
+    for folder in map(Path, folders):
+        sharded = measure(dl.load_model(folder, tensor_parallel=dist.get_world_size()))
+        torch.save(sharded, Path(out) / f"{folder.name}-{dist.get_rank()}.pt")
+        if is_first():
+            torch.save(measure(dl.load_model(folder)), Path(out) / f"{folder.name}-whole.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)  # gloo's threads are waited for otherwise
