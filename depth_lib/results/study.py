@@ -1,5 +1,6 @@
 """A study: the results of many runs under one folder, `outputs/<dataset>/<MODEL>/*.pt`, and what is missing from it."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ..data.datasets import with_levels
+from ..params import ParamsError, find_model
 from .artifacts import read_artifact
 from .commands import sweep_command
 from .meta import ran_otherwise
@@ -17,7 +19,7 @@ from .shared import RUNS, SharedResult, shared_folder, shared_results
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
-TRAINING = ("R1-distill", "instruct", "base")  # the papers' order
+TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order
 
 Run = tuple[str, str]  # dataset, model
 
@@ -161,7 +163,7 @@ class Study(Mapping):
 
 @dataclass(frozen=True)
 class Named:
-    """What a model's name says: its training, and its size in billions of parameters (None if it does not say)."""
+    """A model's training, one of `TRAINING`, and its size in billions of parameters, None if that is not known."""
 
     training: str
     billions: float | None
@@ -169,29 +171,26 @@ class Named:
 
 @cache
 def read_name(model: str) -> Named:
-    """ "DeepSeek-R1-Distill-Qwen-7B" is R1-distill, 7; "Qwen2.5-Math-1.5B" base, 1.5; "toy-8l" base, None."""
-    name = model.lower()
-    training = "R1-distill" if "r1-distill" in name else "instruct" if "instruct" in name else "base"
-    return Named(training, _size(name, "b"))
+    """What the params file of this name says of the model: TRAINING and BILLIONS. A name alone says neither."""
+    try:
+        params = find_model(model) or {}
+    except ParamsError:  # somebody's file that does not fit; the commands that need it say so
+        params = {}
+    training = params.get("TRAINING")
+    return Named(training if training in TRAINING else "unknown", params.get("BILLIONS"))
 
 
 def in_order(models: Iterable[str]) -> list[str]:
     """Models as the papers' table has them: small ones first, then R1-distilled, instruct, base, then by name.
 
-    Size is billions of parameters or, for a name such as toy-8l, blocks; names without a size come last.
+    Size is the number in the name, billions of parameters or, as in toy-8l, blocks; names without one come last.
     """
 
     def place(model: str) -> tuple:
-        size = _size(model.lower(), "[bl]")
-        return float("inf") if size is None else size, TRAINING.index(read_name(model).training), model.lower()
+        size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
+        return float(size[1]) if size else math.inf, TRAINING.index(read_name(model).training), model.lower()
 
     return sorted(set(models), key=place)
-
-
-def _size(name: str, unit: str) -> float | None:
-    """The number before a unit: 1.5 in qwen2.5-1.5b."""
-    size = re.search(rf"(?<![\d.])(\d+(?:\.\d+)?){unit}(?![a-z])", name)
-    return float(size[1]) if size else None
 
 
 def _label(other: str | Path) -> str:

@@ -1,27 +1,83 @@
 """What the page concludes from the numbers."""
 
-from depth_lib.report.conclusions import conclusions
-from depth_lib.report.table import read_tables
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
-from depth_lib.results.study import Study
-from tests.synthetic import curves_with_depths
+import pandas as pd
+import pytest
+
+from depth_lib.report.conclusions import conclusions, mean_change
+from depth_lib.results.study import read_name
+
+NO_PAPER = pd.DataFrame({"verdict": []})
+# base and instruct models of the registry, with their billions of parameters
+SMALL, SMALL_BASE, LARGE, LARGE_BASE = (
+    "Qwen2.5-1.5B-Instruct",
+    "Qwen2.5-Math-1.5B",
+    "Qwen2.5-32B-Instruct",
+    "Qwen2.5-32B",
+)
 
 
-def test_the_conclusions_are_those_of_the_numbers(tmp_path):
-    for model, n_layers, kl in (("Qwen2.5-1.5B", 4, 1), ("Qwen2.5-7B-Instruct", 8, 1)):
-        for dataset in ("hellaswag", "gsm8k"):
-            for probe, result in curves_with_depths(n_layers, 1, kl, None).items():
-                save_artifact(artifact_path(tmp_path, dataset, model, probe, 10), result, {})
-    tables = read_tables(Study(tmp_path))
-    said = conclusions(tables.intervals, tables.beside_the_paper)
-    assert "25% to 50% (median 38%; 4 of 4 runs) by kl." in said[0] and "overlap" not in said[0]
-    assert said[1] == (
-        "Size: from 1.5 to 7 billion parameters the mean ratio goes from 0.50 to 0.25 by cosine, 0.50 to 0.25 by kl."
+def depth(model, dataset, metric, ed, low=None, high=None, layers=10, prompts=10):
+    ends = [None if end is None else (end + 1) / layers for end in (ed, low, high)]
+    names = ["model", "dataset", "metric", "layers", "prompts", "ed", "low", "high", "ratio", "ratio_low", "ratio_high"]
+    return dict(zip(names, [model, dataset, metric, layers, prompts, ed, low, high, *ends], strict=True))
+
+
+def concluded(*rows):
+    frame = pd.DataFrame(rows)
+    whole = frame.astype(dict.fromkeys(("layers", "prompts", "ed", "low", "high"), "Int64"))
+    return conclusions(whole.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), "Float64")), NO_PAPER)
+
+
+def test_sizes_are_compared_on_the_datasets_and_training_that_both_have():
+    """The large models' easy dataset would make them look deeper."""
+    sentences = concluded(
+        depth(SMALL, "gsm8k", "kl", 4, 4, 4),
+        depth(LARGE, "gsm8k", "kl", 5, 4, 6),
+        depth(LARGE, "aime24", "kl", 9, 9, 9),
+        depth(LARGE_BASE, "gsm8k", "kl", 9, 9, 9),
     )
-    assert said[2].startswith("Training: from base to instruct the mean ratio goes from 0.50 to 0.25 by cosine")
-    assert said[3].startswith("Task: from hellaswag to gsm8k the mean ratio goes from 0.38 to 0.38 by cosine")
-    assert said[4] == (
-        "Of 12 depths, 0 are known to within a layer, 0 less well, and 12 have no closed interval; "
-        "4 have no effective depth."
+    assert (
+        "Size: from 1.5 to 32 billion parameters the mean ratio changes by +0.10 [+0.00, +0.20] by kl (gsm8k)."
+        in sentences
     )
+    nothing = concluded(depth(SMALL, "gsm8k", "kl", 4, 4, 4), depth(LARGE, "aime24", "kl", 9, 9, 9))
+    assert "Size: cannot be said, as the smallest and the largest models share no dataset and training." in nothing
+
+
+def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_same_models():
+    sentences = concluded(
+        depth(SMALL_BASE, "gsm8k", "kl", 4, 4, 4),
+        depth(SMALL, "gsm8k", "kl", 2, 2, 2),
+        depth(LARGE_BASE, "hellaswag", "kl", 9, 9, 9),
+        depth(SMALL, "hellaswag", "kl", 5, 5, None),
+    )
+    assert "Training: from base to instruct, the mean ratio changes by -0.20 [-0.20, -0.20] by kl (gsm8k)." in sentences
+    assert f"Task: from gsm8k to hellaswag, the mean ratio changes by +0.30 no interval by kl ({SMALL})." in sentences
+
+
+def test_the_interval_of_a_change_is_that_of_independent_runs():
+    rows = [depth("a", d, "kl", 4, 2, 5) for d in ("x", "y")] + [depth("b", d, "kl", 6, 5, 8) for d in ("x", "y")]
+    found = pd.DataFrame(rows)
+    # two datasets: sqrt(2 · (0.1² + 0.1²)) / 2 down, sqrt(2 · (0.2² + 0.2²)) / 2 up
+    assert mean_change(found, "model", ("a", "b"), ["dataset"]) == "+0.20 [+0.10, +0.40] by kl (x, y)"
+
+
+@pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
+def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
+    assert (read_name(model).training, read_name(model).billions) == ("unknown", None)
+    assert (read_name(SMALL_BASE).training, read_name(SMALL_BASE).billions) == ("base", 1.5)
+
+
+def test_how_sure_the_depths_are_and_which_rest_on_other_prompts():
+    sentences = concluded(
+        depth("mine", "gsm8k", "cosine", 4, 4, 5),
+        depth("mine", "gsm8k", "kl", 5, 3, 8, prompts=20),
+        depth("mine", "gsm8k", "overlap", None),
+    )
+    assert "50% to 50% (median 50%; 1 of 1 runs) by cosine" in sentences[0] and "overlap" not in sentences[0]
+    assert sentences[1:] == [
+        "Of 3 depths, 1 are known to within a layer, 1 less well, and 1 have no closed interval; "
+        "1 have no effective depth.",
+        "Mixed numbers of prompts for mine on gsm8k: cosine 10, kl 20, overlap 10; run the sweep again.",
+    ]
+    assert concluded(depth("mine", "gsm8k", "kl", None)) == ["No model has an effective depth here."]
