@@ -1,5 +1,11 @@
 """What the report's numbers mean: each name, what it is, its rule, and the curve that the rule reads."""
 
+SOURCES = (
+    "Rules and thresholds: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "
+    "(arXiv 2512.14064), Table 1.",
+    "Curves: Csordás, Manning, Potts 2025, Do Language Models Use Their Depth Efficiently? (arXiv 2505.13898).",
+)
+
 DEFINITIONS = {
     "cosine": (
         "The layer after which the model turns from removing features to adding them.",
@@ -59,9 +65,5 @@ DEFINITIONS = {
         "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
         "Csordás et al. 2025, section 3.4.",
     ),
+    "papers": (*SOURCES, ""),
 }
-SOURCES = (
-    "Rules and thresholds: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "
-    "(arXiv 2512.14064), Table 1.",
-    "Curves: Csordás, Manning, Potts 2025, Do Language Models Use Their Depth Efficiently? (arXiv 2505.13898).",
-)

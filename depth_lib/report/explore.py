@@ -35,16 +35,13 @@ _CURVES = (
     ("Damage of a skip to later tokens (KL, nats)", "layer_effects", ("future_kl",), ""),
     ("Damage of a skip to all tokens (KL, nats)", "layer_effects", ("all_kl",), ""),
 )
-# title, probe, key, unit; row = skipped layer, column = affected layer
-_LAYER_MAPS = (
+# title, probe, key, unit; keys that begin with max are layer × layer, the others layer × token
+_MAPS = (
     ("Effect of skipping a layer, later tokens", "layer_effects", "max_future_layer", "relative change"),
     ("Effect of skipping a layer, all tokens", "layer_effects", "max_all_layer", "relative change"),
     ("Effect of skipping attention", "attention_effects", "max_future_layer", "relative change"),
     ("Effect of skipping an MLP", "mlp_effects", "max_future_layer", "relative change"),
     ("Direct effect of a layer", "local_effects", "max_future_local", "relative change"),
-)
-# title, probe, key, unit; row = layer, column = token
-_TOKEN_MAPS = (
     ("Residual erasure", "residual_erasure", "erasure_effect", "change of probabilities, norm"),
     ("Erasure, effect on later tokens", "future_erasure", "future_erasure", "change of probabilities, norm"),
     ("Integrated gradients", "integrated_gradients", "igrads", "attribution"),
@@ -60,182 +57,140 @@ def explorer_json(study: Study, intervals: pd.DataFrame) -> str:
     intervals: the depths, as `depths_with_intervals` returns them. No character of it can end a script; values that
     are not finite are gaps.
     """
-    depth_of = {(row.model, row.dataset, row.metric): row.ed for row in intervals.itertuples()}
+    depth_of = intervals.set_index(["model", "dataset", "metric"]).ed.dropna()
     runs = []
     for model in study.models:
         for dataset in study.datasets:
-            figures = [*_curves(study, dataset, model, depth_of), *_maps(study, dataset, model)]
+            figures = []
+            for title, probe, keys, metric in _CURVES:
+                result = study.get((dataset, model, probe))
+                if result and all(key in result for key in keys):
+                    depth = depth_of.get((model, dataset, metric))
+                    figures.append(_curve(title, result, keys, metric, depth, _prompt_names(dataset, result["meta"])))
+            for pair in ("", *study.pairs):
+                for title, probe, key, unit in _MAPS:
+                    result = study.get((dataset, model, of_pair(probe, pair)))
+                    if result and key in result:
+                        draw = _layer_map if key.startswith("max") else _token_map
+                        figures.append(draw(of_pair(title, pair), result, key, unit))
             if figures:
                 runs.append({"run": f"{model}, {dataset}", "figures": figures})
     return json.dumps(runs, cls=PlotlyJSONEncoder, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _curves(study: Study, dataset: str, model: str, depth_of: Mapping) -> list[dict]:
-    figures = []
-    for title, probe, keys, metric in _CURVES:
-        result = study.get((dataset, model, probe))
-        if result and all(key in result for key in keys):
-            figure = _curve_figure(result, keys, _prompt_names(dataset, result))
-            note = "Thick: all prompts together."
-            if len(figure.data) > 1:
-                note += " Thin: each prompt."
-            if metric:
-                depth = depth_of.get((model, dataset, metric))
-                note += _mark_depth(figure, metric, depth)
-            figures.append(_entry(title, note, figure))
-    return figures
-
-
-def _curve_figure(result: Mapping, keys: tuple[str, ...], prompts: list[str]) -> go.Figure:
-    """The mean curve over layers, and each prompt's own where the result has it."""
+def _curve(
+    title: str, result: Mapping, keys: tuple[str, ...], metric: str, depth: int | None, prompts: list[str]
+) -> dict:
+    """The mean over layers, each prompt's own where the result has it, and threshold and depth of a metric."""
     mean = np.mean([as_array(result[key]) for key in keys], axis=0)
-    per_prompt = _per_prompt(result, keys)
-    figure = go.Figure(layout=_layout("Layer", ""))
+    figure = _figure("Layer", "")
     look = {"mode": "lines", "hovertemplate": "layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"}
-    for number, curve in enumerate(per_prompt):
-        name = prompts[number] if number < len(prompts) else f"prompt {number}"
+    note = "Thick: all prompts together; thin: each prompt."
+    for number, curve in enumerate(np.mean([_per_prompt(result, key) for key in keys], axis=0)):
+        name = prompts[number] if prompts else f"prompt {number}"
         figure.add_scatter(y=curve, name=name, line={"color": "#9db7d5", "width": 1}, **look)
     figure.add_scatter(y=mean, name="all prompts", line={"color": "#1f4e79", "width": 3}, **look)
     figure.update_xaxes(_layer_ticks(len(mean)))
     positive = mean[mean > 0]
     if not (mean < 0).any() and len(positive) and positive.max() >= _DECADES * positive.min():
         figure.update_yaxes(type="log", exponentformat="power")  # zeros are gaps
-    return figure
+    if metric:
+        threshold = METRICS[metric].threshold or 0.0
+        level = threshold * np.nanmax(mean) if metric == "kl" else threshold
+        figure.add_hline(float(level), line={"color": "#555555", "width": 1, "dash": "dash"})
+        note += " Dashed: the threshold. No effective depth." if depth is None else ""
+    if depth is not None:
+        figure.add_vline(int(depth), line={"color": "#555555", "width": 1, "dash": "dot"})
+        note += f" Dashed: the threshold; dotted: the effective depth, layer {depth}."
+    return {"title": title, "note": note, **figure.to_dict()}
 
 
-def _per_prompt(result: Mapping, keys: tuple[str, ...]) -> list[np.ndarray]:
-    """Each prompt's mean over its tokens, [L], or nothing where the result does not have it."""
-    if all(f"{key}_by_prompt" in result for key in keys):
-        return list(np.mean([as_array(result[f"{key}_by_prompt"]) for key in keys], axis=0))
-    if "n_tokens" in result and all(f"{key}_sums" in result for key in keys):
-        sums = np.mean([as_array(result[f"{key}_sums"]) for key in keys], axis=0)
-        return list(sums / as_array(result["n_tokens"])[:, None])
-    return []
+def _per_prompt(result: Mapping, key: str) -> np.ndarray:
+    """Each prompt's mean over its tokens, [P, L]; no row where the result does not have it."""
+    if f"{key}_by_prompt" in result:
+        return as_array(result[f"{key}_by_prompt"])
+    if f"{key}_sums" in result:
+        return as_array(result[f"{key}_sums"]) / as_array(result["n_tokens"])[:, None]
+    return np.empty((0, len(result[key])))
 
 
-def _mark_depth(figure: go.Figure, metric: str, depth: object) -> str:
-    """Draw the threshold and the effective depth; the sentence that says so."""
-    mean = figure.data[-1].y
-    level = METRICS[metric].threshold or 0.0
-    if metric == "kl":
-        level *= np.nanmax(mean)
-    figure.add_hline(float(level), line={"color": "#555555", "width": 1, "dash": "dash"})
-    if depth is None or pd.isna(depth):
-        return " Dashed: the threshold. No effective depth."
-    figure.add_vline(int(depth), line={"color": "#555555", "width": 1, "dash": "dot"})
-    return f" Dashed: the threshold; dotted: the effective depth, layer {depth}."
-
-
-def _maps(study: Study, dataset: str, model: str) -> list[dict]:
-    figures = []
-    for title, probe, key, unit in _LAYER_MAPS:
-        result = study.get((dataset, model, probe))
-        if result and key in result:
-            figure = _layer_map(as_array(result[key]), unit)
-            figures.append(_entry(title, "White: no effect is possible.", figure))
-    for pair in ("", *study.pairs):
-        for title, probe, key, unit in _TOKEN_MAPS:
-            result = study.get((dataset, model, of_pair(probe, pair)))
-            if not result or key not in result:
-                continue
-            figure = _token_map(as_array(result[key]), result.get("tokens"), unit)
-            note = question_of(result) if "tokens" in result else "The first prompt."
-            if key == "igrads":
-                note = f"{note or ''} {_mark_rough_layers(figure, result)}"
-            figures.append(_entry(of_pair(title, pair), note or "", figure))
-    return figures
-
-
-def _layer_map(effects: np.ndarray, unit: str) -> go.Figure:
+def _layer_map(title: str, result: Mapping, key: str, unit: str) -> dict:
     """Skipped layer × affected layer, the first row at the top; only later layers can be affected."""
-    n_layers = len(effects)
-    later = np.triu(np.ones((n_layers, n_layers), dtype=bool), 1)
-    effects = np.where(later, effects, np.nan)
-    figure = go.Figure(layout=_layout("Affected layer", "Skipped layer"))
+    effects = as_array(result[key]).astype(np.float32)
+    effects[np.tril_indices(len(effects))] = np.nan
+    figure = _figure("Affected layer", "Skipped layer")
     hover = "skipped %{y}, affected %{x}: %{z:.4g}<extra></extra>"
-    figure.add_heatmap(z=effects.astype(np.float32), hovertemplate=hover, hoverongaps=False, **_colours(effects, unit))
-    figure.update_xaxes(_layer_ticks(n_layers))
-    figure.update_yaxes(_layer_ticks(n_layers), autorange="reversed")
-    return figure
+    figure.add_heatmap(z=effects, hovertemplate=hover, hoverongaps=False, **_colours(effects, unit))
+    figure.update_xaxes(_layer_ticks(len(effects)))
+    figure.update_yaxes(_layer_ticks(len(effects)), autorange="reversed")
+    return {"title": title, "note": "White: no effect is possible.", **figure.to_dict()}
 
 
-def _token_map(values: np.ndarray, tokens: list[str] | None, unit: str) -> go.Figure:
-    """Layer × token, without the last token, which predicts nothing."""
+def _token_map(title: str, result: Mapping, key: str, unit: str) -> dict:
+    """Layer × token, without the last token, which predicts nothing; rough layers are marked."""
+    values = as_array(result[key]).astype(np.float32)
     n_tokens = max(values.shape[1] - 1, 1)
     values = values[:, :n_tokens]
-    figure = go.Figure(layout=_layout("Token", "Layer"))
-    labels = [html.escape(token_label(token), quote=False) for token in (tokens or [])[:n_tokens]]
+    tokens = (result.get("tokens") or [])[:n_tokens]
+    labels = [html.escape(token_label(token), quote=False) for token in tokens]
     columns = [f"{position} “{label}”" for position, label in enumerate(labels)] or list(range(n_tokens))
-    figure.add_heatmap(
-        z=values.astype(np.float32),
-        x=columns,
-        hovertemplate="layer %{y}, token %{x}: %{z:.4g}<extra></extra>",
-        **_colours(values[:, 1:] if n_tokens > 1 else values, unit),
-    )
-    if labels:
-        ticks = [position for position, token in enumerate(tokens[:n_tokens]) if token.strip(" Ġ▁")]
-        upright = max(len(labels[tick]) for tick in ticks) == 1
-        figure.update_xaxes(type="category", tickvals=ticks, ticktext=[labels[tick] for tick in ticks])
-        figure.update_xaxes(tickangle=0 if upright else -90)
+    figure = _figure("Token", "Layer")
+    hover = "layer %{y}, token %{x}: %{z:.4g}<extra></extra>"
+    figure.add_heatmap(z=values, x=columns, hovertemplate=hover, **_colours(values[:, min(1, n_tokens - 1) :], unit))
     figure.update_yaxes(_layer_ticks(len(values)))
-    return figure
-
-
-def _mark_rough_layers(figure: go.Figure, result: Mapping) -> str:
-    """Mark layers whose gradients are integrated with a relative error above the tolerance; the sentence about it."""
-    error = as_array(result.get("error", []))
-    tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
-    rough = np.flatnonzero(error > tolerance)
-    if not len(rough):
-        return ""
-    figure.add_scatter(
-        x=[figure.data[0].x[-1]] * len(rough),
-        y=rough,
-        customdata=error[rough],
-        mode="markers",
-        marker={"symbol": "triangle-left", "size": 9, "color": "black"},
-        hovertemplate="layer %{y} is rough: relative error %{customdata:.2g}<extra></extra>",
-    )
-    return f"Triangles: rough layers, whose relative error is above {tolerance:g}."
+    note = question_of(result) if tokens else "The first prompt."
+    if tokens:
+        ticks = [position for position, token in enumerate(tokens) if token.strip(" Ġ▁")]
+        names = [labels[position] for position in ticks]
+        angle = 0 if max(map(len, names), default=0) == 1 else -90
+        figure.update_xaxes(type="category", tickvals=ticks, ticktext=names, tickangle=angle)
+    if "error" in result:
+        error = as_array(result["error"])
+        tolerance = result["meta"].get("settings", {}).get("tolerance", 0.01)
+        rough = np.flatnonzero(error > tolerance)
+        figure.add_scatter(
+            x=[columns[-1]] * len(rough),
+            y=rough,
+            customdata=error[rough],
+            mode="markers",
+            marker={"symbol": "triangle-left", "size": 9, "color": "black"},
+            hovertemplate="layer %{y} is rough: relative error %{customdata:.2g}<extra></extra>",
+        )
+        note = f"{note}. Triangles: {len(rough)} rough layers, whose relative error is above {tolerance:g}."
+    return {"title": title, "note": note or "", **figure.to_dict()}
 
 
 def _colours(values: np.ndarray, unit: str) -> dict:
     """Colour scale and its limits, which neither the first token nor a few huge values decide."""
-    finite = values[np.isfinite(values)]
-    high = float(np.percentile(np.abs(finite), _PERCENTILE)) if len(finite) else 1.0
-    high = high or 1.0
+    values = values[np.isfinite(values)]
+    high = float(np.percentile(np.abs(values), _PERCENTILE)) if values.any() else 1.0
     bar = {"thickness": 12, "title": {"text": unit, "side": "right"}}
-    if (finite < 0).any():
+    if (values < 0).any():
         return {"colorscale": "RdBu", "reversescale": True, "zmin": -high, "zmax": high, "colorbar": bar}
     return {"colorscale": "Viridis", "zmin": 0.0, "zmax": min(high, 1.0), "colorbar": bar}
 
 
-def _layout(x: str, y: str) -> dict:
-    return {
+def _figure(x_title: str, y_title: str) -> go.Figure:
+    layout = {
         "template": "none",
         "margin": {"l": 60, "r": 10, "t": 10, "b": 60},
         "height": 460,
         "showlegend": False,
         "hovermode": "closest",
         "hoverlabel": {"align": "left"},
-        "xaxis": {"title": x, "automargin": True},
-        "yaxis": {"title": y, "automargin": True, "zeroline": False},
+        "xaxis": {"title": x_title, "automargin": True},
+        "yaxis": {"title": y_title, "automargin": True, "zeroline": False},
     }
+    return go.Figure(layout=layout)
 
 
 def _layer_ticks(n_layers: int) -> dict:
-    """At most 15 ticks, at round numbers of layers."""
-    step = next(step for step in (1, 2, 5, 10, 20, 50) if n_layers <= 15 * step or step == 50)
-    return {"tick0": 0, "dtick": step}
+    """A tick per layer, or where there are many, those that plotly chooses; never one between two layers."""
+    return {"dtick": 1} if n_layers <= 15 else {}
 
 
-def _entry(title: str, note: str, figure: go.Figure) -> dict:
-    return {"title": title, "note": note, **figure.to_dict()}
-
-
-def _prompt_names(dataset: str, result: Mapping) -> list[str]:
-    """The texts of a result's prompts without what all begin with, where they ship with the package; else nothing."""
-    meta = result["meta"]
+def _prompt_names(dataset: str, meta: Mapping) -> list[str]:
+    """The texts of a run's prompts without what all begin with, where they ship with the package; else nothing."""
     if meta.get("source") not in _SHIPPED:
         return []
     source = "hub" if meta["source"] == "drawn" else meta["source"]

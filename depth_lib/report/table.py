@@ -1,8 +1,6 @@
 """The tables of a study, written as csv, TeX and an Excel workbook."""
 
 import io
-import itertools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from ..effective_depth.tables import depths, depths_by_threshold, depths_with_in
 from ..files import write_together
 from ..results.meta import made_from
 from ..results.study import TABLE_PROBES, Study
-from .definitions import DEFINITIONS, SOURCES
+from .definitions import DEFINITIONS
 
 MISSING = "–"
+_FURTHER = ("intervals", "five_probes", "beside_the_paper", "by_difficulty")
 _WIDEST = 60  # characters of a column of the workbook
 
 
@@ -68,7 +67,7 @@ def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
         folder / "effective_depth.csv": text.rename_axis(index=None).to_csv().encode(),
         folder / "effective_depth.tex": _tex(text).encode(),
     }
-    for name in ("intervals", "five_probes", "beside_the_paper", "by_difficulty"):
+    for name in _FURTHER:
         frame = getattr(tables, name)
         if len(frame):
             path = folder / f"effective_depth_{name}.csv"
@@ -86,51 +85,48 @@ def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None)
     """
     if every_depth is None:
         every_depth = depths(study, PAPER_METRICS)
-    value_of = every_depth.set_index(["metric", "dataset", "model"])
+    values = every_depth.rename(columns={"ed": "ED", "ratio": "RATIO"})
+    table = values.pivot(index="model", columns=["metric", "dataset"], values=["ED", "RATIO"])
+    table = table.reorder_levels([1, 2, 0], axis="columns")
     columns = pd.MultiIndex.from_product(
         [PAPER_METRICS, study.with_depths, ("ED", "RATIO")], names=["metric", "dataset", "value"]
     )
-    table = pd.DataFrame(index=pd.Index(study.models, name="model"), columns=columns)
-    for metric, dataset, value in columns:
-        rows = [(metric, dataset, model) for model in study.models]
-        column = value_of["ed" if value == "ED" else "ratio"].reindex(rows)
-        table[metric, dataset, value] = column.set_axis(study.models)
-    return table
+    table = table.reindex(index=pd.Index(study.models, name="model"), columns=columns)
+    return table.astype({column: "Int64" if column[-1] == "ED" else "Float64" for column in columns})
 
 
 def provenance(study: Study) -> pd.DataFrame:
-    """Columns "Run" (model, dataset) and "Made from": model id and revision, dtype, prompts, where, when, versions.
+    """Columns run (model, dataset) and made_from: probes, model id and revision, dtype, prompts, where, when, versions.
 
     One row per group of a run's probes that were made alike. Files without `meta` say so.
     """
-    probes_of: dict[tuple[str, str], list[str]] = {}
+    rows = []
     for dataset, model, probe in study:
         if result := study.get((dataset, model, probe)):
-            probes_of.setdefault((f"{model}, {dataset}", made_from(result["meta"])), []).append(probe)
-    rows = [(run, f"{', '.join(probes)}: {text}") for (run, text), probes in probes_of.items()]
-    return pd.DataFrame(rows, columns=["Run", "Made from"])
+            rows.append({"run": f"{model}, {dataset}", "text": made_from(result["meta"]), "probe": probe})
+    probes = pd.DataFrame(rows).groupby(["run", "text"], sort=False).probe.agg(", ".join).reset_index()
+    return pd.DataFrame({"run": probes.run, "made_from": probes.probe + ": " + probes.text})
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
     """One line per model and dataset, as the papers print them: `Qwen2.5-7B @ gsm8k : 17(0.64) 20(0.75) 23(0.86)`."""
     text = _as_text(table)
-    metrics = text.columns.unique("metric")
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
-    model_width = max((len(model) for model in text.index), default=0)
-    dataset_width = max(len(dataset) for dataset in datasets)
+    model_width = max(map(len, text.index))
+    dataset_width = max(map(len, datasets))
     lines = []
-    for model, row in text.iterrows():
+    for model in text.index:
         for dataset in datasets:
-            cells = [_cell(row[metric, dataset, "ED"], row[metric, dataset, "RATIO"]) for metric in metrics]
-            numbers = " ".join(f"{cell:>8}" for cell in cells)
-            lines.append(f"{model:{model_width}} @ {dataset:{dataset_width}} : {numbers}".rstrip())
+            line = f"{model:{model_width}} @ {dataset:{dataset_width}} :"
+            for metric in text.columns.unique("metric"):
+                depth = text.at[model, (metric, dataset, "ED")]
+                ratio = text.at[model, (metric, dataset, "RATIO")]
+                cell = MISSING if depth == MISSING else f"{depth}({ratio})"
+                line += f" {cell:>8}"
+            lines.append(line)
     return lines
-
-
-def _cell(depth: str, ratio: str) -> str:
-    return MISSING if depth == MISSING else f"{depth}({ratio})"
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -150,16 +146,9 @@ def _workbook(tables: Tables) -> bytes:
     styled = tables.effective_depth.style.set_properties(subset=ratios, **{"number-format": "0.00"})
     styled = styled.background_gradient("RdYlGn", vmin=0, vmax=1, axis=None, subset=ratios)
     styled = styled.highlight_null(props="background-color: white; color: black")
-    definitions = [(name, *texts) for name, texts in DEFINITIONS.items()]
-    definitions += [("Source", source, "", "") for source in SOURCES]
-    sheets = {
-        "Intervals": tables.intervals,
-        "All Probes": tables.five_probes,
-        "Beside The Paper": tables.beside_the_paper,
-        "By Difficulty": tables.by_difficulty,
-        "Where From": tables.provenance,
-        "Description": pd.DataFrame(definitions, columns=["Name", "What it is", "Rule", "Read from"]),
-    }
+    definitions = pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.reset_index(names="Name")
+    sheets = {name: getattr(tables, name) for name in _FURTHER}
+    sheets |= {"provenance": tables.provenance, "description": definitions}
     buffer = io.BytesIO()
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
         if ratios:
@@ -167,9 +156,10 @@ def _workbook(tables: Tables) -> bytes:
             _lay_out(writer.sheets["Effective Depth Results"], first_row=tables.effective_depth.columns.nlevels + 2)
         for name, frame in sheets.items():
             if len(frame):
-                shown = frame.rename(columns=lambda column: column.replace("_", " "))
-                shown.to_excel(writer, sheet_name=name, index=False, na_rep=MISSING, float_format="%.2f")
-                _lay_out(writer.sheets[name], first_row=2)
+                frame = frame.rename(columns=lambda column: column.replace("_", " "))
+                title = name.replace("_", " ").title()
+                frame.to_excel(writer, sheet_name=title, index=False, na_rep=MISSING, float_format="%.2f")
+                _lay_out(writer.sheets[title], first_row=2)
     return buffer.getvalue()
 
 
@@ -189,7 +179,8 @@ def _lay_out(sheet: Worksheet, first_row: int) -> None:
     sheet.oddFooter.right.text = "&A, page &P of &N"
 
 
-# TeX. `Styler.to_latex` draws no rules below spanning headers, so the header is written here.
+# TeX
+
 
 _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; "--" is a missing value.
 % To use the table in a paper, copy the tabular and load booktabs.
@@ -201,42 +192,28 @@ _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; 
 \footnotesize
 \setlength{\tabcolsep}{3pt}
 \noindent
-%s
-\end{document}
+%s\end{document}
 """
 
 
 def _tex(text: pd.DataFrame) -> str:
-    lines = [
-        rf"\begin{{tabular}}{{l{'r' * text.shape[1]}}}",
-        r"\toprule",
-        *_tex_header(text.columns, 1),
-        *_tex_header(text.columns, 2),
-        _tex_row(["Model", *text.columns.get_level_values("value")]),
-        r"\midrule",
-        *[_tex_row(row) for row in text.itertuples()],
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return _TEX.replace("%s", "\n".join(lines))
+    """A document with the table, below whose metrics and datasets rules are drawn, which pandas does not."""
+    if text.columns.empty:
+        return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
+    style = text.rename_axis(index=None).rename_axis(columns=[None] * text.columns.nlevels).style
+    style = style.format(escape="latex").format_index(escape="latex", axis="index")
+    style = style.format_index(escape="latex", axis="columns")
+    n_columns = text.shape[1]
+    tabular = style.to_latex(column_format="l" + "r" * n_columns, multicol_align="c", hrules=True)
+    lines = tabular.replace(MISSING, "--").splitlines()
+    metrics, datasets = 2, 3  # lines of the header
+    lines[datasets + 1] = "Model" + lines[datasets + 1]
+    lines.insert(datasets + 1, _rules(n_columns, span=2))
+    lines.insert(metrics + 1, _rules(n_columns, span=2 * len(text.columns.unique("dataset"))))
+    return _TEX.replace("%s", "\n".join(lines) + "\n")
 
 
-def _tex_header(columns: pd.MultiIndex, depth: int) -> list[str]:
-    """One header level: its names over the columns they span, and the rules below them."""
-    names, rules = "", ""
-    start = 2  # LaTeX counts from one, and the model's name is the first column
-    for path, group in itertools.groupby(columns, key=lambda column: column[:depth]):
-        span = len(list(group))
-        names += rf" & \multicolumn{{{span}}}{{c}}{{{_tex_escape(path[-1])}}}"
-        rules += rf"\cmidrule(lr){{{start}-{start + span - 1}}}"
-        start += span
-    return [names + r" \\", rules]
-
-
-def _tex_row(cells: list[str]) -> str:
-    return " & ".join(_tex_escape(cell) for cell in cells) + r" \\"
-
-
-def _tex_escape(text: str) -> str:
-    text = re.sub(r"[&%$#_{}]", lambda match: "\\" + match[0], text.replace("\\", "/"))
-    return text.replace(MISSING, "--").replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+def _rules(n_columns: int, span: int) -> str:
+    """A rule below every `span` columns; LaTeX counts from one, and the first column has the models' names."""
+    starts = range(2, n_columns + 2, span)
+    return "".join(rf"\cmidrule(lr){{{start}-{start + span - 1}}}" for start in starts)

@@ -81,9 +81,9 @@ def test_the_workbook_has_a_sheet_per_table_and_a_description_of_every_metric(bo
     assert book.sheetnames == [
         "Effective Depth Results",
         "Intervals",
-        "All Probes",
+        "Five Probes",
         "Beside The Paper",
-        "Where From",
+        "Provenance",
         "Description",
     ]
     intervals = pd.read_csv(published / "effective_depth_intervals.csv")
@@ -114,18 +114,6 @@ def test_every_metric_is_defined(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8)
     metrics = set(read_tables(Study(tmp_path)).five_probes.metric)
     assert metrics > {*PAPER_METRICS} and metrics <= {*DEFINITIONS}
-
-
-def test_levels_of_difficulty_leave_every_byte_of_the_papers_table(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-4l", 4)
-    write_run(tmp_path, "sums", "toy-4l", 4, ["depth_by_difficulty"])
-    contents = []
-    for datasets in (["gsm8k"], ["gsm8k", "sums"]):
-        paths = write_tables(read_tables(Study(tmp_path, datasets=datasets)), tmp_path / "written")
-        contents.append({path.name: path.read_bytes() for path in paths if path.suffix != ".xlsx"})
-    alone, with_levels = contents
-    assert with_levels.keys() - alone.keys() == {"effective_depth_by_difficulty.csv"}
-    assert all(with_levels[name] == content for name, content in alone.items())
 
 
 def test_tables_that_cannot_be_written_leave_all_old_files(gaps, monkeypatch):

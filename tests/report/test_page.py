@@ -155,7 +155,7 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
     save("a-model", "hellaswag", "sample")
     save("toy-4l", "gsm8k", "embedded")
     prompts, toys = notices(Study(tmp_path))
-    assert prompts.startswith("Prompts of hellaswag, gsm8k (toy-4l) were written for depth_lib")
+    assert prompts.startswith("Prompts of gsm8k (for some models), hellaswag were written for depth_lib")
     assert toys.startswith("toy-4l: toy model")
     study = Study(tmp_path)
     text = Page(write_report(study, read_tables(study)).read_text()).text
@@ -180,7 +180,7 @@ def test_results_with_only_the_papers_keys_give_a_page_that_says_so(tmp_path):
         tables = read_tables(study)
         page = Page(write_report(study, tables).read_text())
     assert page.text.count("no interval") >= 3
-    assert "not written by depth_lib" in tables.provenance["Made from"].item()
+    assert "not written by depth_lib" in tables.provenance.made_from.item()
 
 
 def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
@@ -188,5 +188,5 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
     for probe, dtype in (("logit_lens", "bfloat16"), ("relative_contribution", "float32")):
         save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), meta | {"dtype": dtype})
     runs = provenance(Study(tmp_path))
-    assert len(runs) == 2 and set(runs.Run) == {"X, gsm8k"}
-    assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs["Made from"]))
+    assert len(runs) == 2 and set(runs.run) == {"X, gsm8k"}
+    assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs.made_from))
