@@ -1,120 +1,433 @@
-"""What can be drawn of a probe's result: one row a figure, for one run and for a grid of runs alike."""
+"""What can be drawn of a probe's result: one row of `KINDS` per figure, for one run and for a grid of runs alike."""
 
+import textwrap
 from collections.abc import Mapping
 
-from . import panels
-from .further_kinds import FURTHER_KINDS, GRADIENTS, NORMS, TOKENS
-from .kind import Kind
-from .skip_kinds import LAYER_SKIPS
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 
-_PARTS = ("rc_att", "rc_mlp", "rc_layer")
+from ..effective_depth.difficulty import depth_scores, importance_by_level
+from ..effective_depth.intervals import NoInterval
+from ..effective_depth.rules import LATE, as_array, settles_late
+from .marks import LAYER, ORANGE, SKY, Curves, Heat, Kind, Panel
 
-KINDS = {
-    "cosine": Kind(
+PERCENTILE = 98
+# A level has its own colour, whatever other levels there are: 1 to 6 evenly, further ones in what is left.
+LEVELS = {
+    f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
+}
+
+
+class Scores(Kind):
+    """The depth score of each level of difficulty with its interval, by either effect."""
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        reasons = set()
+        for place, colour, effect in ((-0.2, SKY, "layer"), (0.2, ORANGE, "output")):
+            try:
+                scores = depth_scores(result, effect).scores
+            except NoInterval as reason:
+                reasons.add(textwrap.fill(str(reason), 28))
+                continue
+            value, low, high = np.array([(score.value, score.low, score.high) for score in scores.values()]).T
+            whiskers = {"yerr": [value - low, high - value], "error_kw": {"elinewidth": 0.8}, "capsize": 2}
+            x = np.arange(len(scores)) + place
+            ax.bar(x, value, 0.36, color=colour, label=self.keys[f"{effect}_effect"], **whiskers)
+            ax.set_xticks(range(len(scores)), [str(level) for level in scores])
+        if not ax.patches:
+            ax.set(xticks=[], yticks=[])
+        box = {"color": "white", "alpha": 0.8, "pad": 1}
+        ax.text(0.5, 0.1, "\n".join(sorted(reasons)), transform=ax.transAxes, ha="center", bbox=box)
+
+
+def symmetric(values: np.ndarray) -> tuple[float, float]:
+    """Colour limits about zero that neither the first token nor a few huge values decide: ± the 98th percentile."""
+    _, high = from_zero(np.abs(values))
+    return -high, high
+
+
+def from_zero(values: np.ndarray) -> tuple[float, float]:
+    """Colour limits from zero to the 98th percentile of all tokens but the first."""
+    others = values[:, 1:] if values.shape[1] > 1 else values
+    return 0.0, float(np.nanpercentile(others, PERCENTILE, method="higher")) or 1.0
+
+
+def _up_to_the_skipped(key: str, values: np.ndarray) -> np.ndarray:
+    """Skipping a layer changes no earlier one; itself only at the skipped tokens, and no direct effect is its own."""
+    own = "all" in key and "local" not in key
+    return np.tri(len(values), k=-1 if own else 0, dtype=bool)
+
+
+def _nothing_before(key: str, values: np.ndarray) -> np.ndarray:
+    """Before the first two tokens there is no past to erase."""
+    return np.broadcast_to((np.arange(values.shape[1]) < 2) & (key == "past_erasure"), values.shape)
+
+
+def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
+    """Effects on later layers at future and at all tokens, side by side: the papers' main argument."""
+    key = "local" if part == "local" else "layer"
+    own = "" if part == "local" else ", the change of the layer itself on the diagonal"
+    return Heat(
+        f"{part}_effects",
+        title,
+        f"Largest relative change of a later layer's contribution (column) when {cause}. Future tokens: for the tokens "
+        f"so far, measured at those that follow; all tokens: for all but the first, measured at all{own}. White: no "
+        f"effect is possible. Rows that are dark at future tokens and bright at all are {whose} the current token "
+        "only.",
+        {f"max_future_{key}": "future tokens", f"max_all_{key}": "all tokens"},
+        "Contribution taken out" if part == "local" else "Layer skipped",
+        "Effect @ layer",
+        aspect=0.95,
+        colorbar="Relative change",
+        impossible=_up_to_the_skipped,
+    )
+
+
+def _output_change(part: str, whose: str, cause: str) -> Curves:
+    return Curves(
+        f"{part}_effects",
+        f"Effect of skipping {whose} on the output",
+        f"Largest change, in norm, of the output distribution when {cause}: for the tokens so far, at the tokens that "
+        f"follow (filled), and for all tokens but the first, at any token (line). Where only the line is high, {whose} "
+        "serves the current token only.",
+        {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
+        "Output change norm",
+        "Layer skipped",
+        filled="max_future_out",
+    )
+
+
+def _skip_damage(part: str, whose: str) -> Curves:
+    return Curves(
+        f"{part}_effects",
+        f"Damage of skipping {whose}",
+        f"KL divergence in nats of the output from that with {whose} skipped, mean over the tokens that follow the "
+        "skipped ones (filled) and over all (line).",
+        {"future_kl": "at future tokens", "all_kl": "at all tokens"},
+        "KL(y || skipped), nats",
+        "Layer skipped",
+        filled="future_kl",
+    )
+
+
+def _of_part(part: str, name: str) -> dict[str, Kind]:
+    """What skipping only a layer's attention or MLP does, and where its contributions' attribution lies."""
+    whose, cause = f"a layer's {name}", f"the {name} of a layer adds nothing"
+    return {
+        f"{part}_effects": _skips(
+            part,
+            f"Effect of skipping {whose} on later layers",
+            f"the {name} of a layer (row) adds nothing",
+            f"layers whose {name} serves",
+        ),
+        f"{part}_output_change": _output_change(part, whose, cause),
+        f"{part}_skip_damage": _skip_damage(part, whose),
+        f"{part}_gradients": _gradients(
+            f"{part}_gradients",
+            f"Integrated gradients of what {name} adds",
+            f"Attribution of the answer's probability to what each layer's {name} adds at each token.",
+        ),
+    }
+
+
+def _gradients(probe: str, title: str, what: str) -> Heat:
+    return Heat(
+        probe,
+        title,
+        f"{what} Colours end at the {PERCENTILE}th percentile of the tokens after the first, where many models park "
+        "attention.",
+        {"igrads": ""},
+        LAYER,
+        "Token",
+        of_question=True,
+        aspect=1.1,
+        colorbar=f"Attribution (to {PERCENTILE}th percentile)",
+        own_scale=True,
+        limits=symmetric,
+        cmap="seismic",
+        tokens=True,
+        error="error",
+    )
+
+
+def _erasure(probe: str, title: str, caption: str, keys: Mapping[str, str]) -> Heat:
+    return Heat(
+        probe,
+        title,
+        caption,
+        keys,
+        LAYER,
+        "Token",
+        of_question=True,
+        aspect=1.1,
+        colorbar="Probability difference norm",
+        tokens=True,
+        impossible=_nothing_before,
+    )
+
+
+def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
+    return Curves(
+        "relative_contribution",
+        title,
+        caption,
+        {
+            f"{prefix}norm_att": "Attention: $||a||$",
+            f"{prefix}norm_mlp": "MLP: $||m||$",
+            f"{prefix}norm_residual": "Residual stream: $||h||$",
+        },
+        ylabel,
+        filled=f"{prefix}norm_residual",
+        log=True,
+    )
+
+
+def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
+    """Say it above both curves, neither of which rises above 1, so that the words cover nothing."""
+    if "res_settled" not in result:
+        return
+    settled = as_array(result["res_settled"])
+    few = (1 - LATE) * len(settled) < 1  # the last 15 % are less than a layer
+    when = "after the last layer" if few else f"in the last {1 - LATE:.0%} of the layers"
+    ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
+    words = f"{settles_late(settled):.0%} of tokens settle {when}"
+    ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
+
+
+def _maps_by_level(result: Mapping) -> dict[str, Panel]:
+    """The mean effect over the examples of each level, row = layer skipped, column = affected."""
+    level, effect = as_array(result["level"]), as_array(result["layer_effect"])
+    return {
+        f"level {one:.0f} (n = {(level == one).sum()})": {"layer_effect": effect[level == one].mean(0)}
+        for one in np.unique(level)
+    }
+
+
+def _importance_by_level(result: Mapping) -> dict[str, Panel]:
+    """The mean importance of each layer by level, as a share of that of all layers."""
+    panels = {}
+    for effect, where in (("layer", "on later layers"), ("output", "on the output")):
+        means = {f"level {level}": values.mean(0) for level, values in importance_by_level(result, effect).items()}
+        panels[where] = {name: mean / (mean.sum() or 1) for name, mean in means.items()}
+    return panels
+
+
+KINDS: dict[str, Kind] = {
+    "cosine": Curves(
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
         "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
         "tokens. Below zero features are removed, above zero strengthened; dotted: the effective depth, where the "
         "mean of the three turns for the last time from removing to adding.",
-        ("att_cos", "mlp_cos", "layer_cos"),
-        panels.parts,
-        "Cosine similarity",
-        options={
-            "labels": (
-                "Attention: $\\mathrm{cossim}(a, h)$",
-                "MLP: $\\mathrm{cossim}(m, h + a)$",
-                "Attention + MLP: $\\mathrm{cossim}(a + m, h)$",
-            ),
-            "metric": "cosine",
+        {
+            "att_cos": "Attention: $\\mathrm{cossim}(a, h)$",
+            "mlp_cos": "MLP: $\\mathrm{cossim}(m, h + a)$",
+            "layer_cos": "Attention + MLP: $\\mathrm{cossim}(a + m, h)$",
         },
+        "Cosine similarity",
+        filled="layer_cos",
+        metric="cosine",
+        depth_at=0.5,
     ),
-    "relative_contribution": Kind(
+    "relative_contribution": Curves(
         "relative_contribution",
         "Relative contribution to the residual stream",
         "Norm of what attention, MLP and both together add over the norm of what they read, mean over tokens. Cut at "
-        "1.5; a triangle stands over what lies beyond.",
-        _PARTS,
-        panels.parts,
-        "Mean relative contribution",
-        options={
-            "labels": (
-                "Attention: $||a|| / ||h||$",
-                "MLP: $||m|| / ||h + a||$",
-                "Attention + MLP: $||a + m|| / ||h||$",
-            ),
-            "top": 1.5,
+        "1.5; a triangle marks what lies beyond.",
+        {
+            "rc_att": "Attention: $||a|| / ||h||$",
+            "rc_mlp": "MLP: $||m|| / ||h + a||$",
+            "rc_layer": "Attention + MLP: $||a + m|| / ||h||$",
         },
+        "Mean relative contribution",
+        filled="rc_layer",
+        cut=1.5,
     ),
-    "norms": Kind(
-        "relative_contribution",
+    "norms": _norms(
+        "",
         "Norms of the residual stream and of contributions",
-        "Mean norm over tokens of what enters a block (filled) and of what its attention and MLP add. A first token "
-        "that is tens of times as long as the others weighs in this mean as so many of them.",
-        ("norm_att", "norm_mlp", "norm_residual"),
-        panels.parts,
+        "Mean norm over tokens of what enters a block (filled; the last bar leaves the last block) and of what its "
+        "attention and MLP add. A first token that is tens of times as long as the others weighs in this mean as so "
+        "many of them.",
         "Mean norm",
-        options=NORMS,
     ),
-    "io_cos": Kind(
+    "max_norms": _norms(
+        "max_",
+        "Largest norms of the residual stream and of contributions",
+        "Largest norm over tokens and prompts of what enters a block (filled; the last bar leaves the last block) and "
+        "of what its attention and MLP add.",
+        "Largest norm",
+    ),
+    "max_contribution": Curves(
+        "relative_contribution",
+        "Largest relative contribution to the residual stream",
+        "Largest norm, over tokens and prompts, of what attention and MLP add over the norm of what they read.",
+        {"max_rc_att": "Attention: $||a|| / ||h||$", "max_rc_mlp": "MLP: $||m|| / ||h + a||$"},
+        "Largest relative contribution",
+        log=True,
+    ),
+    "io_cos": Curves(
         "relative_contribution",
         "Cosine of what enters a block with what leaves it",
         "1 less this cosine is ShortGPT's block influence: a high bar is a block that hardly turns the stream.",
-        ("io_cos",),
-        panels.bars,
+        {"io_cos": ""},
         "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
-    **LAYER_SKIPS,
-    "lens_kl": Kind(
+    "progress": Curves(
+        "relative_contribution",
+        "Progress of the residual stream towards its end",
+        "Share of the way from embeddings to final residual that is gone before each block, mean over tokens; marked "
+        "is the first block before which half of it is.",
+        {"progress": ""},
+        "Progress",
+        metric="progress",
+    ),
+    "angular": Heat(
+        "relative_contribution",
+        "Angular distance between residual streams",
+        "arccos of the cosine of the residual streams before two blocks over pi, mean over tokens (Gromov et al. "
+        "2024): blocks in a dark square turn it little, and are the first to leave out.",
+        {"angular": ""},
+        "From layer",
+        "To layer",
+        aspect=0.95,
+        colorbar="Angular distance / $\\pi$",
+        limits=(0, 0.5),
+    ),
+    "first_change": Heat(
+        "relative_contribution",
+        "Turn of the residual stream at each token of the first prompt",
+        "1 less the cosine of what enters and what leaves a block, at each token of the first prompt. Colours end "
+        f"at the {PERCENTILE}th percentile of the tokens after the first.",
+        {"first_change": ""},
+        LAYER,
+        "Token",
+        colorbar="$1 - \\mathrm{cossim}(h_l, h_{l+1})$",
+        own_scale=True,
+        limits=from_zero,
+        tokens=True,
+    ),
+    "layer_effects": _skips(
+        "layer", "Effect of skipping a layer on later layers", "a layer (row) is skipped", "layers that serve"
+    ),
+    "output_change": _output_change("layer", "a layer", "a layer is skipped"),
+    "skip_damage": _skip_damage("layer", "a layer"),
+    "lens_kl": Curves(
         "logit_lens",
         "KL divergence of the logit lens from the output",
         "KL(p_l || y), nats, of what the model would predict from the input of each layer; the effective depth is "
         "the first layer below half of the maximum.",
-        ("res_kl_divs",),
-        panels.bars,
+        {"res_kl_divs": ""},
         "KL divergence (nats)",
-        options={"metric": "kl"},
+        metric="kl",
     ),
-    "lens_overlap": Kind(
+    "lens_overlap": Curves(
         "logit_lens",
         "Top-5 overlap of the logit lens with the output",
         "Share of the output's five likeliest tokens among the five of the logit lens; the effective depth is the "
         "first layer above 0.3.",
-        ("res_overlaps",),
-        panels.bars,
+        {"res_overlaps": ""},
         "Overlap",
-        options={"metric": "overlap"},
+        metric="overlap",
     ),
-    "lens_rank": Kind(
+    "lens_rank": Curves(
         "logit_lens",
         "Where the output's first token stands in the logit lens",
-        "Share of tokens on which logit lens and output agree about the likeliest token, and the mean reciprocal "
-        "rank of the output's likeliest token in the logit lens.",
-        ("res_top1", "res_mrr"),
-        panels.lines,
+        "Share of tokens whose likeliest output token is among the first 1, 3, 5 and 10 of the logit lens, and the "
+        "mean reciprocal rank it has there.",
+        {
+            "res_top1": "first",
+            "res_in_top3": "first 3",
+            "res_in_top5": "first 5",
+            "res_in_top10": "first 10",
+            "res_mrr": "mean reciprocal rank",
+        },
         "Share, reciprocal rank",
-        options={"labels": ("first in both", "mean reciprocal rank")},
     ),
-    "residual_erasure": Kind(
+    "lens_entropy": Curves(
+        "logit_lens",
+        "Entropy of the logit lens",
+        "Entropy of what the model would predict from the input of each layer, nats, mean over tokens.",
+        {"res_entropy": ""},
+        "Entropy (nats)",
+    ),
+    "lens_settled": Curves(
+        "logit_lens",
+        "How the logit lens settles",
+        "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
+        "has been at most 1/2 at some layer up to this one; dotted: the first layer at which half of them have "
+        "settled. Written above, the share that settles after 85% of the layers, which is after the last one where "
+        "there are fewer than seven.",
+        {"res_jsd": "divergence", "res_settled": "settled tokens"},
+        "Divergence (bits), share",
+        metric="settling",
+        note=_how_many_settle_late,
+    ),
+    "residual_erasure": _erasure(
         "residual_erasure",
         "Residual erasure",
         "Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: the "
         "embeddings) is replaced by an uninformative one.",
-        ("erasure_effect",),
-        panels.token_map,
-        colorbar="Probability difference norm",
-        **TOKENS,
+        {"erasure_effect": ""},
     ),
-    "integrated_gradients": Kind(
+    "integrated_gradients": _gradients(
         "integrated_gradients",
         "Integrated gradients",
-        "Attribution of the answer's probability to the residual stream of each token at each layer. Colours end at "
-        "the 98th percentile of the tokens after the first, where many models park attention.",
-        ("igrads",),
-        panels.token_map,
-        error="error",
-        **GRADIENTS,
+        "Attribution of the answer's probability to the residual stream of each token at each layer.",
     ),
-} | FURTHER_KINDS
+    **_of_part("attention", "attention"),
+    **_of_part("mlp", "MLP"),
+    "local_effects": _skips(
+        "local",
+        "Direct effect of a layer on later ones",
+        "what a layer (row) added is taken out of the later one's input alone",
+        "layers that later ones read for",
+    ),
+    "future_erasure": _erasure(
+        "future_erasure",
+        "Erasure and all that follows",
+        "Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by an "
+        "uninformative one: of this token, or of all tokens before it but the first (white: there are none). That is "
+        "the mean over the baseline prompts, in a sweep GSM8K's, as many as the run has; of a model with runs on "
+        "several datasets, the first that the study names is shown.",
+        {"future_erasure": "this token", "past_erasure": "all before it"},
+    ),
+    "effects_by_level": Heat(
+        "depth_by_difficulty",
+        "Effect of skipping a layer before the answer, by difficulty",
+        "Relative change of a later layer's contribution (column) from the answer on when a layer (row) is skipped "
+        "before it, mean over the examples of a level of difficulty. White: no effect is possible.",
+        {"layer_effect": ""},
+        "Layer skipped",
+        "Effect @ layer",
+        aspect=0.95,
+        colorbar="Relative change,\nmean over examples",
+        impossible=_up_to_the_skipped,
+        read=_maps_by_level,
+    ),
+    "importance_by_level": Curves(
+        "depth_by_difficulty",
+        "Importance of layers by difficulty",
+        "Effect of skipping a layer before the answer on later layers and on the output, mean over the examples of a "
+        "level, as a share of the sum over all layers; a line per level of difficulty, from easy (dark) to hard "
+        "(bright).",
+        {"level": "", "layer_effect": "", "output_effect": ""},
+        "Share of all layers' effect",
+        "Layer skipped",
+        colours=LEVELS,
+        read=_importance_by_level,
+    ),
+    "depth_score_by_level": Scores(
+        "depth_by_difficulty",
+        "Depth score by difficulty",
+        "Centre of mass over layers of the effect of skipping each before the answer, with 95 % intervals over "
+        "examples: bars that rise are harder questions that use more depth.",
+        {"layer_effect": "on later layers", "output_effect": "on the output"},
+        "Layer",
+        "Level of difficulty",
+    ),
+}
 
 
 def find_kind(name: str) -> Kind:
@@ -125,6 +438,5 @@ def find_kind(name: str) -> Kind:
 
 
 def kinds_of(probe: str, result: Mapping) -> list[str]:
-    """The kinds that can be drawn of a probe's result, without those that another of them shows too."""
-    found = {name: kind for name, kind in KINDS.items() if kind.probe == probe and kind.can_draw(result)}
-    return [name for name in found if not any(name in kind.shows for kind in found.values())]
+    """The kinds that can be drawn of a probe's result."""
+    return [name for name, kind in KINDS.items() if kind.probe == probe and kind.can_draw(result)]

@@ -4,18 +4,18 @@ Seven figures over GSM8K: sizes from left to right, R1-distilled, instruct and b
 for the paper's twelve. Five over GSM8K and HellaSwag: the same grid, each model's two datasets side by side, 3 × 8.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from ..results.schemas import MissingArtifact
 from ..results.study import TRAINING, Study, read_name
-from .grids import cells_of, drawable, save
+from .grid import draw_grid, drawable, save
 from .kinds import KINDS
-from .layout import lay_out
+from .marks import Kind
 
 _ALONE, _BOTH = ("gsm8k",), ("gsm8k", "hellaswag")
-_WIDTH = 6.7  # inches, of the panels; a page has 7.2
 
 # By dataset and what is shown: the kind of panel and the datasets.
 PAPER_FIGURES = {
@@ -37,23 +37,20 @@ PAPER_FIGURES = {
 def paper_figure(name: str, study: Study) -> Figure:
     """One figure of the paper, such as "gsm8k_hellaswag_logit_lens_kl" (`PAPER_FIGURES` has them all).
 
-    A row a training type where every type has every size, as the paper's twelve models do; else rows of four. 7.2
-    inches wide, as it is printed. KeyError for another name; MissingArtifact if one of the figure's datasets has no
-    result of the kind.
+    Models stand by training type, then size, four in a row: a row per type for the paper's twelve. Of layer effects and
+    output change, future mode is shown. KeyError for another name; MissingArtifact if one of the
+    figure's datasets has no result of the kind.
     """
     kind_name, datasets = PAPER_FIGURES[name]
-    kind = KINDS[kind_name]
-    models, columns = _as_in_the_paper(study.models)
+    kind = _in_future_mode(KINDS[kind_name])
+    models = sorted(study.models, key=_training_and_size)
     results = {run: result for run, result in drawable(kind, study).items() if run[0] in datasets}
     if lacking := [dataset for dataset in datasets if not any(has == dataset for has, _ in results)]:
         raise MissingArtifact(
             f"no {kind.probe} artifacts for {', '.join(lacking)} under {study.folder}; run: make sweep "
             f'DATASETS="{" ".join(lacking)}" PROBES={kind.probe} OUT={study.folder}'
         )
-    cells, per_model, title = cells_of(kind, results, models, datasets)
-    width = min(_WIDTH / (columns * per_model), 4.0)
-    height = width * (1.28 if kind.of_question else 0.9 if kind.colorbar else 0.62)
-    return lay_out(cells, columns * per_model, (width, height), title, min(6.5, max(4.5, 4 * width)))
+    return draw_grid(kind, results, models, datasets, columns=min(len(models), 4))
 
 
 def save_paper_figures(study: Study) -> list[Path]:
@@ -68,12 +65,12 @@ def save_paper_figures(study: Study) -> list[Path]:
     return written
 
 
-def _as_in_the_paper(models: list[str]) -> tuple[list[str], int]:
-    """Models ordered by training type, then size, and how many stand side by side."""
-    named = {model: read_name(model) for model in models}
-    ordered = sorted(models, key=lambda m: (TRAINING.index(named[m].training), named[m].billions or 0, models.index(m)))
-    sizes = {kind: tuple(named[m].billions for m in ordered if named[m].training == kind) for kind in TRAINING}
-    rows = {row for row in sizes.values() if row}
-    if len(rows) == 1 and len(models) > len(*rows):
-        return ordered, len(*rows)
-    return models, min(len(models), 4)
+def _in_future_mode(kind: Kind) -> Kind:
+    """The kind without what it reads of other modes, if it is about modes."""
+    future = {key: "" for key in kind.keys if "future" in key}
+    return replace(kind, keys=future) if future else kind
+
+
+def _training_and_size(model: str) -> tuple[int, float]:
+    name = read_name(model)
+    return TRAINING.index(name.training), name.billions or 0

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from ..figures.grids import save
-from ..figures.linear_maps import linear_maps_figure
+from ..figures.compare import linear_maps_figure
+from ..figures.grid import save
 from ..lock import Busy, hold
 from ..remote import journalled
 from ..results.artifacts import differences, load_artifact, save_artifact

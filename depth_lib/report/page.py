@@ -13,11 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from ..effective_depth.rules import PAPER_METRICS
 from ..embedded import TOYS, prompts_path
-from ..figures.grids import save_figures
-from ..figures.kinds import KINDS
-from ..figures.paper import save_paper_figures
-from ..figures.proxies import CAPTION as PROXIES
-from ..figures.summary import SUMMARIES, save_summary_figures
+from ..figures import COMPARISONS, KINDS, save_comparisons, save_figures, save_paper_figures
 from ..files import write_together
 from ..results.study import Study
 from .conclusions import conclusions
@@ -35,7 +31,7 @@ def draw_figures(study: Study, tables: Tables) -> list[Path]:
     """Draw every figure there can be into `folder/figures`, `figures/summary` and `figures/paper`; the paths."""
     return [
         *save_figures(study),
-        *save_summary_figures(study, tables.intervals, tables.thresholds),
+        *save_comparisons(study, tables.intervals, tables.thresholds),
         *save_paper_figures(study),
     ]
 
@@ -68,8 +64,7 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
         sources=SOURCES,
         images={path.stem: _image(path) for path in drawn if path.suffix == ".png" and path.parent.name != "paper"},
         kinds=KINDS,
-        summaries=SUMMARIES,
-        proxies=PROXIES,
+        comparisons=COMPARISONS,
         dash=MISSING,
     )
     path = study.folder / "report.html"

@@ -1,40 +1,37 @@
-"""Folders of results that figures are drawn of, once for each module, and axes to draw into."""
+"""Folders of results that figures are drawn of, once per module, and axes to draw into."""
 
 import itertools
 
 import matplotlib.pyplot as plt
 import pytest
 
-from depth_lib.results import files as storage
 from depth_lib.results.schemas import ARTIFACTS
-from tests.synthetic import DATASETS, write_run
+from depth_lib.results.study import Study
+from tests.synthetic import DATASETS, PAPER_MODELS, write_run
 
 THREE_PROBES = tuple(ARTIFACTS)[:3]
-TOYS = {"toy-4l": 4, "toy-8l": 8, "toy-16l": 16}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_waiting_for_the_disk():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.os, "fsync", lambda descriptor: None)
-        yield
+SIZES = {"toy-4l": 4, "SmolLM2-135M-Instruct": 30, "Llama-3.1-70B-Instruct": 80}
 
 
 def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)):
+    """Results of every probe on GSM8K and of the first three on the others."""
     for (model, n_layers), dataset in itertools.product(models.items(), datasets):
         here = [probe for probe in probes if dataset == "gsm8k" or probe in THREE_PROBES]
         write_run(out, dataset, model, n_layers, here, n_examples=3)
-    return out
+    return Study(out)
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    return write_models(tmp_path_factory.mktemp("one"), {"toy-8l": 8}, ["gsm8k"])
+def sizes(tmp_path_factory):
+    """Models of 4, 30 and 80 blocks on three datasets."""
+    return write_models(tmp_path_factory.mktemp("sizes"), SIZES)
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory):
-    return write_models(tmp_path_factory.mktemp("toys"), TOYS)
+def paper(tmp_path_factory):
+    """The papers' twelve models."""
+    probes = (*THREE_PROBES, "integrated_gradients")
+    return write_models(tmp_path_factory.mktemp("paper"), PAPER_MODELS, ("gsm8k", "hellaswag"), probes)
 
 
 @pytest.fixture

@@ -3,33 +3,72 @@
 import itertools
 
 import numpy as np
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.patches import StepPatch
+from matplotlib.text import Text
 
 
-def pixel(ax, x, y):
-    """The colour drawn at a place of the axes, as red, green, blue in 0..1."""
-    canvas = FigureCanvasAgg(ax.figure)
-    canvas.draw()
-    column, row = ax.transData.transform((x, y))
-    image = np.asarray(canvas.buffer_rgba())
-    return image[image.shape[0] - 1 - int(row), int(column), :3] / 255
+def bars(ax):
+    """Label -> (height, first layer, colour) of the filled bars."""
+    patches = [patch for patch in ax.patches if isinstance(patch, StepPatch) and patch.get_fill()]
+    return {
+        patch.get_label(): (
+            patch.get_data().values[::2],
+            round(patch.get_data().edges[:2].mean()),
+            patch.get_facecolor()[:3],
+        )
+        for patch in patches
+    }
 
 
-def bar_heights(ax, n_layers):
-    """(height, colour) of the bars of each layer, in drawing order."""
-    bars = ax.collections[0]
-    found = {layer: [] for layer in range(n_layers)}
-    for path, colour in zip(bars.get_paths(), itertools.cycle(bars.get_facecolors()), strict=False):
-        box = path.get_extents()
-        layer = round((box.x0 + box.x1) / 2)
-        found[layer].append((box.y1 if box.y0 == 0 else box.y0, tuple(colour[:3])))
-    return found
+def curves(ax):
+    """Label -> values of every curve, whether bars, steps or line."""
+    steps = [patch for patch in ax.patches if isinstance(patch, StepPatch) and not patch.get_fill()]
+    found = {label: heights for label, (heights, _, _) in bars(ax).items()}
+    found |= {patch.get_label(): patch.get_data().values for patch in steps}
+    return found | {line.get_label(): line.get_ydata() for line in ax.lines}
 
 
 def panels(figure):
     return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
-def steps(ax):
-    """Label -> values of the steps drawn, filled or not."""
-    return {patch.get_label(): patch.get_data().values for patch in ax.patches if hasattr(patch, "get_data")}
+def colour_at(ax, column, row):
+    """The colour drawn at a cell of a map, as red, green, blue in 0..1."""
+    canvas = FigureCanvasAgg(ax.figure)
+    canvas.draw()
+    x, y = ax.transData.transform((column, row))
+    image = np.asarray(canvas.buffer_rgba())
+    return tuple(image[image.shape[0] - 1 - int(y), int(x), :3] / 255)
+
+
+def same_colour(found, colour):
+    return np.allclose(found, to_rgb(colour), atol=0.02)
+
+
+def overlaps(figure):
+    """Pairs of texts that lie on each other, and texts that leave the figure or lie on a panel that is not theirs."""
+    boxes = []
+
+    def measure(text, renderer, *arguments, **options):
+        if text.get_visible() and text.get_text().strip():
+            boxes.append((text, text.get_window_extent(renderer).padded(-1)))
+
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", measure)
+        FigureCanvasAgg(figure).draw()
+    assert len(boxes) > 10
+    pairs = itertools.combinations(boxes, 2)
+    found = [(a.get_text(), b.get_text()) for (a, one), (b, other) in pairs if one.overlaps(other)]
+    whole = figure.bbox.padded(2)
+    outside = [text for text, box in boxes if not (whole.contains(*box.min) and whole.contains(*box.max))]
+    found += [(text.get_text(), "edge") for text in outside]
+    for ax in panels(figure):
+        inside = ax.get_window_extent().padded(-2)
+        over = [text for text, box in boxes if text not in ax.texts and box.overlaps(inside)]
+        found += [(text.get_text(), f"panel {ax.get_title()}") for text in over]
+    return found

@@ -1,4 +1,4 @@
-"""Figures of a study have a panel for each of its runs, and are saved whole."""
+"""Figures of a study have a panel for each of its runs, can be read, and are saved whole."""
 
 import itertools
 import re
@@ -6,125 +6,157 @@ import warnings
 
 import matplotlib
 import matplotlib.pyplot as plt
-import numpy as np
+import nbclient
+import nbformat
 import pytest
-import torch
+from jupyter_client.provisioning import local_provisioner
 
-from depth_lib.figures.grids import grid, save_figures
-from depth_lib.figures.kinds import KINDS
+from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, save_figures, save_paper_figures
+from depth_lib.figures.marks import Heat
+from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
-from tests.figures.conftest import THREE_PROBES, TOYS
-from tests.figures.drawn import panels
-from tests.synthetic import DATASETS, write_run
+from tests.figures.conftest import SIZES
+from tests.figures.drawn import overlaps, panels
+from tests.forked import Kernel
+from tests.synthetic import DATASETS, result_of, write_run
 
-SINGLE = [name for name in KINDS if not KINDS[name].together]
-WITHOUT_REPEATS = set(KINDS) - {part for kind in KINDS.values() for part in kind.shows}
-
-
-@pytest.mark.parametrize("name", SINGLE)
-def test_a_figure_has_a_panel_for_every_model_and_dataset_that_has_the_kind(toys, name):
-    datasets = DATASETS if KINDS[name].probe in THREE_PROBES else ["gsm8k"]
-    titles = {ax.get_title() for ax in panels(grid(name, Study(toys)))}
-    assert titles == (
-        {f"{model}\n{dataset}" for model in TOYS for dataset in datasets} if len(datasets) > 1 else set(TOYS)
-    )
-
-
-def test_panels_show_their_own_model_and_dataset(toys):
-    for ax in panels(grid("layer_effects", Study(toys))):
-        model, dataset = ax.get_title().split("\n")
-        stored = torch.load(artifact_path(toys, dataset, model, "layer_effects", 3), weights_only=True)
-        np.testing.assert_array_equal(ax.get_images()[0].get_array(), stored["max_future_layer"])
-
-
-def test_small_maps_count_layers_in_whole_numbers(toys):
-    figure = grid("layer_effects_modes", Study(toys, ["toy-4l"]))
-    assert all(float(tick).is_integer() for ax in panels(figure) for tick in (*ax.get_xticks(), *ax.get_yticks()))
-
-
-def test_models_and_columns_can_be_chosen(toys):
-    figure = grid("lens_kl", Study(toys, ["toy-16l", "toy-4l"], ["gsm8k", "aime24"]), columns=2)
-    first_row = ["toy-16l\ngsm8k", "toy-16l\naime24", "toy-4l\ngsm8k", "toy-4l\naime24"]
-    assert [ax.get_title() for ax in sorted(panels(figure), key=lambda ax: ax.get_position().x0)] == first_row
-    assert len({ax.get_position().y0 for ax in panels(figure)}) == 1
+WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
 
 
 def rows_of(figure):
     """The panels of a figure, row by row."""
-    by_height = sorted(panels(figure), key=lambda ax: (-round(ax.get_position().y0, 4), ax.get_position().x0))
-    return [list(row) for _, row in itertools.groupby(by_height, key=lambda ax: round(ax.get_position().y0, 4))]
+    by_row = itertools.groupby(panels(figure), key=lambda ax: ax.get_subplotspec().rowspan.start)
+    return [list(row) for _, row in by_row]
 
 
-@pytest.mark.parametrize("name", ["cosine", "norms", "output_change_modes", "lens_kl"])
-def test_curves_in_a_row_have_one_scale_with_its_numbers_at_the_left(toys, name):
-    for row in rows_of(grid(name, Study(toys))):
+@pytest.mark.parametrize("name", ["cosine", "norms", "layer_effects", "integrated_gradients", "importance_by_level"])
+def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(sizes, name):
+    assert overlaps(grid(name, sizes)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k_cosine_similarity", "gsm8k_integrated_gradients", "gsm8k_hellaswag_layer_effects"]
+)
+def test_no_text_lies_on_another_with_the_papers_twelve_models(paper, name):
+    assert overlaps(paper_figure(name, paper)) == []
+
+
+@pytest.mark.parametrize("repeats", [1, 6])
+def test_no_text_overlaps_with_long_tokens(tmp_path, repeats):
+    tokens = WORDS * repeats + ["28"]
+    for model in ("toy-4l", "Llama-3.1-70B-Instruct"):
+        path = artifact_path(tmp_path, "gsm8k", model, "residual_erasure", 10)
+        save_artifact(path, result_of("residual_erasure", 4, tokens=tokens), {})
+    assert overlaps(grid("residual_erasure", Study(tmp_path))) == []
+
+
+def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title(sizes):
+    figure = grid("lens_kl", sizes)
+    assert [ax.get_title() for ax in panels(figure)] == [f"{m}\n{d}" for m in sizes.models for d in DATASETS]
+    figure = grid("lens_entropy", Study(sizes.folder, datasets=["gsm8k"]))
+    assert figure.get_suptitle() == "Entropy of the logit lens: gsm8k"
+    assert [ax.get_title() for ax in panels(figure)] == sizes.models
+
+
+def test_models_and_columns_can_be_chosen(sizes):
+    figure = grid("lens_kl", Study(sizes.folder, list(SIZES), ["gsm8k", "aime24"]), columns=3)
+    (row,) = rows_of(figure)
+    assert [ax.get_title() for ax in row] == [f"{model}\n{d}" for model in SIZES for d in ("gsm8k", "aime24")]
+
+
+@pytest.mark.parametrize("name", ["cosine", "norms"])
+def test_curves_in_a_row_have_one_scale_with_its_numbers_at_the_left(sizes, name):
+    for row in rows_of(grid(name, sizes)):
         assert len({ax.get_ylim() for ax in row}) == 1 and len({ax.get_yscale() for ax in row}) == 1
         assert [ax.yaxis.get_tick_params()["labelleft"] for ax in row] == [True] + [False] * (len(row) - 1)
-
-
-def test_three_models_stand_in_a_row_without_an_empty_place(toys):
-    for name in ("residual_erasure", "integrated_gradients"):
-        assert [len(row) for row in rows_of(grid(name, Study(toys)))] == [3]
 
 
 def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     write_run(tmp_path, "aime24", "toy-8l", 8, ["logit_lens"], n_examples=3)
-    found = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(grid("lens_kl", Study(tmp_path)))}
-    assert found == {
-        "toy-4l\ngsm8k": [],
-        "toy-4l\naime24": ["missing"],
-        "toy-8l\ngsm8k": ["missing"],
-        "toy-8l\naime24": [],
-    }
+    texts = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(grid("lens_kl", Study(tmp_path)))}
+    said = ([], ["missing"], ["missing"], [])
+    assert texts == dict(zip((f"toy-{n}l\n{d}" for n in (4, 8) for d in ("gsm8k", "aime24")), said, strict=True))
 
 
-def test_a_kind_without_any_result_is_left_out_and_an_empty_folder_is_an_error(tmp_path):
+def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it_ran_beside(tmp_path):
+    for dataset, model in (("gsm8k", "toy-4l"), ("aime24", "toy-4l"), ("aime24", "toy-8l")):
+        write_run(tmp_path, dataset, model, 4, ["residual_erasure"])
+    figure = grid("residual_erasure", Study(tmp_path))
+    assert figure.get_suptitle() == "Residual erasure: 5 + 7 + 5 + 3 + 1 + 7 = 28"
+    assert [ax.get_title() for ax in panels(figure)] == ["toy-4l", "toy-8l"]
+
+
+def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_path):
     with pytest.raises(MissingArtifact, match="run: make sweep"):
         save_figures(Study(tmp_path))
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     with pytest.raises(MissingArtifact, match="no residual_erasure artifacts under .* PROBES=residual_erasure"):
         grid("residual_erasure", Study(tmp_path))
-    lens = ("lens_kl", "lens_overlap", "lens_first_k", "lens_entropy", "lens_settled")
+    stale = tmp_path / "figures" / "cosine.png"
+    stale.parent.mkdir()
+    stale.touch()
+    lens = [name for name, kind in KINDS.items() if kind.probe == "logit_lens"]
     written = [path.name for path in save_figures(Study(tmp_path))]
     assert written == [f"{name}.{ending}" for name in lens for ending in ("png", "pdf")]
+    assert not stale.exists()
 
 
 def test_the_papers_files_are_drawn_too(tmp_path):
-    write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["layer_effects", "residual_erasure"], papers_keys_only=True)
-    with (
-        pytest.warns(UserWarning, match="1 of 1 layer_effects results .* have no meta"),
-        pytest.warns(UserWarning, match="1 of 1 residual_erasure results .* have no meta"),
-    ):
-        assert [path.stem for path in save_figures(Study(tmp_path))[::2]] == [
-            "layer_effects",
-            "output_change",
-            "residual_erasure",
-        ]
+    write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["layer_effects"], papers_keys_only=True)
+    with pytest.warns(UserWarning, match="have no meta"):
+        assert [path.stem for path in save_figures(Study(tmp_path))[::2]] == ["layer_effects", "output_change"]
 
 
-def test_saving_writes_vector_bars_and_image_heat_maps_and_leaves_nothing_open(one):
+def test_files_have_vector_curves_and_image_maps_and_the_same_bytes_of_the_same_results(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-8l", 8, ["layer_effects", "residual_erasure"], n_examples=3)
     style = dict(matplotlib.rcParams)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_figures(Study(one))
-    assert {path.relative_to(one) for path in paths} == {
-        (one / "figures" / f"{name}.{ending}").relative_to(one) for name in WITHOUT_REPEATS for ending in ("pdf", "png")
-    }
-    for path in paths:
-        content = path.read_bytes()
+        contents = {path: path.read_bytes() for path in save_figures(Study(tmp_path))}
+    for path, content in contents.items():
         if path.suffix == ".pdf":
-            assert content.startswith(b"%PDF")
             # A colour bar is an image or a patch; only a heat map has an image as large as itself.
             images = [int(width) for width in re.findall(rb"/Width (\d+)", content)]
-            assert bool(images and max(images) > 100) == (KINDS[path.stem].colorbar is not None), path.name
+            assert bool(images and max(images) > 100) == isinstance(KINDS[path.stem], Heat), path.name
         else:
-            assert plt.imread(path).shape[2] == 4 and plt.imread(path)[..., :3].std() > 0.02
+            assert plt.imread(path)[..., :3].std() > 0.02
+    assert {path: path.read_bytes() for path in save_figures(Study(tmp_path))} == contents
     assert plt.get_fignums() == [] and dict(matplotlib.rcParams) == style
 
 
-def test_saving_twice_gives_the_same_bytes(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-8l", 8, ["residual_erasure"])
-    first = [path.read_bytes() for path in save_figures(Study(tmp_path))]
-    assert [path.read_bytes() for path in save_figures(Study(tmp_path))] == first
+def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(paper):
+    probes = ("cosine_similarity", "layer_effects", "output_change", "logit_lens_kl", "logit_lens_overlap")
+    alone = {f"gsm8k_{name}" for name in (*probes, "residual_erasure", "integrated_gradients")}
+    assert PAPER_FIGURES.keys() == alone | {f"gsm8k_hellaswag_{name}" for name in probes}
+    rows = rows_of(paper_figure("gsm8k_logit_lens_kl", paper))
+    assert [[ax.get_title() for ax in row] for row in rows[::2]] == [
+        [f"DS-R1-Qwen-{size}B" for size in ("1.5", "7", "14", "32")],
+        ["Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B", "Qwen2.5-32B"],
+    ]
+    both = rows_of(paper_figure("gsm8k_hellaswag_layer_effects", paper))
+    assert [len(row) for row in both] == [8, 8, 8]
+    assert {ax.get_title().split("\n")[1] for ax in both[0]} == {"gsm8k", "hellaswag"}
+
+
+def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
+    with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
+        paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
+    written = save_paper_figures(Study(tmp_path))
+    assert {path.stem for path in written} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
+
+
+def test_a_notebook_shows_every_plot_not_only_the_first(sizes, monkeypatch):
+    monkeypatch.setattr(local_provisioner, "launch_kernel", Kernel)
+    path = artifact_path(sizes.folder, "gsm8k", "toy-4l", "logit_lens", 3)
+    sources = (
+        f"import depth_lib as dl\nfrom depth_lib.figures import plot\nresult = dl.load_artifact({str(path)!r})",
+        "plot('lens_kl', result)",
+        "axes = plot('lens_overlap', result)",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nbclient.NotebookClient(notebook, timeout=300).execute()
+    shown = [[out.output_type for out in cell.outputs if "image/png" in out.get("data", {})] for cell in notebook.cells]
+    assert shown == [[], ["display_data"], ["display_data"]]

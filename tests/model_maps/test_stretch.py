@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depth_lib.figures.linear_maps import linear_maps_figure
+from depth_lib.figures import linear_maps_figure
 from depth_lib.model_maps.__main__ import main
 from depth_lib.model_maps.stretch import measure, stretch
 from depth_lib.results.artifacts import load_artifact

@@ -102,7 +102,7 @@ def test_the_page_is_one_file_that_needs_nothing_else(page):
 
 def test_every_figure_stands_where_its_name_belongs(page):
     assert page.place_of["figure-ratio_intervals"] == "depths"
-    assert page.place_of["figure-thresholds_gsm8k"] == "thresholds"
+    assert page.place_of["figure-thresholds"] == "thresholds"
     assert page.place_of["figure-ratio_by_size"] == page.place_of["figure-ratio_by_task"] == "questions"
     assert page.place_of["figure-proxies"] == "proxies"
     assert page.place_of["figure-cosine"] == "figures"

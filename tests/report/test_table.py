@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from depth_lib.figures.grids import grid
+from depth_lib.figures import grid
 from depth_lib.report.table import read_tables, summary_lines, write_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path

@@ -96,14 +96,14 @@ def test_half_a_pair_is_one_line_that_names_it(cell, change, said):
 
 def test_study_table_and_figures_know_both_questions(cell):
     from depth_lib.effective_depth.tables import depths
-    from depth_lib.figures.grids import save_figures
+    from depth_lib.figures import save_figures
 
     label = Run(cell | {"QUESTION": "2 + 9 = ", "ANSWER": "11"}).pair.label
     study = Study(cell["OUT"])
     assert study.pairs == [label]
     assert study["addition", "toy-4l", f"residual_erasure:{label}"]["meta"]["settings"]["answer"] == "11"
     assert study["addition", "toy-4l", "residual_erasure"]["meta"]["settings"]["answer"] == "28"
-    assert {"erasure", "igrads", f"erasure:{label}", f"igrads:{label}"} <= set(depths(study).metric)
+    assert {"erasure", f"erasure:{label}"} <= set(depths(study).metric)
     assert {"residual_erasure", f"residual_erasure:{label}"} <= set(load_results(cell["OUT"]).probe)
     drawn = {path.name for path in save_figures(study)}
     assert {f"{kind}.png" for kind in ABOUT_A_PAIR} <= drawn

@@ -1,0 +1,258 @@
+"""The two marks that figures of a probe are made of, curves over layers and heat maps; a figure is one such object.
+
+A mark draws into axes and gives what it drew a label where a legend should name it.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.image import AxesImage
+from matplotlib.patches import StepPatch
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from ..effective_depth.rules import METRICS, as_array
+from ..results.files import escape_token
+
+STYLE = {
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7.5,
+    "figure.titlesize": 9,
+    "figure.labelsize": 7.5,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.xmargin": 0.02,
+    "xtick.major.size": 2,
+    "ytick.major.size": 2,
+    "xtick.major.pad": 1.5,
+    "ytick.major.pad": 1.5,
+}
+# Okabe and Ito 2008: colours that people with any colour vision can tell apart.
+BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
+COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
+GREY = "#777777"
+ROUNDING = "#bbbbbb"  # what rounding alone may have made
+BARS, BARS_UNDER_LINES, MARKED_BAR = SKY, "#a9dba9", RED
+
+LAYER = "Layer index $l$"
+_BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
+_LONGEST_LABEL = 8
+
+Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure: the probe and the keys it reads, and what is written around and under it.
+
+    keys: key of the result -> what it is called in the legend or above its panel; those that a result has are drawn.
+    of_question: about one question and its answer, not about a dataset. aspect: height of a panel by its width.
+    read: makes the panels, if they are not the keys' values themselves.
+    """
+
+    probe: str
+    title: str
+    caption: str
+    keys: Mapping[str, str]
+    ylabel: str
+    xlabel: str = LAYER
+    of_question: bool = False
+    aspect: float = 0.62
+    read: Callable[[Mapping], dict[str, Panel]] | None = None
+
+    def can_draw(self, result: Mapping) -> bool:
+        return any(key in result for key in self.keys)
+
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        """Title of each panel, "" for one that needs none -> the values it shows."""
+        if self.read:
+            return self.read(result)
+        return {"": {key: as_array(result[key]) for key in self.keys if key in result}}
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage | None:
+        """Draw one of the result's panels, without text around it; the image of a map, for its colour bar."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Curves(Kind):
+    """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
+
+    metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
+    dotted line, depth_at to the right of it. cut: where the axis ends at the latest, with a triangle over each layer
+    beyond. log: a logarithmic axis. colours: of lines, by name. note: writes into the axes what the
+    result says besides. Where the result has the resolution of a curve, what is below it is grey.
+    """
+
+    filled: str = ""
+    metric: str = ""
+    depth_at: float = 0
+    cut: float | None = None
+    log: bool = False
+    colours: Mapping[str, object] = field(default_factory=dict)
+    note: Callable[[Axes, Mapping], None] | None = None
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        curves = {self.keys.get(key, key): values.reshape(-1) for key, values in panel.items()}
+        alone = len(curves) == 1
+        for i, (name, curve) in enumerate(curves.items()):
+            # Thinner and thinner, so that no line hides one on the same values.
+            line = {"label": name, "color": self.colours.get(name, COLOURS[i]), "linewidth": 0.7 + 1.2 / (1 + i)}
+            if alone or name == self.keys.get(self.filled):
+                _bars(ax, curve, self.log, name, BARS if alone else BARS_UNDER_LINES)
+            elif self.filled in panel:
+                ax.stairs(curve, np.arange(len(curve) + 1) - 0.5, baseline=None, **line)
+            else:
+                ax.plot(curve, **line)
+        self._mark_depth(ax, curve, alone, result)
+        for key in panel:
+            if f"{key}_resolution" in result:
+                below = np.broadcast_to(as_array(result[f"{key}_resolution"]).reshape(-1), len(curve))
+                _bars(ax, below, self.log, "within rounding", ROUNDING)
+        if self.log:
+            ax.set_yscale("log")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_locator(NullLocator())
+        else:
+            ax.axhline(0, color="black", linewidth=0.5)
+        beyond = np.flatnonzero(np.max(list(curves.values()), axis=0) > self.cut) if self.cut else ()
+        if len(beyond):
+            ax.plot(beyond, np.full(len(beyond), 0.96 * self.cut), "k^", markersize=3, label=f"above {self.cut}, cut")
+            ax.set_ylim(top=self.cut)
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        if self.note:
+            self.note(ax, result)
+
+    def _mark_depth(self, ax: Axes, curve: np.ndarray, alone: bool, result: Mapping) -> None:
+        metric = METRICS.get(self.metric)
+        if metric is None or not all(key in result for key in metric.keys):
+            return
+        try:
+            depth = metric.rule(*(result[key] for key in metric.keys))
+        except ValueError:  # a curve with nan has no effective depth, but what there is of it can be seen
+            depth = None
+        if depth is not None and alone:
+            _bars(ax, curve[depth : depth + 1], self.log, "effective depth", MARKED_BAR, depth)
+        elif depth is not None:
+            ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
+        if metric.threshold:
+            of_maximum = np.nanmax(curve) if self.metric == "kl" else 1
+            ax.axhline(metric.threshold * of_maximum, color=GREY, ls="--", linewidth=0.8, label="threshold")
+
+
+@dataclass(frozen=True)
+class Heat(Kind):
+    """Heat maps, a panel per key, a row per layer: by layers, the first at the top, or by tokens, upwards.
+
+    colorbar: its label; own_scale: a colour bar per panel. limits: of the colours, or what computes them from the
+    values. tokens: columns are tokens, without the last one, which predicts nothing. impossible: (key, values) -> the
+    cells that can hold nothing, left white, unlike a zero. error: a key with each layer's relative error, whose layers
+    above the tolerance are marked. Where the result has the resolution of a map, what is below it is grey.
+    """
+
+    colorbar: str = ""
+    own_scale: bool = False
+    limits: tuple[float, float] | Callable[[np.ndarray], tuple[float, float]] = (0, 1)
+    cmap: str = "viridis"
+    tokens: bool = False
+    impossible: Callable[[str, np.ndarray], np.ndarray] | None = None
+    error: str = ""
+
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        if self.read:
+            return self.read(result)
+        maps = {key: as_array(result[key]) for key in self.keys if key in result}
+        width = -1 if self.tokens and next(iter(maps.values())).shape[1] > 1 else None
+        return {self.keys[key]: {key: values[:, :width]} for key, values in maps.items()}
+
+    def limits_of(self, values: np.ndarray) -> tuple[float, float]:
+        """Where the colours of a map end."""
+        return self.limits(values) if callable(self.limits) else self.limits
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage:
+        ((key, values),) = panel.items()
+        look = {"interpolation": "nearest", "aspect": "auto", "origin": "lower" if self.tokens else "upper"}
+        blank = np.isnan(values) | (self.impossible(key, values) if self.impossible else False)
+        low, high = self.limits_of(values)
+        image = ax.imshow(np.ma.array(values, mask=blank), cmap=self.cmap, vmin=low, vmax=high, **look)
+        if f"{key}_resolution" in result:
+            resolution = as_array(result[f"{key}_resolution"])  # one number, or one per layer
+            within = (np.abs(values) < resolution.reshape(-1, 1)) & ~blank
+            ax.imshow(np.ma.array(within, mask=~within), cmap=ListedColormap([ROUNDING]), **look)
+            ax.plot([], [], "s", color=ROUNDING, label="within rounding")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator("auto", integer=True))
+        if self.error in result:
+            tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
+            rough = np.flatnonzero(as_array(result[self.error]) > tolerance)
+            edge, label = values.shape[1] - 0.5, "rough: error above the tolerance" if len(rough) else None
+            ax.plot(np.full(len(rough), edge), rough, "k<", markersize=3, clip_on=False, label=label)
+            ax.set_xlim(-0.5, edge)
+        if self.tokens and result.get("tokens"):
+            label_tokens(ax, result["tokens"][: values.shape[1]])
+        return image
+
+
+def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
+    """Label the columns of a heat map with their tokens, upright where they have one or two characters.
+
+    Where not all fit, blank tokens lose their labels first, then those too near to the one before them.
+    """
+    labels = [token_label(token) for token in tokens]
+    inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.4  # before the layout: about
+    needed = len(tokens) * (0.09 if max(map(len, labels)) == 1 else 0.12) / max(inches, 0.5)  # columns per label
+    positions: list[int] = []
+    for i, label in enumerate(labels):
+        if needed <= 1 or label != "␣" and (not positions or i - positions[-1] >= needed):
+            positions.append(i)
+    ax.set_xticks(positions, [labels[i] for i in positions])
+    for text in ax.get_xticklabels():
+        text.set(rotation=90 if len(text.get_text()) > 2 else 0, parse_math=False)  # a token may be a dollar sign
+
+
+def token_label(token: str) -> str:
+    """A token as a short label: "Ġ5", "▁5" and " 5" are "5", a blank one "␣", the beginning of text "BOS"."""
+    if token in _BEGINNINGS:
+        return "BOS"
+    text = escape_token(_plain(token).strip(" ") or _plain(token)[:1])
+    text = "".join(character if ord(character) in _drawable() else "□" for character in text)
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
+def question_of(result: Mapping) -> str:
+    """The question with its answer that a result is about, from its `meta` or else its tokens; "" if neither has it."""
+    settings = (result.get("meta") or {}).get("settings", {})
+    tokens = [_plain(token) for token in result.get("tokens") or () if token not in _BEGINNINGS]
+    return settings.get("question", "") + settings.get("answer", "") or "".join(tokens).strip()
+
+
+def _bars(ax: Axes, heights: np.ndarray, log: bool, label: str, colour: str, first: int = 0) -> None:
+    """Bars from the bottom of the axis as one patch: `ax.bar` is ten times slower over many panels."""
+    half = 0.5 if colour == BARS_UNDER_LINES else 0.4
+    layers = np.arange(first, first + len(heights))
+    edges = np.stack([layers - half, layers + half], 1).ravel()
+    floor = 1e-30 if log else 0
+    with_gaps = np.stack([heights, np.full(len(heights), floor)], 1).ravel()[:-1]
+    patch = ax.add_artist(
+        StepPatch(with_gaps, edges, baseline=floor, fill=True, color=colour, lw=0, label=label, zorder=0.9)
+    )
+    seen = heights[heights > 0] if log else np.append(heights[~np.isnan(heights)], 0)
+    ax.update_datalim([(layers[0], value) for value in seen])
+    patch.sticky_edges.y.append(floor)
+    ax.autoscale_view()
+
+
+def _plain(token: str) -> str:
+    return token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
+
+
+@functools.cache
+def _drawable() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())

@@ -1,0 +1,157 @@
+"""What the comparisons of runs draw of values, intervals and what is missing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.colors import to_rgb
+
+from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from depth_lib.figures import COMPARISONS, save_comparisons
+from depth_lib.figures.compare import (
+    dataset_look,
+    intervals_figure,
+    proxies_figure,
+    rank_correlation,
+    ratio_by_size_figure,
+    ratio_by_task_figure,
+    ratio_by_training_figure,
+    thresholds_figure,
+)
+from depth_lib.figures.grid import short_name
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
+from tests.figures.drawn import overlaps
+from tests.synthetic import result_of
+
+
+def frame(**columns):
+    row = {"model": "Qwen2.5-7B", "dataset": "gsm8k", "metric": "kl", "layers": 10, "ed": 4, "ratio": 0.5}
+    row |= {"low": 3, "high": 6, "ratio_low": 0.4, "ratio_high": 0.7, "same": 0.9, "without": 0.0}
+    return pd.DataFrame([row | columns]).astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high", "same"), "Float64"))
+
+
+def sizes_with_a_gap():
+    """One model per size on two datasets; on gsm8k the middle one has no effective depth."""
+    rows = [
+        frame(model=name, dataset=dataset, ratio=pd.NA if (name, dataset) == ("Qwen2.5-Math-7B", "gsm8k") else 0.5)
+        for name in ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B")
+        for dataset in ("hellaswag", "gsm8k")
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+@pytest.fixture(scope="module", params=["sizes", "paper"])
+def found(request):
+    study = request.getfixturevalue(request.param)
+    table = depths(study)
+    return {
+        "study": study,
+        "intervals": depths_with_intervals(study, table),
+        "thresholds": depths_by_threshold(study, table),
+    }
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(found, name):
+    comparison = COMPARISONS[name]
+    assert overlaps(comparison.draw(found[comparison.reads])) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "span", "ends"),
+    [
+        ({}, [0.4, 0.7], ["|", "|"]),
+        ({"high": pd.NA, "ratio_high": pd.NA}, [0.4, 1.0], ["|", ">"]),
+        (dict.fromkeys(("low", "high", "ratio_low", "ratio_high"), pd.NA), None, []),  # "no interval" in its note
+    ],
+    ids=["closed", "open above", "open at both ends"],
+)
+def test_a_whisker_spans_the_interval_and_an_arrow_ends_where_it_is_open(columns, span, ends):
+    lines = intervals_figure(frame(**columns)).axes[1].lines
+    assert [line.get_marker() for line in lines if line.get_marker() in ("|", "<", ">")] == ends
+    spans = [list(line.get_xdata()) for line in lines if len(line.get_xdata()) == 2]
+    assert spans == ([] if span is None else [pytest.approx(span)])
+    assert [line.get_fillstyle() for line in lines if line.get_marker() == "s"] == ["full" if span else "none"]
+
+
+@pytest.mark.parametrize("draw", [ratio_by_size_figure, ratio_by_task_figure])
+def test_no_line_is_drawn_across_a_missing_value_and_lines_on_the_same_values_differ_in_width(draw):
+    lines = [line for line in draw(sizes_with_a_gap()).axes[1].lines if line.get_linestyle() != "None"]
+    gaps = [np.asarray(line.get_ydata(), float) for line in lines]
+    assert sum(np.isnan(line).any() for line in gaps) == 1
+    widths = [line.get_linewidth() for line in lines]
+    assert sorted(set(widths), reverse=True) == widths
+
+
+def test_training_types_without_a_depth_break_the_line():
+    models = {"Qwen2.5-Math-7B": 0.5, "Qwen2.5-7B-Instruct": pd.NA, "DeepSeek-R1-Distill-Qwen-7B": 0.5}
+    rows = pd.concat([frame(model=m, ratio=r) for m, r in models.items()], ignore_index=True)
+    ax = ratio_by_training_figure(rows).axes[1]
+    joined = [np.asarray(line.get_ydata(), float) for line in ax.lines if line.get_linestyle() != "None"]
+    assert [list(np.isnan(line)) for line in joined] == [[False, True, False]]
+
+
+def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not():
+    rows = sizes_with_a_gap()
+    assert "billions of parameters" in ratio_by_size_figure(rows).get_suptitle()
+    blocks = ratio_by_size_figure(rows.assign(model="toy", layers=[4, 4, 8, 8, 16, 16]))
+    assert "number of blocks" in blocks.get_suptitle()
+    assert [text.get_text() for text in blocks.axes[0].get_xticklabels()] == ["4", "8", "16"]
+
+
+def test_every_known_dataset_has_a_colour_of_its_own():
+    known = ("hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums")
+    assert len({dataset_look(name)["color"] for name in known}) == len(known)
+    assert dataset_look("something else") == dataset_look("something else")
+
+
+def test_a_metric_that_is_renamed_in_a_figure_keeps_its_threshold(found):
+    figure = thresholds_figure(found["thresholds"])
+    for ax in figure.axes:
+        ax.set_title("another name")
+    marked = {line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"}
+    assert marked == {0.5, 0.3}
+
+
+def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(sizes):
+    def written(intervals):
+        paths = save_comparisons(sizes, intervals, pd.DataFrame())
+        assert {path.stem for path in paths} == {p.stem for p in (sizes.folder / "figures" / "summary").glob("*.png")}
+        return {path.stem for path in paths}
+
+    assert written(frame()) == {"ratio_intervals", "proxies"}
+    assert written(sizes_with_a_gap()) == {"ratio_intervals", "ratio_by_size", "ratio_by_task", "proxies"}
+    assert written(frame(ratio=pd.NA)) == {"proxies"}
+
+
+@pytest.mark.parametrize("key", ["all_kl", "max_all_out"])
+def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_one(tmp_path, key):
+    effects = result_of("layer_effects", 8)
+    effects["all_kl"] = effects["all_kl"].flip(0)  # so that it is no other's ranks
+    if key != "all_kl":
+        del effects["all_kl"]
+    damage, contribution = effects[key].flatten(), result_of("relative_contribution", 8)
+    contribution |= {"io_cos": 1 - damage**3, "rc_layer": -damage}
+    for probe, result in (("layer_effects", effects), ("relative_contribution", contribution)):
+        save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 10), result, {})
+    axes = proxies_figure(Study(tmp_path)).axes
+    titles = ["rank correlation 1.00", "rank correlation -1.00", "no rank correlation"]
+    assert [ax.get_title() for ax in axes] == titles
+    ranks = torch.argsort(torch.argsort(damage)) / 7
+    np.testing.assert_allclose(axes[0].lines[0].get_ydata(), ranks, rtol=1e-6)
+    np.testing.assert_allclose(axes[0].lines[0].get_xdata(), ranks, rtol=1e-6)
+
+
+def test_ties_rank_at_their_mean_and_a_constant_has_no_rank_correlation():
+    assert rank_correlation([1, 2, 2, 3], [1, 2, 2, 30]) == pytest.approx(1)
+    assert np.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
+def test_models_differ_in_colour_and_datasets_in_shape_where_proxies_are_compared(found):
+    figure, study = proxies_figure(found["study"]), found["study"]
+    looks = {(to_rgb(line.get_color()), line.get_marker()) for line in figure.axes[0].lines}
+    assert len(looks) == sum(dataset in study.datasets for dataset, _ in study.of("layer_effects"))
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert named == {*map(short_name, study.models), *study.datasets}

@@ -1,0 +1,248 @@
+"""Figures of one run show the numbers they are given, and say what they are."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from depth_lib.effective_depth.difficulty import depth_scores
+from depth_lib.figures import KINDS, kinds_of, plot
+from depth_lib.figures.marks import MARKED_BAR, ROUNDING, Curves, Heat, token_label
+from tests.figures.drawn import bars, colour_at, curves, panels, same_colour
+from tests.synthetic import result_of
+
+DIRECT = [name for name, kind in KINDS.items() if kind.read is None and isinstance(kind, Curves | Heat)]
+COSINES = ("att_cos", "mlp_cos", "layer_cos")
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_kind_draws_each_of_its_keys(name):
+    kind = KINDS[name]
+    result = result_of(kind.probe, 8)
+    shown = panels(plot(name, result).figure)
+    if isinstance(kind, Curves):
+        drawn = curves(shown[0])
+        for key, label in kind.keys.items():
+            np.testing.assert_allclose(drawn[label], result[key].flatten(), rtol=1e-6)
+    else:
+        assert len(shown) == len(kind.keys)
+        for ax, (key, label) in zip(shown, kind.keys.items(), strict=True):
+            values = result[key][:, :-1] if kind.tokens else result[key]
+            np.testing.assert_array_equal(ax.get_images()[0].get_array().data, values)
+            assert ax.get_title() == label
+    plt.close("all")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_plot_has_a_title_labels_and_a_key_of_its_colours(name):
+    kind = KINDS[name]
+    ax = plot(name, result_of(kind.probe, 8))
+    assert ax.figure.get_suptitle().replace("\n", " ").startswith(kind.title)
+    assert (ax.get_xlabel(), ax.figure.get_supylabel()) == (kind.xlabel, kind.ylabel)
+    if isinstance(kind, Heat):
+        assert all(axes.get_images()[0].colorbar or not kind.own_scale for axes in panels(ax.figure))
+        assert kind.colorbar in [axes.get_ylabel() for axes in ax.figure.axes]
+    else:
+        named = {text.get_text() for legend in ax.figure.legends for text in legend.get_texts()}
+        assert {label for label in kind.keys.values() if label and len(kind.keys) > 1} <= named
+    plt.close(ax.figure)
+
+
+@pytest.mark.parametrize("name", ["lens_kl", "angular"])
+def test_a_plot_draws_into_given_axes(ax, name):
+    assert plot(name, result_of(KINDS[name].probe, 8), ax, title="mine") is ax
+    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == ("mine", KINDS[name].xlabel, KINDS[name].ylabel)
+
+
+def test_what_cannot_be_drawn_is_refused_in_one_line(ax):
+    result = result_of("layer_effects", 8)
+    with pytest.raises(ValueError, match="layer_effects draws 2 panels of this result, future tokens, all tokens"):
+        plot("layer_effects", result, ax)
+    with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
+        plot("cosines", result)
+    with pytest.raises(
+        ValueError, match="lens_kl needs res_kl_divs, and the result has max_future_layer.*logit_lens's"
+    ):
+        plot("lens_kl", result)
+
+
+def test_of_a_result_of_one_mode_what_there_is_is_drawn(ax):
+    one = {key: value for key, value in result_of("attention_effects", 4).items() if "all" in key}
+    assert kinds_of("attention_effects", one) == [
+        "attention_effects",
+        "attention_output_change",
+        "attention_skip_damage",
+    ]
+    plot("attention_effects", one, ax)
+    np.testing.assert_array_equal(ax.get_images()[0].get_array().data, one["max_all_layer"])
+    ax.clear()
+    plot("attention_output_change", one, ax)
+    np.testing.assert_allclose(bars(ax)["at all tokens"][0], one["max_all_out"].flatten())
+
+
+def test_one_tall_bar_is_the_effective_depth_and_none_where_it_is_missing(ax):
+    plot("lens_kl", {"res_kl_divs": torch.tensor([9.0, 8.0, 4.0, 1.0])}, ax)
+    heights, layer, colour = bars(ax)["effective depth"]
+    assert (list(heights), layer) == ([4.0], 2) and same_colour(colour, MARKED_BAR)
+    assert curves(ax)["threshold"][0] == 4.5  # half of the maximum
+    for values in ([0.1, 0.2, 0.3, 0.9], [0.1, float("nan"), 0.3, 0.9]):
+        ax.clear()
+        plot("lens_overlap", {"res_overlaps": torch.tensor(values)}, ax)
+        assert "effective depth" not in bars(ax)
+
+
+def test_the_cosine_depth_is_a_line_between_the_layers_where_the_mean_turns(ax):
+    plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, -0.1, -0.2, 0.1, 0.2])), ax)
+    assert [line.get_xdata()[0] for line in ax.lines if line.get_label() == "effective depth"] == [2.5]
+    ax.clear()
+    plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])), ax)
+    assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == [
+        "Attention",
+        "MLP",
+        "Attention + MLP",
+    ]
+
+
+def test_contributions_beyond_the_axis_are_marked_as_cut(ax):
+    rc = torch.tensor([40.0, 2.0, 0.4, 0.3])
+    plot("relative_contribution", dict.fromkeys(("rc_att", "rc_mlp", "rc_layer"), rc), ax)
+    assert ax.get_ylim()[1] == 1.5
+    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "^"] == [[0, 1]]
+
+
+@pytest.mark.parametrize(("n_layers", "where"), [(6, "after the last layer"), (20, "in the last 15% of the layers")])
+def test_how_many_tokens_settle_late_stands_above_both_curves(ax, n_layers, where):
+    settled = torch.linspace(0, 0.9, n_layers)
+    plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled}, ax)
+    share = 1 - settled[-1 if n_layers < 7 else int(0.85 * n_layers)]  # settled at the input of the layers before
+    (text,) = ax.texts
+    assert text.get_text() == f"{share:.0%} of tokens settle {where}"
+    ax.figure.canvas.draw()
+    assert ax.transData.transform((0, 1))[1] < text.get_window_extent().y0
+
+
+@pytest.mark.parametrize(
+    ("probe", "name", "impossible", "possible"),
+    [
+        ("layer_effects", "max_future_layer", (1, 1), (1, 0)),
+        ("layer_effects", "max_all_layer", (0, 1), (1, 1)),
+        ("local_effects", "max_all_local", (1, 1), (1, 0)),
+    ],
+)
+def test_an_impossible_cell_is_white_and_a_zero_is_not(ax, probe, name, impossible, possible):
+    effects = torch.zeros(3, 3)
+    effects[0, 2] = 2.5
+    plot(probe, {name: effects}, ax)
+    assert same_colour(colour_at(ax, *impossible), "white")
+    assert same_colour(colour_at(ax, *possible), colormaps["viridis"](0.0))
+    assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](1.0))
+    assert ax.get_images()[0].get_clim() == (0, 1) and ax.get_ylim() == (2.5, -0.5)
+
+
+def test_before_the_first_two_tokens_there_is_no_past_to_erase():
+    result = {"future_erasure": torch.zeros(3, 5), "past_erasure": torch.zeros(3, 5), "tokens": list("abcde")}
+    this, before = panels(plot("future_erasure", result).figure)
+    assert not this.get_images()[0].get_array().mask.any()
+    np.testing.assert_array_equal(before.get_images()[0].get_array().mask.any(0), [True, True, False, False])
+
+
+def test_what_rounding_may_have_made_is_grey(ax):
+    effects = torch.tensor([[0.0, 0.9, 0.4], [0.0, 0.0, 0.1], [0.0, 0.0, 0.0]])
+    plot("layer_effects", {"max_future_layer": effects, "max_future_layer_resolution": torch.tensor(0.2)}, ax)
+    assert same_colour(colour_at(ax, 2, 1), ROUNDING)
+    assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](0.4)) and same_colour(colour_at(ax, 0, 2), "white")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["within rounding"]
+    figure, other = plt.subplots()
+    change = {"max_future_out": torch.tensor([[1.0], [0.01]]), "max_future_out_resolution": torch.tensor([0.1, 0.2])}
+    plot("output_change", change, other)
+    np.testing.assert_allclose(bars(other)["within rounding"][0], [0.1, 0.2])
+    plt.close(figure)
+
+
+def test_token_maps_have_layers_upwards_and_tokens_as_labels(ax):
+    result = {"erasure_effect": torch.rand(4, 6), "tokens": ["<s>", "5", "Ġ+", "Ġ", "Ġ=", "8"]}
+    plot("residual_erasure", result, ax)
+    labels = [(text.get_text(), text.get_rotation()) for text in ax.get_xticklabels()]
+    assert labels == [("BOS", 90), ("5", 0), ("+", 0), ("␣", 0), ("=", 0)]
+    assert ax.get_ylim()[0] < ax.get_ylim()[1]
+
+
+def test_where_labels_do_not_fit_blank_tokens_lose_theirs_first(ax):
+    tokens = [character for digit in "123456789" * 3 for character in (digit, " ", "+", " ")] + ["="]
+    result = {"erasure_effect": torch.zeros(3, len(tokens)), "tokens": tokens}
+    ax.figure.set_size_inches(7, 3)
+    plot("residual_erasure", result, ax)
+    assert [text.get_text() for text in ax.get_xticklabels()] == [c for digit in "123456789" * 3 for c in (digit, "+")]
+    ax.figure.set_size_inches(2.4, 3)
+    plot("residual_erasure", result, ax)
+    assert 8 <= len(ax.get_xticklabels()) <= 22
+
+
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [("Ġ5", "5"), ("▁the", "the"), (" ", "␣"), ("Ċ", "\\n"), ("", ""), ("extraordinarily", "extraor…"), ("中", "□")]
+    + [("<|begin_of_text|>", "BOS"), ("$x$", "$x$"), ("é", "é")],
+)
+def test_tokens_become_short_labels_that_the_font_can_draw(token, label):
+    assert token_label(token) == label
+
+
+def test_gradients_are_symmetric_about_white_and_neither_the_first_token_nor_one_huge_value_scales_them(ax):
+    igrads = torch.full((30, 20), 0.1)
+    igrads[3, 7], igrads[:, 0] = 60.0, -9.0
+    plot("integrated_gradients", {"igrads": igrads}, ax)
+    image = ax.get_images()[0]
+    np.testing.assert_allclose(image.get_clim(), (-0.1, 0.1), rtol=1e-6)
+    assert image.colorbar.extend == "both" and "98th percentile" in image.colorbar.ax.get_ylabel()
+    plot("integrated_gradients", {"igrads": torch.zeros(2, 3)})  # all zero
+    plot("integrated_gradients", {"igrads": torch.zeros(2, 1)})  # one token
+    plt.close("all")
+
+
+def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_named(ax):
+    result = {"igrads": torch.ones(4, 5), "error": torch.tensor([0.3, 0.001, 0.02, 0.0])}
+    plot("integrated_gradients", result, ax)
+    assert [list(line.get_ydata()) for line in ax.lines] == [[0, 2]]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rough: error above the tolerance"]
+    ax.clear()
+    plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}}, ax)
+    assert ax.get_legend() is None
+
+
+def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_and_scores_with_their_intervals():
+    result = result_of("depth_by_difficulty", 6)
+    hardest = result["level"] == 4
+    maps = panels(plot("effects_by_level", result).figure)
+    assert [ax.get_title() for ax in maps] == [f"level {level} (n = 3)" for level in (2, 3, 4)]
+    np.testing.assert_allclose(maps[2].get_images()[0].get_array().data, result["layer_effect"][hardest].mean(0))
+    _, output = panels(plot("importance_by_level", result).figure)
+    share = result["output_effect"][hardest].mean(0)
+    np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
+    ax = plot("depth_score_by_level", result)
+    estimates = [score for effect in ("layer", "output") for score in depth_scores(result, effect).scores.values()]
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
+    whiskers = [segment[:, 1] for bars in ax.collections for segment in bars.get_segments()]
+    np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
+    plt.close("all")
+
+
+def test_why_there_is_no_depth_score_is_said_once():
+    result = result_of("depth_by_difficulty", 6)
+    ax = plot("depth_score_by_level", result | {"level": torch.tensor([2.0] * 8 + [3.0])})
+    assert ax.texts[0].get_text().split() == "1 examples of level 3 are too few; run 3 or more".split()
+    ax = plot("depth_score_by_level", result | {"output_effect": torch.zeros(9, 6)})
+    assert len(ax.patches) == 3 and "no output effect" in ax.texts[0].get_text().replace("\n", " ")
+    plt.close("all")
+
+
+def test_a_level_has_one_colour_whatever_other_levels_there_are():
+    colours = {}
+    for levels in ((2, 3, 4), (1, 3, 5), (2, 4, 6)):
+        result = result_of("depth_by_difficulty", 6) | {"level": torch.tensor(levels).repeat(3).float()}
+        for line in plot("importance_by_level", result).lines:
+            colours.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+    colours = {label: found for label, found in colours.items() if label.startswith("level")}
+    assert [len(found) for found in colours.values()] == [1] * 6 and len(set.union(*colours.values())) == 6
+    plt.close("all")
