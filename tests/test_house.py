@@ -79,9 +79,13 @@ def test_what_the_package_imports_is_asked_for_by_name():
     known = packages_distributions()
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = asked["optional-dependencies"]
-    asked = asked["dependencies"] + extras["sweep"] + extras["quantization"]
+    asked = asked["dependencies"] + [
+        line for name in ("sweep", "report", "gguf", "quantization") for line in extras[name]
+    ]
     asked = {_plain(re.match(r"[\w.-]+", line)[0]) for line in asked} | {"depth-lib"}
-    used = {name for name in names - sys.stdlib_module_names if name not in ("google", "bitsandbytes")}  # Colab's own
+    used = {
+        name for name in names - sys.stdlib_module_names if name not in ("google", "bitsandbytes", "IPython")
+    }  # a kernel's own
     assert not {name for name in used if not {_plain(one) for one in known[name]} & asked}
 
 

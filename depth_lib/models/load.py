@@ -4,6 +4,7 @@ import difflib
 import itertools
 import re
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -67,6 +68,8 @@ def load_model(
             raise ModelError(
                 f"{name} is a GGUF file, which is read here and on no server; give a Hub id, or remote=False."
             )
+        if not find_spec("gguf"):
+            raise ModelError(f"{name} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
         dtype = dtype or torch.float32
         source = _unpacked(name, source, revision, dtype)
     dtype = dtype or (torch.float32 if name in TOYS else "auto")

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import torch
 from accelerate import init_empty_weights
-from gguf import GGUFReader
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import is_bitsandbytes_available
 
@@ -63,6 +62,8 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
 
 def _in_gguf(file: Path) -> Weights:
     """A GGUF file's weights, all of which are held in float32 besides while they are dequantised."""
+    from gguf import GGUFReader  # an extra of its own
+
     sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(file).tensors}
     linear = sum(
         n for name, n in sizes.items() if name.startswith("blk.") and name.endswith("weight") and "norm" not in name
