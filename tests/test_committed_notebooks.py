@@ -61,8 +61,8 @@ def test_the_probe_notebook_names_every_probe_and_every_dataset():
     assert {name for name in (*ARTIFACTS, *dataset_names()) if name not in text} == set()
 
 
-def test_readme_and_the_commands_help_name_every_probe():
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+def test_the_docs_and_the_commands_help_name_every_probe():
+    readme = (Path(__file__).parents[1] / "docs/results.md").read_text()
     said = subprocess.run(
         [sys.executable, "-m", "depth_lib.sweep", "--help"], capture_output=True, text=True, check=True
     ).stdout
