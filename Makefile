@@ -97,7 +97,7 @@ oracles: $(READY) ## install other people's libraries, the extra `oracles`: make
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
 
 test-oracles: oracles ## probes against TransformerLens, captum and shorter models; a page of 36 runs in a browser
-	@REPORT_OF_36=1 $(PY) -m pytest -rs tests/third_party tests/report/test_share.py tests/report/test_explore.py
+	@REPORT_OF_36=1 $(PY) -m pytest -rs tests/third_party tests/report/test_explore.py
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py

@@ -31,7 +31,7 @@ _HOMES = {
     "load_examples": "data.examples",
     "load_model": "models.load",
     "load_prompts": "data.prompts",
-    "load_results": "results.tidy",
+    "load_results": "results.study",
     "local_effects": "api",
     "logit_lens": "api",
     "relative_contribution": "api",

@@ -38,6 +38,8 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
                     if row["note"]:
                         warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
                     rows.append(row)
+            if mixed := _mixed_prompts(study, model, dataset):
+                warnings.warn(f"{dataset} × {model} mixes depths of {mixed}; run the sweep again", stacklevel=2)
     order = ["model", "dataset", "metric", "layers", "ed", "ratio", "score", "score_low", "score_high", "note"]
     return _frame(rows, order)
 
@@ -72,6 +74,19 @@ def depths_by_threshold(study: Study, found: pd.DataFrame) -> pd.DataFrame:
             place = {"model": row.model, "dataset": row.dataset, "metric": row.metric, "threshold": threshold}
             rows.append(place | {"ed": ed, "ratio": ratio(ed, row.layers)})
     return _frame(rows, ["model", "dataset", "metric", "threshold", "ed", "ratio"])
+
+
+def _mixed_prompts(study: Study, model: str, dataset: str) -> str:
+    """The numbers of prompts that the papers' metrics of one run rest on, if they are not the same prompts."""
+    metas = {}
+    for metric in PAPER_METRICS:
+        probe = METRICS[metric].probe
+        meta = (study.get((dataset, model, probe)) or {}).get("meta")
+        if meta and "prompts_hash" in meta:
+            metas[probe] = meta
+    if len({meta["prompts_hash"] for meta in metas.values()}) < 2:
+        return ""
+    return " and ".join(f"{meta.get('n_prompts', '?')} prompts ({probe})" for probe, meta in metas.items())
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:

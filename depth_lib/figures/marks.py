@@ -16,7 +16,7 @@ from matplotlib.patches import StepPatch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ..effective_depth.rules import METRICS, as_array
-from ..results.files import escape_token
+from ..results.artifacts import escape_token
 
 STYLE = {
     "font.size": 7,

@@ -12,8 +12,8 @@ from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
 from ..lock import Busy, hold
 from ..remote import journalled
-from ..results.artifacts import differences, load_artifact, save_artifact
-from ..results.meta import prompts_hash
+from ..results.artifacts import load_artifact, save_artifact
+from ..results.provenance import prompts_hash, why_stale
 from ..results.schemas import ArtifactError
 from .maps import linear_maps
 from .stretch import MEASURES, stretch
@@ -29,7 +29,7 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
     wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold(path.with_name(f"{path.name}.computing"), wait=False):
-        if path.exists() and not differences(path, wanted):
+        if not why_stale(path, wanted):
             print(f"{path}: nothing to compute")
         else:
             began = time.time()

@@ -15,7 +15,7 @@ from plotly.utils import PlotlyJSONEncoder
 from ..data.prompts import PromptError, load_prompts
 from ..effective_depth.rules import METRICS, as_array
 from ..figures.marks import question_of, token_label
-from ..results.meta import prompts_hash
+from ..results.provenance import prompts_hash
 from ..results.schemas import of_pair
 from ..results.study import Study
 

@@ -14,7 +14,7 @@ from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from ..files import write_together
-from ..results.meta import made_from
+from ..results.provenance import made_from
 from ..results.study import TABLE_PROBES, Study
 from .definitions import DEFINITIONS
 

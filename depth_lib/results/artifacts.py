@@ -1,55 +1,66 @@
 """The .pt files: their names and keys, an atomic write with provenance, and a checked read.
 
-`outputs/<dataset>/<MODEL>/` holds one file a probe under the papers' own names and keys, so their notebooks read ours
+`outputs/<dataset>/<MODEL>/` holds one file per probe under the papers' own names and keys, so their notebooks read ours
 and we read theirs. A file of ours also holds `meta` (what was run, where, with which versions) and per-prompt sums.
 Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, weights_only=True)` reads every file.
+Reading never writes, renames or runs anything; what a write would replace and is not ours is moved aside first.
 """
 
+import datetime
+import enum
 import importlib.metadata
 import io
+import os
+import pickle
+import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..files import move_aside, write_together
 from .commands import makes
-from .files import escape_token, parse, plain, storable
-from .meta import differing
-from .schemas import SCHEMAS, ArtifactError, MissingArtifact, pair_of, probe_of
-from .shapes import mismatch, not_finite
+from .schemas import SCHEMAS, ArtifactError, MissingArtifact, mismatch, pair_of, probe_of
 
 SCHEMA_VERSION = 1
+# Every character that ends a line somewhere, that cannot be seen, or that utf-8 cannot hold.
+_INVISIBLE = re.compile(r"[\\␣\x00-\x20\x7f-\xa0\u200b-\u200f\u2028-\u202e\u2060\ufeff\ud800-\udfff]")
+_ESCAPES = {"\\": "\\\\", " ": "␣", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
-    """Write a probe's result and its provenance in one step, and its tokens, one a line, beside it.
+    """Write a probe's result and its provenance in one step, and its tokens, one per line, beside it.
 
     The file appears complete or not at all: temporary file in the same folder, fsync, rename. `meta` gains `schema`,
-    `probe` and `versions`. ArtifactError if a key is missing, has another shape or is not finite, or if the disk
-    refuses. What is at `path` but unreadable or not written by depth_lib is moved aside with a warning, never lost.
+    `probe`, `version` (of the probe) and `versions` (of packages). ArtifactError if a key is missing, has another shape
+    or is not finite, or if the disk refuses. What is at `path` but unreadable or not written by depth_lib is moved
+    aside with a warning, never lost.
     """
     path = Path(path)
     probe, n = probe_of(path)
-    stored = {key: storable(key, value) for key, value in result.items()}
-    tokens_file = SCHEMAS[probe].tokens_file
-    problem = mismatch(probe, stored) or not_finite(stored)
-    if tokens_file and "tokens" not in stored:
+    schema = SCHEMAS[probe]
+    stored = {key: _storable(key, value) for key, value in result.items()}
+    problem = mismatch(probe, stored) or _not_finite(stored)
+    if schema.tokens_file and "tokens" not in stored:
         problem = problem or "it has no key tokens"
     if problem:
         raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
-    stored["meta"] = plain(meta) | {"schema": SCHEMA_VERSION, "probe": probe, "versions": _versions()}
+    versions = {package: _version(package) for package in ("torch", "transformers", "nnsight", "depth_lib")}
+    stored["meta"] = _plain(meta) | {"schema": SCHEMA_VERSION, "probe": probe, "version": schema.version}
+    stored["meta"]["versions"] = versions
     contents = {}
-    if tokens_file:
+    if schema.tokens_file:
         lines = "".join(escape_token(token) + "\n" for token in stored["tokens"])
-        contents[path.with_name(SCHEMAS[probe].names(n, pair_of(path))[1])] = lines.encode()
+        contents[path.with_name(schema.names(n, pair_of(path))[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
     contents[path] = buffer.getvalue()  # last, so that the tokens are there before the file that needs them
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_what_is_not_ours(contents)
+        _keep_what_is_not_ours(path, list(contents))
         write_together(contents)
     except OSError as error:
         raise ArtifactError(
@@ -62,10 +73,9 @@ def load_artifact(path: str | Path) -> dict:
     """Read a probe's result: its tensors, `tokens` (a list, or None) where it has a token axis, and `meta`.
 
     Tensors are on the CPU, without a gradient and, if they are of floating point, float32, whatever they were stored
-    as: the papers' scripts leave bfloat16, parameters and GPU tensors. MissingArtifact if there is no file. One that
-    cannot be read as plain tensors, or has not the keys and shapes of its probe, is moved aside to
-    `<name>.unreadable-1` (-2, ...) and ArtifactError says so. A file without `meta` (the papers' own) is read with a
-    warning and `meta` = {}.
+    as: the papers' scripts leave bfloat16, parameters and GPU tensors. MissingArtifact if there is no file,
+    ArtifactError for one that cannot be read as plain tensors, or has not the keys and shapes of its probe; it stays
+    where it is. A file without `meta` (the papers' own) is read with a warning and `meta` = {}.
     """
     result = read_artifact(path)
     if not result["meta"]:
@@ -79,64 +89,58 @@ def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without the warning about a missing `meta`, for callers that say it once for many files."""
     path = Path(path)
     probe, n = probe_of(path)
+    schema = SCHEMAS[probe]
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise MissingArtifact(
             f"no artifact for {path.parent.parent.name} × {path.parent.name} ({path.name}); run: {makes(path)}"
         ) from None
-    except OSError as error:  # a lost disk or a full descriptor table says nothing about the file: leave it there
+    except OSError as error:
         raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, run again") from error
-    result, problem = parse(content)
+    result, problem = _parse(content)
     problem = problem or mismatch(probe, result)
     if problem:
-        try:
-            where = f"moved to {move_aside(path, 'unreadable').name}"
-        except OSError as error:
-            where = f"it could not be moved aside: {error.strerror}"
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {where}; run: {makes(path)}")
-    result = {key: _as_float32(value) for key, value in result.items()} | {"meta": result.get("meta", {})}
-    tokens_file = SCHEMAS[probe].tokens_file
-    if tokens_file and "tokens" not in result:
-        n_tokens = next(iter(result[key] for key in SCHEMAS[probe].required)).shape[-1]
-        result["tokens"] = _papers_tokens(path.with_name(SCHEMAS[probe].names(n, pair_of(path))[1]), n_tokens)
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; run: {makes(path)}")
+    for key, value in result.items():
+        if isinstance(value, torch.Tensor):
+            result[key] = value.detach().float() if value.is_floating_point() else value.detach()
+    result.setdefault("meta", {})
+    if schema.tokens_file and "tokens" not in result:
+        n_tokens = result[next(iter(schema.required))].shape[-1]
+        result["tokens"] = _papers_tokens(path.with_name(schema.names(n, pair_of(path))[1]), n_tokens)
     return result
 
 
-def differences(path: str | Path, wanted_meta: Mapping) -> list[str]:
-    """Why the file at this path does not hold what is asked for, one line a reason; [] if it does.
-
-    Only the keys of `wanted_meta` are compared, nested dicts by their own keys. A file that is missing, or was
-    unreadable and is now moved aside, is one reason; so are values that are not finite, which no probe of ours writes.
-    """
-    try:
-        stored = read_artifact(path)
-    except ArtifactError as error:
-        return [str(error)]
-    problem = not_finite(stored)
-    return ([problem] if problem else []) + differing(stored["meta"], plain(wanted_meta))
+def escape_token(token: str) -> str:
+    r"""One token as one visible line, reversibly: a space is ␣, a line feed \n, a backslash \\, others \uXXXX."""
+    return _INVISIBLE.sub(lambda match: _ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), token)
 
 
-def _as_float32(value: object) -> object:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().float() if value.is_floating_point() else value.detach()
+def unescape_token(line: str) -> str:
+    """The token that `escape_token` wrote as this line."""
+    characters = {escape: character for character, escape in _ESCAPES.items()}
+    return re.sub(
+        r"\\u([0-9a-f]{4})|\\.|␣",
+        lambda match: chr(int(match[1], 16)) if match[1] else characters.get(match[0], match[0]),
+        line,
+    )
 
 
-def _keep_what_is_not_ours(paths: Iterable[Path]) -> None:
-    *companions, path = paths
+def _keep_what_is_not_ours(path: Path, replaced: list[Path]) -> None:
+    """Move aside the files that would be replaced, unless they are a result of ours."""
     try:
         if read_artifact(path)["meta"]:
             return
+        reason, why = "without-meta", "was not written by depth_lib"
     except MissingArtifact:
         return
-    except ArtifactError as error:
-        warnings.warn(str(error), stacklevel=3)
-        return
-    for old in [*companions, path]:
+    except ArtifactError:
+        reason, why = "unreadable", "was unreadable"
+    for old in replaced if reason == "without-meta" else [path]:
         if old.exists():
-            moved = move_aside(old, "without-meta")
-            warnings.warn(f"{old} was not written by depth_lib and is kept as {moved.name}", stacklevel=3)
+            kept = move_aside(old, reason).name
+            warnings.warn(f"{old} {why} and is kept as {kept}", stacklevel=3)
 
 
 def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
@@ -148,11 +152,61 @@ def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
     return lines if len(lines) == n_tokens else None
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("torch", "transformers", "nnsight", "depth_lib"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _plain(value: Any, name: str = "meta") -> Any:
+    """The value as None, bool, number, string, list or dict of these; TypeError names what is none of them."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, str | os.PathLike | torch.device):
+        return str(value)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry, f"{name}.{key}") for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry, f"{name}[{i}]") for i, entry in enumerate(value)]
+    raise TypeError(f"{name} is a {type(value).__name__}; store a string, a number, or a list or dict of them")
+
+
+def _storable(key: str, value: Any) -> Any:
+    """A tensor on the CPU with a storage of its own (a view would store everything it looks into), or plain."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return _plain(value, key)
+
+
+def _not_finite(result: Mapping) -> str | None:
+    """The first value that is nan or infinite; None if there is none."""
+    for key, value in result.items():
+        if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
+            index = torch.nonzero(~torch.isfinite(value))[0].tolist()
+            return f"{key} is {value[tuple(index)].item()} at index {index}"
+    return None
+
+
+def _parse(content: bytes) -> tuple[Any, str | None]:
+    """The plain values in a .pt file's bytes, or {} and why there are none; code in a pickle is never run."""
+    if not content:
+        return {}, "it is empty"
+    try:
+        result = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 (torch raises a dozen kinds for damaged files)
+        code = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        return {}, f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"
+    return result, None

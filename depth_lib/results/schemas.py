@@ -29,7 +29,8 @@ class Schema:
     `settings` are what a sweep runs the probe with; `baseline`: it reads further prompts, whose hash is a setting too.
     `by_level`: it runs on examples with levels of difficulty, E of them on K levels.
     `further`: it runs where PROBES asks for it by name only. `function`: of the api, where it has another name. `cost`:
-    its seconds beside the others', as measured on models of 4 to 16 blocks.
+    its seconds beside the others', as measured on models of 4 to 16 blocks. `version`: goes up when what the probe
+    computes is mended, so that older results are stale.
     """
 
     file: str
@@ -42,6 +43,7 @@ class Schema:
     further: bool = False
     function: str = ""
     cost: float = 2
+    version: int = 1
 
     @property
     def of_pair(self) -> bool:
@@ -223,3 +225,40 @@ def _read_name(path: str | Path) -> tuple[str, int | None, str]:
             return probe, int(found["n"]) if "n" in found else None, found.get("pair") or ""
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
+
+
+def mismatch(probe: str, result: object) -> str | None:
+    """The first way in which a result has not the keys and shapes of its probe; tensors are what has a shape."""
+    if not isinstance(result, dict) or not all(isinstance(key, str) for key in result):
+        return f"it holds a {type(result).__name__}, not a dict of named tensors"
+    if not isinstance(result.get("meta", {}), dict):
+        return "its meta is not a dict"
+    schema = SCHEMAS[probe]
+    sizes: dict[str, int] = {}
+    for key, shape in (schema.required | schema.optional).items():
+        if key not in result:
+            if key in schema.required:
+                return f"it has no key {key} (it has {', '.join(result) or 'none'})"
+            continue
+        if not hasattr(result[key], "shape"):
+            return f"{key} is a {type(result[key]).__name__}, not a tensor"
+        dims, found = shape.split(), list(result[key].shape)
+        if len(dims) != len(found) or not all(_fits(dim, n, sizes) for dim, n in zip(dims, found, strict=True)):
+            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
+            return f"{key} has shape {found}, not [{', '.join(dims)}]" + (f" with {known}" if known else "")
+    tokens = result.get("tokens")
+    if schema.tokens_file and tokens is not None:
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            return "tokens is not a list of strings"
+        if len(tokens) != sizes["T"]:
+            return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
+    return None
+
+
+def _fits(dim: str, size: int, sizes: dict[str, int]) -> bool:
+    """Whether an axis has the size its letter stands for; the first axis with a letter decides. A letter is at least 1,
+    so that only [L-1] of a model of one block is empty."""
+    if dim == "1":
+        return size == 1
+    n = size - int(dim[1:] or 0)
+    return n > 0 and sizes.setdefault(dim[0], n) == n

@@ -94,16 +94,18 @@ def _run(asked: argparse.Namespace, plan: Plan) -> int:
 
 def _share(asked: argparse.Namespace, plan: Plan) -> int:
     covers = covered(plan, all_there=True)
-    from ..report import share  # loads torch and pandas
+    from ..report.table import effective_depth_table, summary_lines  # loads torch and pandas
+    from ..results import shared
     from ..results.study import Study
 
     if asked.push:
-        share.logged_in()  # before anything is computed
+        shared.logged_in()  # before anything is computed
     to = asked.to or Path(plan.folder) / "shared"
     study = Study(plan.folder, plan.models or None, covers.datasets)
-    print(*share.share(study, to, asked.licence or share.LICENCE, asked.push), sep="\n")
+    depths = summary_lines(effective_depth_table(study))
+    print(*shared.share(study, to, asked.licence or shared.LICENCE, asked.push, depths), sep="\n")
     if asked.push:
-        print(share.push(to, asked.push))
+        print(shared.push(to, asked.push))
     return 0
 
 

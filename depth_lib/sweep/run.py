@@ -23,12 +23,12 @@ from ..models.memory import check_fits
 from ..one_job import together
 from ..progress import heard_by
 from ..remote import journalled
-from ..results.artifacts import differences, load_artifact, save_artifact
+from ..results.artifacts import load_artifact, save_artifact
+from ..results.provenance import NONE_YET, why_stale
 from ..results.schemas import ARTIFACTS, ArtifactError
 from .spec import RunSpec, in_project
 
 __all__ = ["Run", "in_project"]
-_NONE = "there is none yet"
 
 
 class Run(RunSpec):
@@ -51,8 +51,7 @@ class Run(RunSpec):
         if reasons := self._reasons(path, wanted):
             with self._alone(probe, path) as held:
                 if again := self._reasons(path, wanted):  # whoever had the lock may have computed it
-                    # what was unreadable has been moved aside by the first look, which said so
-                    self._write(probe, path, wanted, reasons if again == [_NONE] else again, held)
+                    self._write(probe, path, wanted, reasons if again == [NONE_YET] else again, held)
                     return load_artifact(path)
         if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
             with self._alone(probe, path), journalled(path):
@@ -61,7 +60,7 @@ class Run(RunSpec):
         return load_artifact(path)
 
     def _reasons(self, path: Path, wanted: dict) -> list[str]:
-        return differences(path, wanted) if path.exists() else [_NONE]
+        return why_stale(path, wanted)
 
     @contextlib.contextmanager
     def _alone(self, probe: str, path: Path) -> Iterator[Lock]:
@@ -84,7 +83,7 @@ class Run(RunSpec):
             yield held
 
     def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Lock) -> None:
-        if reasons != [_NONE]:
+        if reasons != [NONE_YET]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         held.note(probe=probe)
         llm = self.llm  # loading is not the probe's time

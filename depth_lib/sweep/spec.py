@@ -19,7 +19,7 @@ from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
 from ..params import Params, ParamsError, find_model
 from ..params import problems as problems_of
-from ..results.meta import prompts_hash
+from ..results.provenance import prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
 
 _PIECES, _PIECE = 256, 2**18  # places of a weight file that are read, and bytes at each: all of it up to 64 MiB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..lock import COMPUTING, describe, elapsed, holder
 from ..results.commands import command
-from ..results.meta import differing, read_meta
+from ..results.provenance import read_meta, why_stale
 from ..results.schemas import ARTIFACTS, PROBES, of_pair
 from .plan import PlannedRun
 from .spec import OfflineSpec
@@ -76,13 +76,13 @@ def _probe_status(asked: OfflineSpec, probe: str) -> ProbeStatus:
         there = path.stat()
     except OSError:
         return ProbeStatus("partial", jobs) if jobs else ProbeStatus("missing")
-    meta, problem = read_meta(path)
+    meta, _ = read_meta(path)
     seconds = meta.get("seconds")
     found = ProbeStatus("done", [], there.st_size, time.time() - there.st_mtime, seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fewer prompts than asked for: said when the run was made
-            found.why = [problem] if problem else differing(meta, asked.provenance(probe))
+            found.why = why_stale(path, asked.provenance(probe))
     except (ValueError, OSError) as error:  # the prompts that are asked for cannot be read
         found.why = [str(error)]
     if found.why:

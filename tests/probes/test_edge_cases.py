@@ -11,7 +11,7 @@ from depth_lib.api import answer_span, tokenize
 from depth_lib.effective_depth.rules import METRICS
 from depth_lib.models import load as models
 from depth_lib.models.families import ArchitectureError
-from depth_lib.results.meta import differing
+from depth_lib.results.provenance import differing
 from depth_lib.sweep.spec import RunSpec
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family

@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 
-from depth_lib.report.share import share
-from depth_lib.results import files as storage
+from depth_lib import files as storage
 from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.results.shared import share
 from depth_lib.results.study import Study
 from tests.report.studies import write_depths, write_published
 from tests.synthetic import write_run

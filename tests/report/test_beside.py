@@ -8,9 +8,9 @@ import huggingface_hub
 import pytest
 import torch
 
-from depth_lib.report.share import share
 from depth_lib.report.table import read_tables, write_tables
 from depth_lib.results.schemas import ArtifactError, MissingArtifact
+from depth_lib.results.shared import share
 from depth_lib.results.study import Study, in_order
 from depth_lib.sweep import table
 from depth_lib.sweep.plan import Plan

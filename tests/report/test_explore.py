@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from depth_lib import files as storage
 from depth_lib.data.prompts import load_prompts
 from depth_lib.report.explore import explorer_json
 from depth_lib.report.page import draw_figures, write_report
 from depth_lib.report.table import read_tables
-from depth_lib.results import files as storage
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.meta import prompts_hash
+from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run

@@ -8,10 +8,10 @@ import openpyxl
 import pandas as pd
 import pytest
 
+from depth_lib import files as storage
 from depth_lib.effective_depth.rules import PAPER_METRICS
 from depth_lib.report.definitions import DEFINITIONS
 from depth_lib.report.table import read_tables, write_tables
-from depth_lib.results import files as storage
 from depth_lib.results.study import Study
 from tests.report.studies import table_of, write_depths, write_published
 from tests.synthetic import DATASETS, write_run

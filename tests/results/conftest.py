@@ -4,6 +4,7 @@ import pytest
 
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
+from tests.report.conftest import own, shared, study  # noqa: F401 (fixtures)
 from tests.synthetic import result_of
 
 META = {"model_id": "nobody/toy", "revision": "abc", "n_examples": 10, "settings": {"mode": "future", "seed": 1}}

@@ -1,4 +1,4 @@
-"""What is read is checked and never run; what is no result is named and moved aside."""
+"""What is read is checked, never run and never touched; what is no result is named."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ import torch
 
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.commands import sweep_command
-from depth_lib.results.meta import read_meta
+from depth_lib.results.provenance import read_meta, why_stale
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
 from tests.synthetic import result_of, write_as_the_papers
 
@@ -52,18 +52,15 @@ def damaged(path, kind, trace):
 @pytest.mark.parametrize(
     "kind", ["empty", "first half", "without its last byte", "text", "plain pickle with code", "noise"]
 )
-def test_a_damaged_file_is_named_and_moved_aside(saved, tmp_path, kind):
+def test_a_damaged_file_is_named_and_stays_where_it_is(saved, tmp_path, kind):
     trace = tmp_path / "code was run"
     saved.write_bytes(content := damaged(saved, kind, trace))
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
-    assert re.fullmatch(
-        f"{re.escape(str(saved))} is no logit_lens artifact: .*; moved to "
-        r"logitlens_10exps\.pt\.unreadable-1; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*",
-        str(error.value),
-    )
-    assert not saved.exists() and not trace.exists()
-    assert saved.with_name("logitlens_10exps.pt.unreadable-1").read_bytes() == content
+    line = r" is no logit_lens artifact: .*; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*"
+    assert re.fullmatch(re.escape(str(saved)) + line, str(error.value))
+    assert saved.read_bytes() == content and os.listdir(saved.parent) == [saved.name] and not trace.exists()
+    assert len(why_stale(saved, {})) == 1 and not trace.exists()
 
 
 def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
@@ -72,8 +69,9 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
     torch.save(result_of("logit_lens", 8) | {"meta": {"note": Code(trace)}}, lens_path)
     with pytest.raises(ArtifactError, match="it asks to load posix.mkdir, which is not a plain tensor"):
         load_artifact(lens_path)
+    assert why_stale(lens_path, {}) == ["it asks to load posix.mkdir, which is not a plain tensor"]
     assert not trace.exists()
-    torch.load(lens_path.with_name(lens_path.name + ".unreadable-1"), weights_only=False)
+    torch.load(lens_path, weights_only=False)
     assert trace.exists()  # the file does carry live code: it was the reader that did not run it
 
 
@@ -87,22 +85,13 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
         ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
     ],
 )
-def test_a_foreign_file_under_our_name_is_moved_aside(lens_path, content, message):
+def test_a_foreign_file_under_our_name_is_named_and_stays_where_it_is(lens_path, content, message):
     lens_path.parent.mkdir(parents=True)
     torch.save(content, lens_path)
     with pytest.raises(ArtifactError, match=message):
         load_artifact(lens_path)
-    assert os.listdir(lens_path.parent) == ["logitlens_10exps.pt.unreadable-1"]
-
-
-def test_files_moved_aside_never_overwrite_each_other(lens_path):
-    lens_path.parent.mkdir(parents=True)
-    for i in (1, 2, 3):
-        lens_path.write_bytes(bytes([i]))
-        with pytest.raises(ArtifactError, match=f"moved to logitlens_10exps.pt.unreadable-{i}"):
-            load_artifact(lens_path)
-    aside = sorted(lens_path.parent.iterdir())
-    assert [file.read_bytes() for file in aside] == [b"\1", b"\2", b"\3"]
+    assert re.search(message, why_stale(lens_path, {})[0])
+    assert os.listdir(lens_path.parent) == [lens_path.name]
 
 
 def test_a_file_that_cannot_be_opened_now_stays_where_it_is(saved, monkeypatch):

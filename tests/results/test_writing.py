@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from depth_lib.results import files as storage
-from depth_lib.results.artifacts import load_artifact, save_artifact
-from depth_lib.results.files import escape_token, unescape_token
-from depth_lib.results.meta import read_meta
+from depth_lib import files as storage
+from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact, unescape_token
+from depth_lib.results.provenance import read_meta
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
-from depth_lib.results.tidy import load_results
+from depth_lib.results.study import load_results
 from tests.results.conftest import META
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
@@ -214,6 +213,6 @@ def test_the_papers_file_is_kept_when_ours_takes_its_name(tmp_path):
 def test_an_unreadable_file_is_kept_when_ours_takes_its_name(lens_path):
     lens_path.parent.mkdir(parents=True)
     lens_path.write_bytes(b"half a file")
-    with pytest.warns(UserWarning, match="moved to logitlens_10exps.pt.unreadable-1"):
+    with pytest.warns(UserWarning, match="was unreadable and is kept as logitlens_10exps.pt.unreadable-1"):
         save_artifact(lens_path, result_of("logit_lens", 8), META)
     assert lens_path.with_name("logitlens_10exps.pt.unreadable-1").read_bytes() == b"half a file"

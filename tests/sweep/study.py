@@ -28,7 +28,7 @@ from pathlib import Path
 
 package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
 package.__path__ = ["depth_lib"]
-from depth_lib.results.meta import differing, read_meta
+from depth_lib.results.provenance import differing, read_meta
 from depth_lib.sweep.spec import OfflineSpec
 
 words, given = iter(sys.argv[1:]), {}

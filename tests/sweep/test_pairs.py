@@ -10,8 +10,7 @@ import torch
 import depth_lib as dl
 from depth_lib.data.pairs import PAIRS
 from depth_lib.params import ParamsError
-from depth_lib.results.study import Study
-from depth_lib.results.tidy import load_results
+from depth_lib.results.study import Study, load_results
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run

@@ -7,7 +7,7 @@ import pytest
 
 from depth_lib.data.examples import load_examples
 from depth_lib.params import ParamsError
-from depth_lib.results.meta import differing
+from depth_lib.results.provenance import differing
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run, in_project

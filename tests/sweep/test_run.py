@@ -11,7 +11,7 @@ import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
-from depth_lib.results.artifacts import differences
+from depth_lib.results.provenance import why_stale
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run
 from tests.sweep.cells import ANY_DATASET, parameters
@@ -154,8 +154,9 @@ def test_a_damaged_result_is_kept_aside_named_and_computed_again(own_cell, capsy
     run = Run(own_cell)
     path = run.paths["logit_lens"]
     path.write_bytes(path.read_bytes()[:1000])
-    assert run.result("logit_lens")["res_kl_divs"].shape == (4,)
-    assert f"moved to {path.name}.unreadable-1" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match=f"is kept as {path.name}.unreadable-1"):
+        assert run.result("logit_lens")["res_kl_divs"].shape == (4,)
+    assert "it is truncated or damaged" in capsys.readouterr().out
     assert path.with_name(f"{path.name}.unreadable-1").stat().st_size == 1000
 
 
@@ -211,7 +212,7 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     assert run.paths["depth_by_difficulty"] == tmp_path / "sums" / "toy-4l" / "depth_by_difficulty_3exps.pt"
     Run(asked).result("depth_by_difficulty")
     assert "nothing to compute" in capsys.readouterr().out
-    (reason,) = differences(
-        run.paths["depth_by_difficulty"], Run(asked | {"SEED": 2}).provenance("depth_by_difficulty")
-    )[:1]
+    (reason,) = why_stale(run.paths["depth_by_difficulty"], Run(asked | {"SEED": 2}).provenance("depth_by_difficulty"))[
+        :1
+    ]
     assert "prompts_hash" in reason or "seed" in reason

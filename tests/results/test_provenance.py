@@ -1,0 +1,150 @@
+"""Whether a stored result is the one that is wanted, decided in one place, and what differs where it is not."""
+
+import re
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from depth_lib.results import provenance
+from depth_lib.results.artifacts import load_artifact, save_artifact
+from depth_lib.results.provenance import prompts_hash, ran_otherwise, why_stale
+from depth_lib.results.schemas import SCHEMAS, artifact_path
+from depth_lib.results.study import Study
+from tests.results.conftest import META
+from tests.synthetic import result_of
+
+
+def test_a_stored_result_that_matches_is_not_stale(saved):
+    assert why_stale(saved, META) == why_stale(saved, {}) == why_stale(saved, {"settings": {"seed": 1}}) == []
+
+
+def test_the_reasons_say_what_was_stored_and_what_is_asked(saved):
+    wanted = {"revision": "def", "dtype": "bfloat16", "settings": {"mode": "all", "seed": 1}, "n_examples": 10}
+    assert why_stale(saved, wanted) == [
+        "revision: stored abc, asked def",
+        "dtype: stored nothing, asked bfloat16",
+        "settings.mode: stored future, asked all",
+    ]
+    assert why_stale(saved, {"quantization": None}) == ["quantization: stored nothing, asked None"]
+
+
+def test_a_result_of_a_tighter_tolerance_is_the_one_asked_for_and_one_of_a_looser_is_not(saved):
+    path = saved.with_name("igrads_igrads_3exps.pt")
+    save_artifact(path, result_of("integrated_gradients", 8), {"settings": {"quadrature": "gauss", "tolerance": 1e-3}})
+    assert why_stale(path, {"settings": {"tolerance": 0.01}}) == []
+    assert why_stale(path, {"settings": {"tolerance": 1e-4}}) == ["settings.tolerance: stored 0.001, asked 0.0001"]
+    assert why_stale(path, {"settings": {"quadrature": "riemann"}})
+
+
+def test_a_probe_that_was_mended_makes_older_results_stale(saved, monkeypatch):
+    """Files of before there were versions are of version 1."""
+    stored = torch.load(saved, weights_only=True)
+    assert stored["meta"].pop("version") == 1
+    torch.save(stored, saved)
+    assert why_stale(saved, META) == []
+    monkeypatch.setitem(SCHEMAS, "logit_lens", replace(SCHEMAS["logit_lens"], version=2))
+    assert why_stale(saved, META) == ["version: stored 1, this depth_lib computes 2"]
+    save_artifact(saved, result_of("logit_lens", 8), META)
+    assert why_stale(saved, META) == [] and load_artifact(saved)["meta"]["version"] == 2
+
+
+def test_the_number_of_prompts_is_compared_where_neither_the_name_nor_the_prompts_say_it(tmp_path):
+    path = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 20)
+    result = result_of("relative_contribution", 4)
+    save_artifact(path, result, {"n_prompts": 20, "n_examples": 20})
+    assert why_stale(path, {"n_examples": 10}) == ["n_examples: stored 20, asked 10"]
+    save_artifact(path, result, {"n_prompts": 20})  # as earlier versions did
+    assert why_stale(path, {"n_examples": 20}) == []
+    assert why_stale(path, {"n_examples": 10}) == ["n_examples: stored 20, asked 10"]
+    # with the prompts known, their number decides: a dataset may have fewer than asked for
+    assert why_stale(path, {"n_examples": 30, "n_prompts": 20}) == []
+
+
+def test_what_cannot_be_read_is_stale_by_one_reason_and_stays_where_it_is(saved):
+    content = saved.read_bytes()
+    for damaged, reason in ((b"", "it is empty"), (content[:300], "it is truncated or damaged")):
+        saved.write_bytes(damaged)
+        assert why_stale(saved, META) == [reason] and saved.read_bytes() == damaged
+    saved.unlink()
+    assert why_stale(saved, META) == [provenance.NONE_YET]
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_no_result(saved, kind, value):
+    stored = torch.load(saved, weights_only=True)
+    stored["res_overlaps"] = stored["res_overlaps"].to(kind)
+    torch.save(stored, saved)
+    assert why_stale(saved, META) == []
+    stored["res_overlaps"][3] = value
+    torch.save(stored, saved)
+    assert why_stale(saved, META) == ["it holds values that are not finite"]
+
+
+def test_a_prompts_hash_depends_on_every_character_order_and_boundary():
+    prompts = ["a b", "c"]
+    others = [["a b", "c "], ["c", "a b"], ["a b" + "c"], ["a", " bc"], ["a b"], ["a b", "c", ""], []]
+    hashes = [prompts_hash(prompts), *map(prompts_hash, others)]
+    assert len(set(hashes)) == len(hashes)
+    assert prompts_hash(iter(prompts)) == prompts_hash(tuple(prompts)) == prompts_hash(prompts)
+    assert prompts_hash(["é中\udc80"]) and re.fullmatch("[0-9a-f]{16}", prompts_hash(prompts))
+
+
+HERE = {"remote": False, "runs": {"dtype": "float32", "quantized": False, "attention": "sdpa", "torch": "2.13.0"}}
+
+
+@pytest.mark.parametrize(
+    "there, words",
+    [
+        (HERE["runs"], ""),
+        (HERE["runs"] | {"dtype": "bfloat16"}, "dtype bfloat16 (here float32)"),
+        (
+            HERE["runs"] | {"quantized": True, "attention": "eager"},
+            "quantized True (here False), attention eager (here sdpa)",
+        ),
+        ({"dtype": "float32", "quantized": False}, ""),  # what is not known differs from nothing
+    ],
+)
+def test_a_table_of_local_and_remote_results_says_what_ran_otherwise(there, words):
+    assert ran_otherwise([HERE, {}, HERE | {"remote": True, "runs": there}]) == words
+    assert ran_otherwise([HERE, HERE | {"runs": there}]) == ""  # a table of one place is the user's own
+
+
+def write_lens(out, model, meta, n=10):
+    save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", n), result_of("logit_lens", 4, seed=n), meta)
+
+
+def test_reading_a_study_of_both_places_warns_once_of_what_ran_otherwise(tmp_path):
+    write_lens(tmp_path, "Here", HERE)
+    write_lens(tmp_path, "There", {"remote": "http://there", "runs": HERE["runs"] | {"dtype": "bfloat16"}})
+    study = Study(tmp_path)
+    with pytest.warns(UserWarning, match="ran with dtype bfloat16 .here float32. there"):
+        study.of("logit_lens")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study.of("logit_lens")
+
+
+def test_a_study_takes_the_number_of_prompts_that_the_contribution_has_else_the_largest(tmp_path):
+    for n in (10, 20):
+        write_lens(tmp_path, "lowered", {"n_prompts": n}, n)
+        write_lens(tmp_path, "alone", {"n_prompts": n}, n)
+    contribution = artifact_path(tmp_path, "gsm8k", "lowered", "relative_contribution", 10)
+    save_artifact(contribution, result_of("relative_contribution", 4), {"n_prompts": 10})
+    with pytest.warns(UserWarning, match="reading .*logitlens_[12]0exps.pt, not logitlens_[12]0exps.pt beside it"):
+        names = Study(tmp_path).names()
+    assert names["gsm8k", "lowered", "logit_lens"] == "logitlens_10exps.pt"
+    assert names["gsm8k", "alone", "logit_lens"] == "logitlens_20exps.pt"
+
+
+def test_a_table_of_metrics_on_other_prompts_says_so(tmp_path):
+    from depth_lib.effective_depth.tables import depths
+
+    write_lens(tmp_path, "toy", {"n_prompts": 20, "prompts_hash": "b"}, 20)
+    contribution = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 10)
+    save_artifact(contribution, result_of("relative_contribution", 4), {"n_prompts": 10, "prompts_hash": "a"})
+    mixed = r"gsm8k × toy mixes depths of 10 prompts \(relative_contribution\) and 20 prompts \(logit_lens\)"
+    with pytest.warns(UserWarning, match=mixed):
+        depths(Study(tmp_path))
