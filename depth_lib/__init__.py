@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 # Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
 _HOMES = {
     "check_model": "session",
-    "depth_by_difficulty": "by_difficulty",
+    "depth_by_difficulty": "api",
     "effective_depth_cosine": "effective_depth.rules",
     "effective_depth_kl": "effective_depth.rules",
     "effective_depth_overlap": "effective_depth.rules",

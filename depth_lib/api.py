@@ -6,12 +6,16 @@ layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what o
 layers of erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
 """
 
+import random
+import reprlib
 import warnings
-from numbers import Real
+from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from nnsight import TransformersModel
 
+from .data.examples import Example
 from .data.tokens import answer_span, skips_of, tokenize
 from .models.families import describe
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
@@ -43,11 +47,11 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
     ids = tokenize(llm, prompts)
-    found = run(_relative_contribution, llm, describe(llm), ids, remote=remote, over="prompts", label="contribution")
-    further = {"first_change": found.pop("change")[: len(ids[0])].T, "angular_last": found.pop("angular_last").mean(0)}
-    for key in [key for key in found if key.endswith("_by_prompt")]:
-        further[key.removesuffix("_by_prompt")] = found.pop(key).amax(0)
-    return _pool(found) | further
+    sums = run(_relative_contribution, llm, describe(llm), ids, remote=remote, over="prompts", label="contribution")
+    result = {"first_change": sums.pop("change")[: len(ids[0])].T, "angular_last": sums.pop("angular_last").mean(0)}
+    for key in [key for key in sums if key.endswith("_by_prompt")]:
+        result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
+    return _pool(sums) | result
 
 
 def logit_lens(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
@@ -86,22 +90,24 @@ def layer_effects(
     `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1], and means over the measured
     tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`, the rise of −log p(next
     token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for every prompt as
-    `<key>_by_prompt` [P, …]. A prompt too short for a position (under 13 tokens) is left out of future mode with a
-    warning. Raises ValueError for an unknown mode or part, a prompt without tokens, or if no prompt is long enough.
-    Source: Csordás et al. 2025, section 3.3.
+    `<key>_by_prompt` [P, …]. In half precision or with quantised weights also `max_<mode>_layer_resolution` [L, L] and
+    `max_<mode>_out_resolution` [L, 1]: smaller effects cannot be told from rounding. A prompt too short for a position
+    (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a prompt
+    without tokens, or if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
     """
     if part not in ("layer", "attention", "mlp"):
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
-    work, label = skips_of(llm, prompts, mode, ("future", "all", "remove")), f"{part} effects, {mode}"
-    arch, how = describe(llm), {"over": "work", "label": label}
-    budget = tokens_a_pass(llm, budget, remote)
-    found = run(_layer_effects, llm, arch, work, mode, part, budget, remote=remote, **how)
-    names = {"effects": f"max_{mode}_layer", "outputs": f"max_{mode}_out"}
-    names |= {key: f"{mode}_{key}" for key in ("kl", "loss", "top1")}
-    total = {
-        names[key]: value.amax(0) if key in ("effects", "outputs") else value.mean(0) for key, value in found.items()
-    }
-    return total | {f"{names[key]}_by_prompt": value for key, value in found.items()}
+    work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
+    budget, label = tokens_per_pass(llm, budget, remote), f"{part} effects, {mode}"
+    arch, how = describe(llm), {"remote": remote, "over": "work", "label": label}
+    return _over_prompts(run(_layer_effects, llm, arch, work, mode, part, budget, **how))
+
+
+def _over_prompts(effects):
+    """Maxima and means over the prompts, beside the values of each."""
+    result = {key: value.amax(0) if key.startswith("max_") else value.mean(0) for key, value in effects.items()}
+    by_prompt = {f"{key}_by_prompt": value for key, value in effects.items() if not key.endswith("_resolution")}
+    return result | by_prompt
 
 
 def local_effects(
@@ -117,14 +123,12 @@ def local_effects(
     everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
 
     prompts, mode ("future" or "all"), remote, budget and errors: as for `layer_effects`. Returns float32
-    `max_<mode>_local` [L, L] (row = taken out, column = affected; 0 for l ≤ s) and `max_<mode>_local_by_prompt`
-    [P, L, L]. Source: Csordás et al. 2025, section 3.3.
+    `max_<mode>_local` [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L]
+    and, where `layer_effects` has it, `max_<mode>_local_resolution` [L, L]. Source: Csordás et al. 2025, section 3.3.
     """
-    work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
-    arch, how = describe(llm), {"over": "work", "label": label}
-    budget = tokens_a_pass(llm, budget, remote)
-    effects = run(_local_effects, llm, arch, work, mode, budget, remote=remote, **how)["effects"]
-    return {f"max_{mode}_local": effects.amax(0), f"max_{mode}_local_by_prompt": effects}
+    work, budget = skips_of(llm, prompts, mode, ("future", "all")), tokens_per_pass(llm, budget, remote)
+    arch, how = describe(llm), {"remote": remote, "over": "work", "label": f"local effects, {mode}"}
+    return _over_prompts(run(_local_effects, llm, arch, work, mode, budget, **how))
 
 
 def residual_erasure(
@@ -142,11 +146,12 @@ def residual_erasure(
 
     question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward
     pass (default: what fits into free memory). Returns float32 `erasure_effect` [L + 1, T] (row 0: embeddings, row l:
-    output of block l − 1) and `tokens`, T strings. Raises ValueError if the answer has no token of its own or nothing
-    precedes it. Source: Csordás et al. 2025, section 3.4.
+    output of block l − 1), `tokens`, T strings, and in half precision or with quantised weights
+    `erasure_effect_resolution`: what smaller effects are cannot be told from rounding. Raises ValueError if the answer
+    has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
-    budget = tokens_a_pass(llm, budget, remote)
+    budget = tokens_per_pass(llm, budget, remote)
     work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
     return {**run_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
 
@@ -166,10 +171,11 @@ def future_erasure(
 
     question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
     and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
-    follows) and `tokens`, T strings. Raises ValueError as `residual_erasure`. Source: Csordás et al. 2025, section 3.4.
+    follows), their resolutions as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`. Source:
+    Csordás et al. 2025, section 3.4.
     """
     (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
-    budget = tokens_a_pass(llm, budget, remote)
+    budget = tokens_per_pass(llm, budget, remote)
     work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
     return {**run_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
 
@@ -205,7 +211,7 @@ def integrated_gradients(
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
     ids, places, tokens = answer_span(llm, question, answer)
     arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
-    budget = tokens_a_pass(llm, budget, remote, blocks_held=arch["n_layers"])
+    budget = tokens_per_pass(llm, budget, remote, blocks_held=arch["n_layers"])
     work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
     result = run_ticking(_integrated_gradients, llm, *work, remote=remote)
     _check_finite(result)
@@ -218,7 +224,70 @@ def integrated_gradients(
     return {**result, "tokens": tokens}
 
 
-def tokens_a_pass(llm: TransformersModel, budget: int | None, remote: bool | str, blocks_held: int = 1) -> int | None:
+def depth_by_difficulty(
+    llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
+) -> dict[str, torch.Tensor]:
+    """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
+
+    D[s, l] = max over tokens i ≥ t of ‖c_l − c̄_l‖ / ‖c_l‖ when block s passes tokens 1..t−1 on unchanged, and
+    o[s] = max ‖y − ȳ‖₂ over the same tokens. t is the token that predicts the answer's first one or, for an example
+    that is measured `within` its answer of A tokens, the answer's start plus each of the first 4 of
+    range(0, A − 4, 4), shuffled by one Random(123) for all examples (its start where there is none): maxima over t.
+
+    examples: from `load_examples`, or a list of Example(level, question, answer); budget: tokens in one forward pass
+    (default: what fits into free memory). Returns float32, for E examples, `layer_effect` [E, L, L] (skipped,
+    affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and the maximum over
+    their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`, `max_output_effect` [K, L].
+    In half precision or with quantised weights also `layer_effect_resolution` and `output_effect_resolution`, as for
+    `layer_effects`. Raises ValueError if there are no examples, or if one is none, has no answer, or no token between
+    the first and t. `effective_depth.difficulty.depth_scores` makes one number a level of it. Source: Csordás et al.
+    2025, section 4.
+    """
+    examples = [_checked(number, example) for number, example in enumerate(examples or ())]
+    if not examples:
+        raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
+    work, draw = [], random.Random(123)
+    for number, example in enumerate(examples):
+        ids, answer, _ = answer_span(llm, example.question, example.answer)
+        starts = _measured_from(answer, draw) if example.within else [answer[0] - 1]
+        if min(starts) < 2:
+            raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
+        work.append((ids, starts))
+    budget, how = tokens_per_pass(llm, budget, remote), {"over": "work", "label": "depth by difficulty"}
+    effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
+    level = torch.tensor([example.level for example in examples], dtype=torch.float32)
+    result = {"level": level, "levels": level.unique()}
+    measured = {"layer_effect": effects.pop("max_future_layer"), "output_effect": effects.pop("max_future_out")[..., 0]}
+    for name, effect in measured.items():
+        by_level = [effect[level == one] for one in result["levels"]]
+        result[name] = effect
+        result[f"mean_{name}"] = torch.stack([group.mean(0) for group in by_level])
+        result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
+    if "max_future_layer_resolution" in effects:
+        result["layer_effect_resolution"] = effects["max_future_layer_resolution"]
+        result["output_effect_resolution"] = effects["max_future_out_resolution"][..., 0]
+    return result
+
+
+def _checked(number: int, example: Sequence) -> Example:
+    """The example, if it is a whole level, a question and an answer."""
+    one = Example(*example) if isinstance(example, list | tuple) and len(example) in (3, 4) else None
+    if one and isinstance(one.level, Integral) and isinstance(one.question, str) and isinstance(one.answer, str):
+        return one
+    raise ValueError(
+        f"example {number} is {reprlib.repr(example)}; give (level, question, answer), the level a whole number, or "
+        "load some with dl.load_examples(...)."
+    )
+
+
+def _measured_from(answer: list[int], draw: random.Random) -> list[int]:
+    """Places within an answer from which on it is measured: four at most, one at least."""
+    offsets = list(range(0, len(answer) - 4, 4))
+    draw.shuffle(offsets)
+    return [answer[0] + offset for offset in offsets[:4] or [0]]
+
+
+def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | str, blocks_held: int = 1) -> int | None:
     """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
     is free on the fullest; else None, with which a probe goes by the model's config alone (see `token_budget`).
 

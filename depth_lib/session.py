@@ -82,9 +82,10 @@ def run(
 
 
 def run_ticking(probe: Callable, llm: nnsight.TransformersModel, arch: dict, *work: object, remote: bool | str) -> dict:
-    """run(probe, …, over="layers"); on this machine the probe says how far it is, by arch["tick"]."""
+    """run(probe, …, over="layers"); on this machine the probe is given a tick, to say how far it is."""
     with contextlib.nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
-        return run(probe, llm, arch | ({"tick": tick} if tick else {}), *work, remote=remote, over="layers")
+        how = {"tick": tick} if tick else {}
+        return run(probe, llm, arch, *work, remote=remote, over="layers", **how)
 
 
 def joined(results: list[dict]) -> dict:
@@ -130,18 +131,17 @@ def _in_session(llm, calls, seconds, **how):
 
 
 def _results(llm, calls, seconds):
-    """What each of the named calls (function, arguments) returns, in order; neighbours share a prompt's clean run.
+    """What each of the named calls (function, arguments) returns, in order.
 
     Those that would begin too late are left out, and those after one that fails: the next job begins with that one.
     """
-    start, results, clean, several = time.monotonic(), {}, {}, len(calls.keys() - {"check"}) > 1
+    start, results = time.monotonic(), {}
     for name, (function, arguments) in calls.items():
         alone = not results.keys() - {"check"}
         if not alone and seconds is not None and time.monotonic() - start > seconds:
             break
         try:
-            shared = {"arch": {**arguments["arch"], "clean": clean}} if several and "arch" in arguments else {}
-            results[name] = function(llm, **(arguments | shared))
+            results[name] = function(llm, **arguments)
         except Exception:
             if alone:
                 raise

@@ -21,7 +21,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"probes"},
     {"remote"},
     {"models", "session", "one_job"},
-    {"api", "by_difficulty", "model_maps"},
+    {"api", "model_maps"},
     {"results"},
     {"effective_depth"},
     {"figures"},

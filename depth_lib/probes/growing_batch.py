@@ -3,90 +3,86 @@
 import torch
 
 from .packing import additive
-from .residual_stream import clean_run, compares_in_batch, first, inputs, start_at, token_budget
+from .residual_stream import first, inputs, start_at
 
 
-def prepared(llm, arch, ids, budget):
-    """What the passes over one prompt share: its `ids`, the `budget` of tokens in a pass, and its `clean` run, or None
-    where every batch has a clean row of its own (see `compares_in_batch`)."""
-    clean = None if compares_in_batch(llm) else clean_run(llm, arch, ids)
-    final = clean and clean["h"][-1][0]  # the same object for all passes, which is unembedded once
-    return {"ids": ids, "budget": token_budget(llm, budget), "clean": clean, "final": final}
+def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, watch=None):
+    """Change the residual stream at every l of `layers`, a range within 0..L, each time in a run of its own.
 
+    The obvious loop, with the packed sequence in the place of the prompt:
 
-def growing_batch(llm, arch, prompt, layout, layers, join, watch=None):
-    """The final residuals of a prompt with one change for every l of `layers`, neighbours out of 0..L.
+        for l in layers:
+            row = h[l].clone();  change(l, row, h[l - 1]);  final = blocks l..L−1 of row
 
-    The row of l joins the batch before block l, that of L after the last one: `join(l, row, before)` changes `row` in
-    place, a copy of the clean h_l [1, N, d] in the places of the layout (see `pack`); `before` is the clean h_{l−1},
-    None for l = 0. `watch(l, joined)` is called inside block l with the range of those that have joined; their rows
-    stand behind the clean one, if there is one. prompt: see `prepared`. layout: with `read`, the places to return.
+    All runs share one batch: the row of l joins it before block l, that of L after the last block, and what lies before
+    block l is not computed for it. A pass holds as many rows as `budget` tokens allow.
 
-    Returns for each pass, which holds as many rows as the budget allows: `l`, its layers as a slice, `varied`
-    [rows, M, d], and the clean final residuals `clean` [K, d] with `same`, which of them belongs to each place.
+    ids, pack: the prompt's tokens and how they are laid out (see `pack`); h: its clean residuals h_0..h_L [T, d];
+    change(l, row, before): changes `row` in place, a copy of the clean h_l [1, N, d], `before` being h_{l−1} (None for
+    l = 0); read: the M places to return; n_own: 0, or 2 where interventions are compared within a batch: it begins with
+    an unmodified row, whose residuals take the place of h, and one that differs from it by rounding alone (see
+    `nudged`); watch(l, joined): called inside block l with the range of those that have joined, whose rows follow the
+    batch's own.
+
+    Returns a tuple for each pass: the range of its l, and final residuals for `output_change`: `varied` [rows, M, d],
+    with the nudged row first if there is one, the clean ones [K, d], and for each of the M places its row of them.
     """
-    rows_a_pass = max(1, prompt["budget"] // len(layout["order"]) - (prompt["clean"] is None))
-    parts, seen = [], {}
-    for begin in range(layers[0], layers[-1] + 1, rows_a_pass):
-        joining = range(begin, min(begin + rows_a_pass, layers[-1] + 1))
-        parts.append(_one_pass(llm, arch, {**prompt, "seen": seen}, layout, joining, join, watch))
-    return parts
+    size = max(1, budget // len(pack[0]) - n_own)
+    starts = range(layers.start, layers.stop, size)
+    joining = [range(start, min(start + size, layers.stop)) for start in starts]
+    return [_one_pass(llm, arch, ids, pack, h, joined, change, read, n_own, watch) for joined in joining]
 
 
-def _one_pass(llm, arch, prompt, layout, joining, join, watch):
-    """One pass of `growing_batch`. Where the clean row is part of it, `seen` keeps the last two clean residuals before
-    `joining.stop`: the next pass starts there."""
-    order, clean, seen, n_layers = layout["order"], prompt["clean"], prompt["seen"], arch["n_layers"]
-    n_clean = 0 if clean else 1
-    n_rows = n_clean + len(joining)
+def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
+    order, _, visible = pack
+    n_layers, begin, n_rows = arch["n_layers"], joining.start, n_own + len(joining)
     batch = 1 if arch["grows"] else n_rows
-    encoding = inputs([prompt["ids"][i] for i in order], order, additive(layout["visible"], llm.dtype), batch)
-
-    def reference(l):
-        return clean["h"][l][:, order] if clean else seen[l]
-
+    encoding = inputs([ids[i] for i in order], order, additive(visible, llm.dtype), batch)
     with torch.no_grad():
         with llm.trace(encoding, use_cache=False) as tracer:
-            begin, rows = joining.start, None
-            if not clean:
-                if seen:
-                    rows = seen[begin].expand(batch, -1, -1)
-                    start_at(llm, arch, begin, rows)
-                else:
-                    begin = max(0, begin - 1)
-                    rows = llm.blocks[begin].input
+            clean = h[begin][order][None]
+            before = h[begin - 1][order][None] if begin else None
+            rows = clean.repeat(n_own if arch["grows"] else n_rows, 1, 1)
+            if n_own:
+                rows[1] = nudged(clean[0])
             for l in range(begin, n_layers + 1):
-                if not clean and l <= joining.stop:
-                    seen[l] = rows[:1].clone()
-                    seen.pop(l - 2, None)
+                if l > begin and l in joining:
+                    clean = rows[:1] if n_own else h[l][order][None]
                 if l in joining:
-                    row = reference(l).clone()
-                    join(l, row, reference(l - 1) if l else None)
-                    rows = add_row(rows, row, n_clean + l - joining.start, n_rows, arch["grows"])
-                    if clean and l == begin:
-                        start_at(llm, arch, begin, rows)
+                    row = clean.clone()
+                    change(l, row, before)
+                    rows = add_row(rows, row, n_own + l - begin, arch["grows"])
+                    before = clean.clone()
+                if l == begin:
+                    start_at(llm, arch, l, rows)
                 if l < n_layers:
                     llm.blocks[l].input = rows
                     if watch:
-                        watch(l, range(joining.start, min(l + 1, joining.stop)))
+                        watch(l, range(begin, min(l + 1, joining.stop)))
                     rows = first(llm.blocks[l].output)
-            part = {"l": slice(joining.start, joining.stop), "varied": rows[n_clean:, layout["read"]]}
-            if clean:
-                part |= {"clean": prompt["final"], "same": [order[place] for place in layout["read"]]}
-            else:
-                part |= {"clean": rows[0, layout["read"]], "same": list(range(len(layout["read"])))}
+            final = rows[:, read]
             tracer.stop()
-    return part
+    if n_own:
+        return joining, final[1:], final[0], range(len(read))
+    return joining, final, h[-1], [order[place] for place in read]
 
 
-def add_row(rows, row, k, n_rows, grows):
-    """The batch with `row` [1, T, d] as its row k: appended (rows None: the first), or written over a clean one where
-    batches cannot grow and have n_rows from the start."""
-    if rows is None:
-        return row if grows else row.repeat(n_rows, 1, 1)
+def add_row(rows, row, k, grows):
+    """The batch with `row` [1, N, d] as its row k: appended, or written over a clean one where batches cannot grow."""
     row = row.to(rows.device)
     if grows:
         return torch.cat([rows, row])
     rows = rows.clone()
     rows[k] = row[0]
     return rows
+
+
+def nudged(h):
+    """h with every feature moved by one rounding unit, up and down in turn.
+
+    What becomes of it in the blocks that follow is what rounding can do: an intervention that changes no more cannot be
+    told from it.
+    """
+    units = torch.full(h.shape[-1:], torch.finfo(h.dtype).eps, dtype=h.dtype, device=h.device)
+    units[::2] *= -1
+    return torch.addcmul(h, h, units)

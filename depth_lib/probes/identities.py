@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import contributions, first, lens, parts
+from .residual_stream import contributions, first, last_block, lens, parts
 
 
 def identities(llm, arch, ids):
@@ -23,7 +23,7 @@ def identities(llm, arch, ids):
                 residuals.append(h)
                 sums.append(h + a + m)
                 added.append(m)
-            final = first(llm.blocks[arch["n_layers"] - 1].output)
+            final = first(last_block(llm, arch).output)
             residuals.append(final.float().clone())
             ours = lens(llm, arch, final.reshape(-1, final.shape[-1]))
             logits = llm.output.logits.float().to(ours.device)
@@ -32,24 +32,26 @@ def identities(llm, arch, ids):
             pairs = zip(sums, residuals[1:], strict=True)
             identity_1 = torch.stack([_relative(s, h.to(s.device)).cpu() for s, h in pairs])
             identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
-            both = [None not in parts(block).values() for block in llm.blocks]
-            adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
-        mlp_change = None
-        if adding:
-            clean = added[adding[0]]
-            with llm.trace(batch, use_cache=False) as tracer:
-                block = llm.blocks[adding[0]]
-                turned = block.input.roll(1, dims=-1)
-                attended = block.attention_contribution.output
-                changed = first(attended) + turned.to(first(attended).device).reshape(first(attended).shape)
-                block.attention_contribution.output = (
-                    (changed, *attended[1:]) if isinstance(attended, tuple) else changed
-                )
-                m = first(block.mlp_contribution.output).reshape(clean.shape).float() * arch["residual_scale"]
-                mlp_change = _relative(m, clean.to(m.device))
-                tracer.stop()
+        both = [None not in parts(block).values() for block in llm.blocks]
+        adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
+        mlp_change = _mlp_change(llm, arch, batch, adding[0], added[adding[0]]) if adding else None
     eps = torch.finfo(final.dtype).eps
     return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change, "eps": eps}
+
+
+def _mlp_change(llm, arch, batch, l, clean):
+    """By how much m_l [B, T, d] changes when attention's contribution there is changed."""
+    with llm.trace(batch, use_cache=False) as tracer:
+        block = llm.blocks[l]
+        turned = block.input.roll(1, dims=-1)
+        output = block.attention_contribution.output
+        a = first(output)
+        a = a + turned.to(a.device).reshape(a.shape)
+        block.attention_contribution.output = (a, *output[1:]) if isinstance(output, tuple) else a
+        m = first(block.mlp_contribution.output).reshape(clean.shape).float() * arch["residual_scale"]
+        change = _relative(m, clean.to(m.device))
+        tracer.stop()
+    return change
 
 
 def _relative(x, truth):

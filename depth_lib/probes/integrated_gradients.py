@@ -6,7 +6,7 @@ from .quadrature import left_ends, panels
 from .residual_stream import contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
-def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
+def integrated_gradients(llm, arch, ids, answer, layers, how, budget, tick=None):
     """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
 
     With x = h_{l+1}, a_l or m_l [T, d], b its mean over the sequence and F the summed probability of the answer's true
@@ -16,7 +16,9 @@ def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
     blocks to do; how: a dict of `at` ("block", "attention" or "mlp"), `steps`, that many left-end steps, or None for
     Gauss–Kronrod panels, and `tolerance`: until no token's estimated error is above tolerance · max |igrads[l]|;
-    budget: tokens in one forward pass, or None. Returns for each layer `igrads` [T], `completeness` = Σ_t igrads −
+    budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
+
+    Returns for each layer `igrads` [T], `completeness` = Σ_t igrads −
     (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, without steps, `error`: the estimated largest error of a
     token relative to max |igrads[l]|.
     """
@@ -39,8 +41,8 @@ def integrated_gradients(llm, arch, ids, answer, layers, how, budget):
             except StopIteration as finished:
                 found[k] = _result(finished.value, len(ids))
                 del asked[k]
-                if "tick" in arch:
-                    arch["tick"](costs[k], sum(costs))
+                if tick:
+                    tick(costs[k], sum(costs))
     return {key: torch.stack([found[k][key] for k in range(len(paths))]) for key in found[0]}
 
 

@@ -1,58 +1,69 @@
-"""What a block makes of its input without one earlier contribution: local effects (Csordás et al. 2025, 3.3)."""
+"""What a block makes of its input without one earlier contribution: local effects (Csordás et al. 2025, 3.3).
+
+The obvious loop, with h and c of the clean run (tests/oracles/effects.py):
+
+    for each s < l and position t:
+        run block l alone on h_l[i] − c_s[i] at tokens 1 ≤ i < t, and on h_l[i] elsewhere; it adds c̄_l
+        local[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
+
+Here one forward pass gives every block a batch of its own in the place of its input: a row for each s.
+"""
 
 import torch
 
-from .growing_batch import prepared
+from .growing_batch import nudged
 from .packing import additive, packs
-from .residual_stream import added, clean_run, inputs, start_at
+from .residual_stream import added, clean_run, compares_in_batch, inputs, start_at, token_budget
 
 
 def local_effects(llm, arch, work, mode, budget):
-    """Take c_s out of the input of block l alone, s < l, as if it did not travel through the blocks between.
+    """Take c_s out of the input of block l alone, as if it did not travel through the blocks between.
 
-    With h and c of the clean run, c̄_l what block l adds when it reads h_l[i] − c_s[i] at tokens 1 ≤ i < t:
-    local[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6), 0 for l ≤ s.
-
-    work, mode, budget: as for `layer_effects`. Returns `effects` [P, L, L], the maxima over each prompt's positions.
+    work, mode, budget: as for `layer_effects`. Returns `max_<mode>_local` [P, L, L], the maxima over each prompt's
+    positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding alone does.
     """
-    effects = []
+    results = []
     for ids, starts in work:
-        effect = torch.zeros(arch["n_layers"], arch["n_layers"], dtype=torch.float32)
-        prompt = prepared(llm, arch, ids, budget)
-        in_batch = prompt["clean"] is None
-        clean = clean_run(llm, arch, ids) if in_batch else prompt["clean"]
-        for layout in packs(starts, len(ids), arch):
-            rows = max(1, prompt["budget"] // len(layout["order"]) - in_batch)
-            for begin in range(0, arch["n_layers"] - 1, rows):
-                sources = range(begin, min(begin + rows, arch["n_layers"] - 1))
-                _without(llm, arch, {**prompt, "clean": clean, "in_batch": in_batch}, layout, mode, sources, effect)
-        effects.append(effect)
-    return {"effects": torch.stack(effects)}
+        clean, effects = clean_run(llm, arch, ids), []
+        for pack in packs(starts, len(ids), arch):
+            effects.append(_of_pack(llm, arch, ids, pack, clean, mode, token_budget(llm, budget)))
+        results.append(torch.stack(effects).amax(0))
+    effect, resolution = torch.stack(results, dim=1)
+    result = {f"max_{mode}_local": effect}
+    if compares_in_batch(llm):
+        result[f"max_{mode}_local_resolution"] = resolution
+    return result
 
 
-def _without(llm, arch, prompt, layout, mode, sources, effect):
-    """Raise `effect` to the local effects of some c_s: every later block reads a batch of its own, one row for each."""
-    order, clean, n_clean = layout["order"], prompt["clean"], int(prompt["in_batch"])
-    skipped = slice(1, layout["prefix"])
-    start = layout["prefix"] if mode == "future" else 0
-    taken = torch.cat([clean["c"][s][:, order[skipped]].to(clean["c"][0].device) for s in sources])
-    n_rows = n_clean + len(sources)
-    tokens = [prompt["ids"][i] for i in order]
-    encoding = inputs(tokens, order, additive(layout["visible"], llm.dtype), 1 if arch["grows"] else n_rows)
-    with torch.no_grad():
-        with llm.trace(encoding, use_cache=False) as tracer:
-            for l in range(sources.start + 1, arch["n_layers"]):
-                n_without = min(len(sources), l - sources.start)
-                h = clean["h"][l][:, order]
-                rows = h.repeat(n_clean + n_without if arch["grows"] else n_rows, 1, 1)
-                without = slice(n_clean, n_clean + n_without)
-                rows[without, skipped] = (rows[without, skipped].float() - taken[:n_without].to(h.device)).to(h.dtype)
-                if l == sources.start + 1:
-                    start_at(llm, arch, l, rows)
-                llm.blocks[l].input = rows
-                c_bar = added(llm.blocks[l], arch, start)
-                c = c_bar[:1] if prompt["in_batch"] else clean["c"][l][:, order[start:]]
-                change = ((c_bar[without] - c).norm(dim=-1) / c.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
-                blocks = slice(sources.start, sources.start + n_without)
-                effect[blocks, l] = torch.maximum(effect[blocks, l], change)
-            tracer.stop()
+def _of_pack(llm, arch, ids, pack, clean, mode, budget):
+    """The local effects at the positions of one pack, and beside them those of rounding: [2, L, L]."""
+    order, suffixes, visible = pack
+    prefix, n_layers = suffixes[0].start, arch["n_layers"]
+    (h, c), n_own = clean, 2 if compares_in_batch(llm) else 0
+    taken, start = order[1:prefix], prefix if mode == "future" else 0
+    tokens, mask = [ids[i] for i in order], additive(visible, llm.dtype)
+    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)
+    size = max(1, budget // len(order) - n_own)
+    for begin in range(0, n_layers - 1, size):
+        sources = range(begin, min(begin + size, n_layers - 1))
+        n_rows = n_own + len(sources)
+        with torch.no_grad():
+            with llm.trace(inputs(tokens, order, mask, 1 if arch["grows"] else n_rows), use_cache=False) as tracer:
+                for l in range(begin + 1, n_layers):
+                    earlier = sources[: l - begin]
+                    rows = h[l][order].repeat(n_own + len(earlier) if arch["grows"] else n_rows, 1, 1)
+                    if n_own:
+                        rows[1] = nudged(rows[1])
+                    for row, s in zip(rows[n_own:], earlier, strict=False):  # rows too many stay clean
+                        row[1:prefix] = (row[1:prefix].float() - c[s][taken].to(row.device)).to(row.dtype)
+                    if l == begin + 1:
+                        start_at(llm, arch, l, rows)
+                    llm.blocks[l].input = rows
+                    c_bar = added(llm.blocks[l], arch, start)
+                    c_clean = c_bar[0] if n_own else c[l][order[start:]]
+                    change = ((c_bar - c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
+                    effect[earlier.start : earlier.stop, l] = change[n_own : n_own + len(earlier)]
+                    if n_own:
+                        effect_of_rounding[earlier.start : earlier.stop, l] = change[1]
+                tracer.stop()
+    return effects

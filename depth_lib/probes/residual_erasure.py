@@ -1,117 +1,139 @@
-"""Probe 4: until which block a token's residual is needed for the answer (Csordás et al. 2025, section 3.4)."""
+"""Probe 4: until which block a token's residual is needed (Csordás et al. 2025, section 3.4).
+
+The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tests/oracles/answers.py):
+
+    for each l and token t:
+        run the model, but with h_l[t] = u_l
+        erasure_effect[l, t] = max over the answer's tokens of ‖y − ȳ‖₂, where they are predicted
+
+Here all l are rows of one batch, each of which joins it where its run begins to differ (see `growing_batch`), and many
+t share one sequence: what comes before t is not changed by erasing t (see `pack`).
+"""
 
 import torch
 
-from .growing_batch import growing_batch, prepared
+from .distributions import output_change
+from .growing_batch import growing_batch
 from .packing import packs
-from .residual_stream import first, inputs, output_change
+from .residual_stream import compares_in_batch, residuals, token_budget
 
 
-def mean_residual(llm, arch, prompts):
-    """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (token ids)."""
+def mean_residual(llm, arch, prompts, count=None):
+    """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (token ids).
+    count(cost): told the tokens × blocks done after each prompt."""
     total, n_tokens = 0, 0
     for ids in prompts:
-        with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False) as tracer:
-                h = [block.input[0].float().sum(0).cpu() for block in llm.blocks]
-                h.append(first(llm.blocks[arch["n_layers"] - 1].output)[0].float().sum(0).cpu())
-                total, n_tokens = total + torch.stack(h), n_tokens + len(ids)
-                tracer.stop()
-        arch["tick"](len(ids) * arch["n_layers"])
+        total = total + torch.stack([h.float().sum(0).cpu() for h in residuals(llm, arch, ids)])
+        n_tokens += len(ids)
+        if count:
+            count(len(ids) * arch["n_layers"])
     return total / n_tokens
 
 
-def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget):
+def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
-    erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read at the positions that predict them.
-
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do, one after the other (h_l enters block l, and h_L goes with the last block); baseline_prompts: token
-    ids of the prompts that u is the mean of; budget: tokens in one forward pass, or None. Returns `erasure_effect`
-    [len(layers), T], or [L + 1, T] of all; 0 for tokens behind the last predicting position, which nothing measured
-    sees.
+    blocks to do, neighbours (h_l enters block l, and h_L goes with the last block); baseline_prompts: token ids of the
+    prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
+
+    Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
+    Where rounding shows, `erasure_effect_resolution` is the smallest that can be told from it.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
-    stop = _stop(arch, layers)
-    effect = torch.zeros(arch["n_layers"] + 1, len(ids), dtype=torch.float32)
-    layouts = []
-    for layout in packs(range(answer[-1]), end, arch):
-        read = [[p for p in _places(suffix) if layout["order"][p] + 1 in answer] for suffix in layout["suffixes"]]
-        layouts.append({**layout, "reads": read, "erased": [suffix.start for suffix in layout["suffixes"]]})
-    arch = _counting(arch, baseline_prompts, layouts, range(layers[0], stop))
-    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids[:end], budget)
-    _erase(llm, arch, prompt, layouts, range(layers[0], stop), u, effect)
-    return {"erasure_effect": effect[layers[0] : stop]}
+    jobs = []
+    for pack in packs(range(answer[-1]), end, arch):
+        order, suffixes, _ = pack
+        for_each_t = [[place for place in suffix if order[place] + 1 in answer] for suffix in suffixes]
+        jobs.append((pack, [suffix.start for suffix in suffixes], for_each_t))
+    rows = range(layers[0], _stop(arch, layers))
+    found = _erase(llm, arch, ids, end, [(jobs, rows)], baseline_prompts, budget, tick)
+    return _named(llm, found, ["erasure_effect"], rows)
 
 
-def future_erasure(llm, arch, ids, layers, baseline_prompts, budget):
+def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t], or h_l at all of tokens 1..t−1, by the uninformative residual u_l and measure all later outputs.
 
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ with token t erased (the last has no later one: 0);
     past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
 
-    ids: the T token ids; layers, baseline_prompts, budget: as for `residual_erasure`. Returns both, [len(layers), T],
-    or [L + 1, T] of all; nothing later reads h_L.
+    ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
+    [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and the resolution of both.
     """
     single, several = [], []
-    for layout in packs(range(len(ids) - 1), len(ids), arch):
-        reads = [list(_places(suffix))[1:] for suffix in layout["suffixes"]]
-        single.append({**layout, "reads": reads, "erased": [suffix.start for suffix in layout["suffixes"]]})
-    for layout in packs(range(2, len(ids)), len(ids), arch):  # a suffix sees erased tokens alone, however many
-        reads = [list(_places(suffix)) for suffix in layout["suffixes"]]
-        several.append({**layout, "reads": reads, "erased": list(range(1, layout["prefix"]))})
-    rows, layers = slice(layers[0], _stop(arch, layers)), range(layers[0], layers[-1] + 1)
-    arch = _counting(arch, baseline_prompts, single + several, layers)
-    u, prompt = mean_residual(llm, arch, baseline_prompts), prepared(llm, arch, ids, budget)
-    alone, together = torch.zeros(2, arch["n_layers"] + 1, len(ids), dtype=torch.float32)
-    _erase(llm, arch, prompt, single, layers, u, alone)
-    _erase(llm, arch, prompt, several, layers, u, together)
-    return {"future_erasure": alone[rows], "past_erasure": together[rows]}
+    for pack in packs(range(len(ids) - 1), len(ids), arch):
+        suffixes = pack[1]
+        single.append((pack, [suffix.start for suffix in suffixes], [list(suffix[1:]) for suffix in suffixes]))
+    for pack in packs(range(2, len(ids)), len(ids), arch):
+        suffixes = pack[1]
+        single_prefix = list(range(1, suffixes[0].start))  # the suffix of t sees tokens up to t − 1 of it
+        several.append((pack, single_prefix, [list(suffix) for suffix in suffixes]))
+    blocks = range(layers[0], layers[-1] + 1)
+    work = [(single, blocks), (several, blocks)]
+    found = _erase(llm, arch, ids, len(ids), work, baseline_prompts, budget, tick)
+    return _named(llm, found, ["future_erasure", "past_erasure"], range(layers[0], _stop(arch, layers)))
 
 
 def _stop(arch, layers):
-    """One behind the last row of these layers: h_L goes with the last block."""
+    """One after the last row of these layers: h_L goes with the last block."""
     return layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
 
 
-def _places(suffix):
-    return range(suffix.start, suffix.stop)
+def _named(llm, found, keys, rows):
+    result = {}
+    for key, (effect, resolution) in zip(keys, found, strict=True):
+        result[key] = effect[rows.start : rows.stop]
+        if compares_in_batch(llm):
+            result[f"{key}_resolution"] = resolution[rows.start : rows.stop]
+    return result
 
 
-def _counting(arch, baseline_prompts, layouts, layers):
-    """`arch` with a tick that is told what is done, in tokens × blocks, and tells it, with the whole, to who asked."""
+def _erase(llm, arch, ids, end, work, baseline_prompts, budget, tick):
+    """For each of `work` the effects of erasing, and those of rounding: tensors [2, L + 1, T].
+
+    work: tuples of jobs and the l to erase at. A job is a pack, the places that are erased in it, and for each of its
+    suffixes, which begin at t, the places where the effect of t is measured. end: how many of the ids are run.
+    """
     total = sum(map(len, baseline_prompts)) * arch["n_layers"]
-    total += sum(len(layout["order"]) for layout in layouts) * sum(arch["n_layers"] - l for l in layers)
-    ask = arch.get("tick")
-    return {**arch, "tick": lambda cost: ask and ask(cost, total)}
+    total += sum(len(pack[0]) * (arch["n_layers"] - l) for jobs, layers in work for pack, *_ in jobs for l in layers)
+
+    def count(cost):
+        if tick:
+            tick(cost, total)
+
+    u = mean_residual(llm, arch, baseline_prompts, count)
+    h, n_own = residuals(llm, arch, ids[:end]), 2 if compares_in_batch(llm) else 0
+    results = []
+    for jobs, layers in work:
+        effects, waiting = torch.zeros(2, arch["n_layers"] + 1, len(ids), dtype=torch.float32), []
+        for pack, erased, measured in jobs:
+            order, suffixes, _ = pack
+
+            def erase(l, row, before, erased=erased):
+                row[:, erased] = u[l].to(row)
+
+            def watch(l, joined, order=order):
+                count(len(order) * len(joined))
+
+            read = [place for places in measured for place in places]
+            t = [order[suffix.start] for suffix, places in zip(suffixes, measured, strict=True) for _ in places]
+            tokens = token_budget(llm, budget)
+            passes = growing_batch(llm, arch, ids[:end], pack, h, layers, erase, read, tokens, n_own, watch)
+            waiting += [(t, *one) for one in passes]
+            if sum(varied[..., 0].numel() for _, _, varied, *_ in waiting) > 2**14:  # a pack alone may have few
+                _measure(llm, arch, waiting, effects)
+                waiting = []
+        _measure(llm, arch, waiting, effects)
+        results.append(effects)
+    return results
 
 
-def _erase(llm, arch, prompt, layouts, layers, u, effect):
-    """Raise effect[l, t] to the changes of the output at the places `reads` of the suffix that begins with token t,
-    when h_l is erased at the places `erased` of its layout."""
-    parts = []
-    for layout in layouts:
-
-        def erase(l, row, before, erased=layout["erased"]):
-            row[:, erased] = u[l].to(row)
-
-        def count(_, joined, order=layout["order"]):
-            arch["tick"](len(order) * len(joined))
-
-        read = [place for places in layout["reads"] for place in places]
-        starts = [layout["order"][suffix.start] for suffix in layout["suffixes"]]
-        t = [start for start, places in zip(starts, layout["reads"], strict=True) for _ in places]
-        found = growing_batch(llm, arch, prompt, {**layout, "read": read}, layers, erase, count)
-        parts += [{**part, "t": t} for part in found]
-        if sum(part["varied"][..., 0].numel() for part in parts) > 2**14:  # each layout alone may have few
-            _measure(llm, arch, parts, effect)
-            parts = []
-    _measure(llm, arch, parts, effect)
-
-
-def _measure(llm, arch, parts, effect):
-    """Raise `effect` to the changes of the output that the residuals of `parts` lead to."""
-    for part, change in zip(parts, output_change(llm, arch, parts), strict=True):
-        for m, t in enumerate(part["t"]):
-            effect[part["l"], t] = torch.maximum(effect[part["l"], t], change[:, m])
+def _measure(llm, arch, passes, effects):
+    """Raise effects [2, L + 1, T] to the changes of the output that the final residuals of these passes lead to."""
+    changes = output_change(llm, arch, [final for _, _, *final in passes])
+    for (starts, joined, *_), (change,) in zip(passes, changes, strict=True):
+        rows = slice(joined.start, joined.stop)
+        for t, of_t in zip(starts, change.unbind(1), strict=True):
+            effects[0, rows, t] = torch.maximum(effects[0, rows, t], of_t[-len(joined) :])
+            if len(of_t) > len(joined):  # the first is the nudged row
+                effects[1, rows] = torch.maximum(effects[1, rows], of_t[0])

@@ -2,18 +2,18 @@
 
 import torch
 
-from .residual_stream import added, first, inputs
+from .residual_stream import added, first, inputs, last_block
 
 
 def states(llm, arch, sequences, layers, what, fetch):
     """h_l (what = "residual", l = 0..L) or a_l + m_l ("contribution", l = 0..L − 1) at every token of the sequences.
 
-    sequences: token ids, one list a sequence; layers: the l that are wanted, ascending, and no block behind the last
-    of them runs; fetch: whether the values go to the CPU, as on a server they must. Returns `states`
-    [len(layers), tokens of all sequences, d] in the model's dtype (contributions: float32).
+    sequences: token ids, one list per sequence; layers: the wanted l, ascending, after the last of which no block runs;
+    fetch: whether to move the values to the CPU, as a server must. Returns `states` [len(layers), tokens of all
+    sequences, d] in the model's dtype (contributions: float32).
     """
     blocks = llm.blocks[: min(layers[-1] + 1, arch["n_layers"])]
-    found = []
+    results = []
     for ids in sequences:
         with torch.no_grad():
             with llm.trace(inputs(ids), use_cache=False) as tracer:
@@ -22,11 +22,11 @@ def states(llm, arch, sequences, layers, what, fetch):
                 else:  # clones, since some families add in place
                     rows = [block.input[0].clone() for l, block in enumerate(blocks) if l in layers]
                     if layers[-1] == arch["n_layers"]:
-                        rows.append(first(blocks[-1].output)[0].clone())
+                        rows.append(first(last_block(llm, arch).output)[0].clone())
                 rows = torch.stack([row.to(rows[0].device) for row in rows])
                 tracer.stop()
-        found.append(rows.cpu() if fetch else rows)
-    return {"states": torch.cat(found, 1)}
+        results.append(rows.cpu() if fetch else rows)
+    return {"states": torch.cat(results, 1)}
 
 
 def states_of_blocks(llm, arch, blocks, layers, what):

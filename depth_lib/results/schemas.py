@@ -72,7 +72,8 @@ def _sums(*keys: str) -> dict[str, str]:
 def _skips(mode: str, letter: str) -> dict[str, str]:
     keys = {f"max_{mode}_layer": "L L", f"max_{mode}_out": "L 1"}
     keys |= dict.fromkeys((f"{mode}_kl", f"{mode}_loss", f"{mode}_top1"), "L")
-    return keys | {f"{key}_by_prompt": f"{letter} {shape}" for key, shape in keys.items()}
+    by_prompt = {f"{key}_by_prompt": f"{letter} {shape}" for key, shape in keys.items()}
+    return keys | by_prompt | {f"max_{mode}_layer_resolution": "L L", f"max_{mode}_out_resolution": "L 1"}
 
 
 _SKIPPED = {"max_future_layer": "L L", "max_future_out": "L 1"}
@@ -116,6 +117,7 @@ ARTIFACTS = {
     "residual_erasure": Schema(
         "logit_erasure_{n}exps.pt",
         required={"erasure_effect": "L+1 T"},
+        optional={"erasure_effect_resolution": "L+1 T"},
         tokens_file="logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
@@ -135,7 +137,8 @@ ARTIFACTS = {
     "local_effects": Schema(
         "local_effects_{n}exps.pt",
         required={"max_future_local": "L L", "max_all_local": "L L"},
-        optional={"max_future_local_by_prompt": "F L L", "max_all_local_by_prompt": "P L L"},
+        optional={"max_future_local_by_prompt": "F L L", "max_all_local_by_prompt": "P L L"}
+        | {"max_future_local_resolution": "L L", "max_all_local_resolution": "L L"},
         settings=_BOTH,
         further=True,
         cost=10,
@@ -143,6 +146,7 @@ ARTIFACTS = {
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
         required={"future_erasure": "L+1 T", "past_erasure": "L+1 T"},
+        optional={"future_erasure_resolution": "L+1 T", "past_erasure_resolution": "L+1 T"},
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
@@ -154,7 +158,8 @@ ARTIFACTS = {
         required={"level": "E", "layer_effect": "E L L", "output_effect": "E L"},
         optional={"levels": "K"}
         | dict.fromkeys(("mean_layer_effect", "max_layer_effect"), "K L L")
-        | dict.fromkeys(("mean_output_effect", "max_output_effect"), "K L"),
+        | dict.fromkeys(("mean_output_effect", "max_output_effect"), "K L")
+        | {"layer_effect_resolution": "E L L", "output_effect_resolution": "E L"},
         by_level=True,
         further=True,
         cost=14,

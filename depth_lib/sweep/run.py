@@ -13,7 +13,7 @@ import nnsight
 import torch
 
 from .. import api
-from ..by_difficulty import depth_by_difficulty
+from ..api import depth_by_difficulty
 from ..embedded import TOYS
 from ..lock import COMPUTING, Lock, hold, remove_leftovers
 from ..models import check

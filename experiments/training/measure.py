@@ -26,7 +26,7 @@ from nnsight import TransformersModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from depth_lib import api
-from depth_lib.by_difficulty import depth_by_difficulty
+from depth_lib.api import depth_by_difficulty
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import EFFECTS, depth_scores
 from depth_lib.effective_depth.intervals import UPPER, Estimate, depth_interval, widening

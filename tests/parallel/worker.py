@@ -49,7 +49,7 @@ def main(out, *folders):
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=SECONDS))
     if folders[-1] == "rank-local":  # a mutation: what decides is taken from the rank
         *folders, _ = folders
-        api.tokens_a_pass = lambda *_, **__: 64 * (1 + dist.get_rank())
+        api.tokens_per_pass = lambda *_, **__: 64 * (1 + dist.get_rank())
     for folder in map(Path, folders):
         sharded = measure(dl.load_model(folder, tensor_parallel=dist.get_world_size()))
         torch.save(sharded, Path(out) / f"{folder.name}-{dist.get_rank()}.pt")

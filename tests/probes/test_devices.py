@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokens_a_pass
+from depth_lib.api import tokens_per_pass
 from depth_lib.models import check
 from depth_lib.probes.residual_stream import bytes_of_a_token
 from tests.families import L, save_family
@@ -96,7 +96,7 @@ def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
     with PretendDevices():
         for tensor in llm._module.parameters():
             place(tensor, "cuda:0")
-        budget = tokens_a_pass(llm, None, False, blocks_held=10**5)
+        budget = tokens_per_pass(llm, None, False, blocks_held=10**5)
         assert budget == (2**33 + 2**32 - 2**31) // 2 // bytes_of_a_token(llm, 10**5) > 1
 
 

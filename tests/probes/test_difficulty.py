@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import by_difficulty
+from depth_lib import api
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import importance
 from depth_lib.effective_depth.rules import depth_score
@@ -65,12 +65,13 @@ class Work:
     """Stands in for `run`: keeps what would be computed."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(by_difficulty, "run", self)
+        monkeypatch.setattr(api, "run", self)
 
     def __call__(self, probe, llm, arch, work, *args, **how):
         self.starts, self.ids, self.args = [starts for _, starts in work], [ids for ids, _ in work], args
         n_layers = arch["n_layers"]
-        return {"effects": torch.ones(len(work), n_layers, n_layers), "outputs": torch.ones(len(work), n_layers, 1)}
+        effects = {"max_future_layer": torch.ones(len(work), n_layers, n_layers)}
+        return effects | {"max_future_out": torch.ones(len(work), n_layers, 1)}
 
 
 @pytest.fixture(scope="module")

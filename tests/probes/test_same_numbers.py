@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.probes import residual_stream
+from depth_lib.probes import distributions
 from tests.families import build
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
 from tests.tiny_tokenizers import char_tokenizer
@@ -68,7 +68,9 @@ def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
 
 def test_the_clean_run_is_unembedded_once_however_many_passes_a_budget_takes(tmp_path, monkeypatch):
     llm, _ = load("llama", tmp_path)
-    rows, lens = [], residual_stream.lens
-    monkeypatch.setattr(residual_stream, "lens", lambda llm, arch, h: rows.append(len(h)) or lens(llm, arch, h))
+    rows, unembedded = [], distributions.unembedded
+    monkeypatch.setattr(
+        distributions, "unembedded", lambda llm, arch, h: rows.append(len(h)) or unembedded(llm, arch, h)
+    )
     dl.layer_effects(llm, [SIXTY], mode="all", budget=60)
     assert sum(rows) == 60 * (1 + len(llm.blocks))

@@ -9,7 +9,6 @@ from depth_lib import one_job, remote, session
 from depth_lib.one_job import together
 from depth_lib.remote import journalled
 from depth_lib.remote.journal import Entry
-from depth_lib.session import planned
 from depth_lib.sweep.run import Run
 from tests.remote.loopback import fixture
 from tests.remote.loopback.client import PROBES, TEXTS
@@ -49,22 +48,6 @@ def test_six_calls_of_five_probes_are_one_job_with_the_same_numbers(loopback, tr
     assert dl.check_model(llm)["identity_1"] <= 1e-5  # came along
     check(calls, truth, loopback)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_probes_of_one_job_share_the_clean_run_of_every_prompt(loopback, truth):
-    llm = loopback.here("loopback/llama")
-    clean_runs = []  # nothing else runs a part of block 0: interventions start behind it
-    llm._module.model.layers[0].mlp.register_forward_hook(lambda *_: clean_runs.append(1))
-    over_prompts = list(PROBES)[:4]
-    for name in over_prompts:
-        same(PROBES[name](llm), truth[name])
-    assert len(clean_runs) == 4 * len(TEXTS)
-    calls = {name: planned(partial(PROBES[name], llm, remote=loopback.host))[0] for name in over_prompts}
-    pieces = one_job._by_prompt(calls, loopback.host)
-    clean_runs.clear()
-    work = {name: (piece.probe, piece.arguments) for name, piece in pieces.items()}
-    found = session._in_session(llm, work, None, remote=False)["results"]
-    assert len(clean_runs) == len(TEXTS) and list(found) == list(pieces)
 
 
 def test_a_job_begins_nothing_after_its_time_and_the_next_one_goes_on_there(loopback, truth, tmp_path, monkeypatch):
