@@ -10,8 +10,6 @@ import torch
 from depth_lib.report.conclusions import conclusions
 from depth_lib.report.page import draw_figures, notices, write_report
 from depth_lib.report.table import provenance, read_tables
-from depth_lib.results import artifacts
-from depth_lib.results import study as results
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
@@ -62,19 +60,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def files_read():
-    return []
-
-
-@pytest.fixture(scope="module")
-def study(folder, files_read):
-    def read(path):
-        files_read.append(path)
-        return artifacts.read_artifact(path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results, "read_artifact", read)
-        yield Study(folder, datasets=DATASETS)
+def study(folder):
+    return Study(folder, datasets=DATASETS)
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +72,6 @@ def tables(study):
 @pytest.fixture(scope="module")
 def page(study, tables):
     return Page(write_report(study, tables, draw_figures(study, tables)).read_text())
-
-
-def test_tables_figures_and_page_read_each_file_once(folder, files_read, page):
-    assert sorted(files_read) == sorted(folder.glob("*/*/*.pt")) and len(files_read) == 11
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(page):
