@@ -4,7 +4,6 @@ import html
 import json
 import os
 import textwrap
-import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -138,7 +137,7 @@ def _token_map(title: str, result: Mapping, key: str, unit: str) -> dict:
     hover = "layer %{y}, token %{x}: %{z:.4g}<extra></extra>"
     figure.add_heatmap(z=values, x=columns, hovertemplate=hover, **_colours(values[:, min(1, n_tokens - 1) :], unit))
     figure.update_yaxes(_layer_ticks(len(values)))
-    note = question_of(result) if tokens else "The first prompt."
+    note = f"{question_of(result)}." if tokens else "The first prompt."
     if tokens:
         ticks = [position for position, token in enumerate(tokens) if token.strip(" Ġ▁")]
         names = [labels[position] for position in ticks]
@@ -148,6 +147,8 @@ def _token_map(title: str, result: Mapping, key: str, unit: str) -> dict:
         error = as_array(result["error"])
         tolerance = result["meta"].get("settings", {}).get("tolerance", 0.01)
         rough = np.flatnonzero(error > tolerance)
+        if len(rough):
+            note += f" Triangles: rough layers, whose relative error is above {tolerance:g}."
         figure.add_scatter(
             x=[columns[-1]] * len(rough),
             y=rough,
@@ -156,8 +157,7 @@ def _token_map(title: str, result: Mapping, key: str, unit: str) -> dict:
             marker={"symbol": "triangle-left", "size": 9, "color": "black"},
             hovertemplate="layer %{y} is rough: relative error %{customdata:.2g}<extra></extra>",
         )
-        note = f"{note}. Triangles: {len(rough)} rough layers, whose relative error is above {tolerance:g}."
-    return {"title": title, "note": note or "", **figure.to_dict()}
+    return {"title": title, "note": note, **figure.to_dict()}
 
 
 def _colours(values: np.ndarray, unit: str) -> dict:
@@ -195,9 +195,7 @@ def _prompt_names(dataset: str, meta: Mapping) -> list[str]:
         return []
     source = "hub" if meta["source"] == "drawn" else meta["source"]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a file has fewer prompts than the run
-            prompts = load_prompts(dataset, meta["n_prompts"], source, seed=meta["seed"])
+        prompts = load_prompts(dataset, meta["n_prompts"], source, seed=meta["seed"])
     except PromptError:
         return []
     if prompts_hash(prompts) != meta.get("prompts_hash"):

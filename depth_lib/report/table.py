@@ -103,8 +103,9 @@ def provenance(study: Study) -> pd.DataFrame:
     rows = []
     for dataset, model, probe in study:
         if result := study.get((dataset, model, probe)):
-            rows.append({"run": f"{model}, {dataset}", "text": made_from(result["meta"]), "probe": probe})
-    probes = pd.DataFrame(rows).groupby(["run", "text"], sort=False).probe.agg(", ".join).reset_index()
+            rows.append((f"{model}, {dataset}", made_from(result["meta"]), probe))
+    frame = pd.DataFrame(rows, columns=["run", "text", "probe"])
+    probes = frame.groupby(["run", "text"], sort=False).probe.agg(", ".join).reset_index()
     return pd.DataFrame({"run": probes.run, "made_from": probes.probe + ": " + probes.text})
 
 
