@@ -44,8 +44,8 @@ SCHEMA = """
     "stream_length": Schema("stream_length.pt", {"length": "L"}, _sums("length"), further=True),
 """
 KIND = """
-    "stream_length": Kind(
-        "stream_length", "Length of the stream", "Mean norm of what enters.", ("length",), panels.bars, "Norm"
+    "stream_length": Curves(
+        "stream_length", "Length of the stream", "Mean norm of what enters.", {"length": ""}, "Norm"
     ),
 """
 # The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).
@@ -53,7 +53,7 @@ PLACES = {
     "probes/<name>.py": (None, PROBE),
     "api.py": ("Result = dict[str, torch.Tensor]\n", API),
     "results/schemas.py": ("ARTIFACTS = {\n", SCHEMA),
-    "figures/kinds.py": ("KINDS = {\n", KIND),
+    "figures/kinds.py": ("KINDS: dict[str, Kind] = {\n", KIND),
     "__init__.py": ("_HOMES = {\n", '    "stream_length": "api",\n'),
 }
 

@@ -39,7 +39,7 @@ def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     )
     for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
         ax.set(title=metric, xlabel=RATIO, xlim=(0, 1.04), ylim=(len(models) - 0.5, -0.5))
-        ax.set_yticks(range(len(models)), models, parse_math=False)
+        ax.set_yticks(range(len(models)), map(short_name, models), parse_math=False)
         ax.hlines(np.arange(len(models) - 1) + 0.5, 0, 1.04, color="#dddddd", linewidth=0.5)
         for row in intervals[intervals.metric == metric].itertuples():
             shift = datasets.index(row.dataset) - (len(datasets) - 1) / 2

@@ -24,8 +24,8 @@ Results = Mapping[tuple[str, str], dict]
 
 WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
-_NARROWEST, _TALLEST = 1.15, 2.6  # inches, of a panel
-_PER_TOKEN = 0.05
+_NARROWEST, _TALLEST = 1.1, 2.6  # inches, of a panel
+_PER_TOKEN = 0.088  # inches
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = No
         ax.set(xlabel=row.xlabel, ylabel=row.ylabel)
         ax.set_title(title, parse_math=False)
         if isinstance(row, Heat):
-            _add_colorbar(row, image, ax)
+            _add_colorbar(image, ax, row.colorbar)
         if handles := _legend_handles([ax]):
             ax.legend(handles=handles, frameon=True)  # its frame keeps it readable over lines and bars
     return ax
@@ -159,7 +159,7 @@ def draw_grid(
     per_model = len(cells) // len(models)
     if columns is None:
         n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
-        narrowest = _NARROWEST + _PER_TOKEN * n_tokens
+        narrowest = max(_NARROWEST, _PER_TOKEN * n_tokens)
         fitting = range(1, max(1, int(WIDTH / (per_model * narrowest))) + 1)
         columns = max(fitting, key=lambda columns: (-len(models) % columns <= len(models) / 4, columns))
         if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
@@ -193,9 +193,9 @@ def lay_out(
         height = rows * (min(kind.aspect * inches, _TALLEST) + 0.14 * lines) + 0.5
         if is_map and kind.own_scale:
             for image in images:
-                _add_colorbar(kind, image, image.axes)
+                _add_colorbar(image, image.axes, label=kind.colorbar if image is images[-1] else "")
         elif is_map:
-            _add_colorbar(kind, images[0], axes, shrink=min(1, 2.4 / height))
+            _add_colorbar(images[0], axes, label=kind.colorbar, shrink=min(1, 2.4 / height))
         handles = _legend_handles(axes)
         if handles:
             longest = max(len(handle.get_label().replace("\\mathrm", "")) for handle in handles)
@@ -209,7 +209,7 @@ def lay_out(
 def _draw(kind: Kind, ax: Axes, cell: Cell, inches: float) -> AxesImage | None:
     title = short_name(cell.title)
     longest = max(map(len, title.split("\n")))
-    ax.set_title(title, fontsize=min(7.5, 128 * inches / max(longest, 1)), pad=2, parse_math=False)
+    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=2, parse_math=False)
     if cell.panel:
         return kind.draw(ax, cell.panel, cell.result)
     ax.tick_params(bottom=False, labelbottom=False)
@@ -222,10 +222,10 @@ def short_name(model: str) -> str:
     return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
 
 
-def _add_colorbar(kind: Heat, image: AxesImage, axes: Axes | Sequence[Axes], **size: float) -> None:
+def _add_colorbar(image: AxesImage, axes: Axes | Sequence[Axes], label: str, shrink: float = 1) -> None:
     """A colour bar, pointed where values may lie beyond its ends."""
     extend = "both" if image.get_clim()[0] < 0 else "max"
-    image.figure.colorbar(image, ax=axes, extend=extend, label=kind.colorbar, aspect=25, **size)
+    image.figure.colorbar(image, ax=axes, extend=extend, label=label, aspect=25, shrink=shrink)
 
 
 def _legend_handles(axes: Iterable[Axes]) -> list[Artist]:

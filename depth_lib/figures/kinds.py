@@ -199,7 +199,7 @@ def _maps_by_level(result: Mapping) -> dict[str, Panel]:
     """The mean effect over the examples of each level, row = layer skipped, column = affected."""
     level, effect = as_array(result["level"]), as_array(result["layer_effect"])
     return {
-        f"level {one:.0f} (n = {(level == one).sum()})": {"layer_effect": effect[level == one].mean(0)}
+        f"level {one:.0f} (n = {(level == one).sum()})": {"mean_layer_effect": effect[level == one].mean(0)}
         for one in np.unique(level)
     }
 

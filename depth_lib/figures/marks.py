@@ -113,7 +113,7 @@ class Curves(Kind):
         self._mark_depth(ax, curve, alone, result)
         for key in panel:
             if f"{key}_resolution" in result:
-                below = np.broadcast_to(as_array(result[f"{key}_resolution"]).reshape(-1), len(curve))
+                below = as_array(result[f"{key}_resolution"]).reshape(-1)
                 _bars(ax, below, self.log, "within rounding", ROUNDING)
         if self.log:
             ax.set_yscale("log")
@@ -183,8 +183,8 @@ class Heat(Kind):
         low, high = self.limits_of(values)
         image = ax.imshow(np.ma.array(values, mask=blank), cmap=self.cmap, vmin=low, vmax=high, **look)
         if f"{key}_resolution" in result:
-            resolution = as_array(result[f"{key}_resolution"])  # one number, or one per layer
-            within = (np.abs(values) < resolution.reshape(-1, 1)) & ~blank
+            resolution = as_array(result[f"{key}_resolution"])[:, : values.shape[1]]
+            within = (np.abs(values) < resolution) & ~blank
             ax.imshow(np.ma.array(within, mask=~within), cmap=ListedColormap([ROUNDING]), **look)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         for axis in (ax.xaxis, ax.yaxis):
@@ -244,7 +244,7 @@ def _bars(ax: Axes, heights: np.ndarray, log: bool, label: str, colour: str, fir
         StepPatch(with_gaps, edges, baseline=floor, fill=True, color=colour, lw=0, label=label, zorder=0.9)
     )
     seen = heights[heights > 0] if log else np.append(heights[~np.isnan(heights)], 0)
-    ax.update_datalim([(layers[0], value) for value in seen])
+    ax.update_datalim([(x, y) for y in seen for x in edges[[0, -1]]])
     patch.sticky_edges.y.append(floor)
     ax.autoscale_view()
 

@@ -30,13 +30,21 @@ def rows_of(figure):
     return [list(row) for _, row in by_row]
 
 
-@pytest.mark.parametrize("name", ["cosine", "norms", "layer_effects", "integrated_gradients", "importance_by_level"])
+@pytest.mark.parametrize(
+    "name", ["cosine", "norms", "layer_effects", "integrated_gradients", "lens_kl", "importance_by_level"]
+)
 def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(sizes, name):
     assert overlaps(grid(name, sizes)) == []
 
 
 @pytest.mark.parametrize(
-    "name", ["gsm8k_cosine_similarity", "gsm8k_integrated_gradients", "gsm8k_hellaswag_layer_effects"]
+    "name",
+    [
+        "gsm8k_cosine_similarity",
+        "gsm8k_integrated_gradients",
+        "gsm8k_hellaswag_layer_effects",
+        "gsm8k_hellaswag_output_change",
+    ],
 )
 def test_no_text_lies_on_another_with_the_papers_twelve_models(paper, name):
     assert overlaps(paper_figure(name, paper)) == []
