@@ -6,54 +6,48 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
-# What sweep, table, report and status cover, and how a sweep runs; make help prints the lines that start with ##.
+# What sweep, table, report, share and status cover, and how a sweep runs; make help prints the lines that start with ##.
+# The command reads them, and -j and -k, from make itself (--make); a name that it does not know is refused.
 ## SET=paper|ndif|real|demo|training   a folder of params/models
-## MODELS="A B"           instead of the whole set; from any of them
+## MODELS="A B"           names, folders or Hub ids, instead of the whole set
 ## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
 ## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
 ## PROBES="logit_lens"    instead of those the params name
-## SOURCE=embedded        prompts: hub, embedded or a .jsonl or .parquet file, instead of what the params say
-## REMOTE=1               on NDIF; 0 here; or local, or a host
-## JOBS=one               with REMOTE: all probes of a run as one job, for queues where waiting dominates
-## QUANTIZATION=null      weights as wide as DTYPE; or 8bit, 4bit, instead of what the params say
-## PAIR=spouse            the question and answer that erasure and gradients are about, by name (depth-lib --help)
-## QUESTION="…" ANSWER="…" one of your own instead; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
+## N_EXAMPLES=20          so any parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
+##                        QUANTIZATION=null, DTYPE=bfloat16, PAIR=spouse … (depth-lib sweep --help has all)
+## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
+## JOBS=4                 runs side by side, as -j4
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
-## GPUS="0 1 2 3"         with -j4: each run has one of them to itself, as CUDA_VISIBLE_DEVICES
+## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status
 ## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
 ## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
-ASKED = $(foreach v,SET MODELS DATASETS OUT PROBES SOURCE REMOTE QUANTIZATION PAIR GPUS FORMAT BESIDE TO PUSH LICENCE,\
-  $(if $($v),--$(shell echo $v | tr A-Z a-z) '$(subst ','\'',$($v))')) \
-  $(if $(QUESTION)$(ANSWER),--question="$$QUESTION" --answer="$$ANSWER")
-export QUESTION ANSWER
 SWEEP := $(PY) -m depth_lib.sweep
-export DEPTH_LIB_JOBS := $(or $(JOBS),$(DEPTH_LIB_JOBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: demo real sweep table report share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-	@exec $(SWEEP) demo $(ASKED)
+	@exec $(SWEEP) demo --make
 
 real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: all that in outputs/real
-	@exec $(SWEEP) real $(ASKED)
+	@exec $(SWEEP) real --make
 
 sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures
-	@exec $(SWEEP) sweep $(ASKED) -- $(LAUNCH)
+	@exec $(SWEEP) sweep --make
 
 table: $(READY) ## the table and figures of what is in OUT
-	@exec $(SWEEP) table $(ASKED)
+	@exec $(SWEEP) table --make
 
 report: $(READY) ## table, intervals, figures and where from as one page, OUT/report.html
-	@exec $(SWEEP) report $(ASKED)
+	@exec $(SWEEP) report --make
 
 share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder PUSH=owner/name
-	@exec $(SWEEP) share $(ASKED)
+	@exec $(SWEEP) share --make
 
 status: $(READY) ## what is done, stale, partial, failed or missing in OUT
-	@exec $(SWEEP) status $(ASKED)
+	@exec $(SWEEP) status --make
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
 	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
@@ -67,11 +61,6 @@ train: $(READY) ## does training decide how depth is used? twelve toys from noth
 
 experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers: minutes
 	@exec $(TRAINING) shipped
-
-# A variable's name with an s too few or too many would be ignored, and everything be run.
-$(foreach v,MODEL DATASET PROBE GPU,$(if $(filter command%,$(origin $v)),$(error no variable $v; write $vS="$($v)")))
-$(foreach v,PAIR SET,$(if $(filter command%,$(origin $vS)),$(error no variable $vS; write $v="$($vS)")))
-$(if $(filter command%,$(origin N_EXAMPLES)),$(error no variable N_EXAMPLES; set it in params/datasets/<dataset>.yaml))
 
 # ---- the environment
 

@@ -2,15 +2,15 @@
 
 The parameters cell of notebooks/probe.ipynb has the same names, defaults and comments (tested); params files, the
 command line and make's variables are read with `load_params` and `from_text`, which know nothing else.
-As a command it checks params files and loads nothing else: python -m depth_lib.params params/models/paper/*.yaml
 """
 
 import json
-import sys
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -99,42 +99,35 @@ class ParamsFile(Params):
     ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
 
 
-_YAML_NAMES = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    list: "list",
-    dict: "KEY: value lines",
-    type(None): "null",
-}
-_BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+def load_params(path: str | Path) -> dict:
+    """What a params file says.
 
-
-def load_params(*paths: str | Path) -> dict:
-    """What the params files say, merged: a later file's value replaces an earlier one's.
-
-    Raises ParamsError with all problems of all files, one per line: unreadable, unknown key, wrong type, value not
-    allowed, or a MODEL or DATASET that is not the file's own name (by which it is found).
+    Raises ParamsError with all its problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
+    MODEL or DATASET that is not the file's own name (by which it is found).
     """
-    merged, found = {}, []
-    for path in map(Path, paths):
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            found.append(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})")
-            continue
-        if not isinstance(values, dict):
-            found.append(f"{path}: is {_kind(values)}; write one KEY: value per line")
-            continue
-        found += [f"{path}: {problem}" for problem in problems(values, ParamsFile)]
-        for key in ("MODEL", "DATASET"):
-            if values.get(key, path.stem) != path.stem:
-                found.append(f"{path}: {key} is {_shown(values[key])}; name the file {values[key]}.yaml")
-        merged |= values
-    if found:
-        raise ParamsError("\n".join(found))
-    return merged
+    path = Path(path)
+    try:
+        return dict(_read_params(path, path.stat().st_mtime_ns))
+    except OSError as error:
+        raise ParamsError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@cache
+def _read_params(path: Path, _changed: int) -> dict:
+    """What a params file says, read once as long as it is not changed."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ParamsError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
+    wrong = problems(values, ParamsFile)
+    for key in ("MODEL", "DATASET"):
+        if values.get(key, path.stem) != path.stem:
+            wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
+    if wrong:
+        raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
+    return values
 
 
 def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
@@ -175,41 +168,35 @@ def find_dataset(name: str) -> dict | None:
 
 def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
     """What is wrong with these parameters, one line per key, with what to write instead."""
+    lines = {}
     try:
         fields.model_validate(dict(values))
     except ValidationError as error:
-        by_key = {item["loc"][0]: item for item in reversed(error.errors())}
-        return [_problem(fields, item) for item in reversed(by_key.values())]
-    return []
+        for item in error.errors():
+            key, reason = item["loc"][0], item["msg"].removeprefix("Value error, ")
+            if item["type"] == "extra_forbidden":
+                line = not_among(fields.model_fields, "key", key)
+            elif item["type"] == "value_error":
+                line = reason
+            else:
+                reason = re.sub("^(Input|String)", "it", reason).replace("None", "null")
+                line = f"{key} is {_shown(item['input'])}; {reason}: {fields.model_fields[key].description}"
+            lines.setdefault(key, line)
+    return list(lines.values())
 
 
 def from_text(key: str, text: str) -> object:
-    """The value of a parameter given as text, on the command line or to make: `null` is none, `1` is true where true
-    is meant, a list's items have spaces or commas between them. ParamsError if it does not fit."""
-    if problem := unknown_key(key, Params.model_fields):
-        raise ParamsError(problem)
-    types, value = _types(key), text
-    if type(None) in types and text.lower() in ("null", "none"):
-        value = None
-    elif bool in types and text.lower() in _BOOLS:
-        value = _BOOLS[text.lower()]
-    elif int in types and text.lstrip("+-").isdecimal():
-        value = int(text)
-    elif list in types:
-        value = text.replace(",", " ").split()
-    if found := problems({key: value}):
-        raise ParamsError(found[0])
-    return value
+    """The value of a parameter given as text, on the command line or to make.
 
-
-def unknown_key(key: str, known: Iterable[str]) -> str | None:
-    """That this is the name of no parameter, and which are near; None if it is one."""
-    known = list(known)
-    if key in known:
-        return None
-    near = get_close_matches(str(key).upper(), known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
-    return f"unknown key {key}; {hint}"
+    Text is taken as it stands where the parameter is text; else it is read as YAML, 1 and 0 as true and false, and
+    words with spaces or commas between them as a list. `null` is none. ParamsError if nothing of that fits.
+    """
+    as_yaml = None if text.lower() in ("null", "none") else _yaml(text)
+    readings = [None, text] if as_yaml is None else [text, as_yaml, text.replace(",", " ").split(), text == "1"]
+    for value in readings if text in ("0", "1") else readings[:3]:
+        if not problems({key: value}):
+            return value
+    raise ParamsError(problems({key: as_yaml})[0])
 
 
 def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
@@ -218,46 +205,18 @@ def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
     wrong = [value for value in values if value not in allowed]
     if not wrong:
         return None
-    near = get_close_matches(str(wrong[0]).lower(), [str(name) for name in allowed if name], n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    by_small_letters = {str(name).lower(): name for name in allowed}
+    near = get_close_matches(str(wrong[0]).lower(), by_small_letters, n=1)
+    hint = f"did you mean {by_small_letters[near[0]]}? " if near else ""
     return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, allowed))}"
 
 
-def _problem(fields: type[Params], error: Mapping) -> str:
-    """One of pydantic's errors as a line that names key, value and what to write instead."""
-    key = error["loc"][0]
-    if error["type"] == "extra_forbidden":
-        return unknown_key(key, fields.model_fields)
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    field, value = fields.model_fields[key], error["input"]
-    if get_origin(field.annotation) is Literal:
-        return not_among(get_args(field.annotation), key, value)
-    if value == "":
-        return f"{key} is empty; use {field.description}"
-    wanted = " or ".join(_YAML_NAMES[kind] for kind in _types(key, fields))
-    return f"{key} is {_shown(value)} ({_kind(value)}); use {wanted}: {field.description}"
-
-
-def _types(key: str, fields: type[Params] = Params) -> list[type]:
-    """The Python types of a parameter's values."""
-    annotation = fields.model_fields[key].annotation
-    if get_origin(annotation) is Literal:
-        return [*dict.fromkeys(map(type, get_args(annotation)))]
-    parts = [annotation] if isinstance(annotation, type) or get_origin(annotation) is list else get_args(annotation)
-    return [get_origin(part) or part for part in parts]
-
-
-def _kind(value: object) -> str:
-    return _YAML_NAMES.get(type(value), type(value).__name__)
+def _yaml(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _shown(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-if __name__ == "__main__":
-    try:
-        load_params(*sys.argv[1:])
-    except ParamsError as error:
-        sys.exit(str(error))

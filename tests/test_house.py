@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.glob("depth_lib/**/*.py")}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as there is no circle
-    {"params", "progress", "files", "lock", "hub", "data", "embedded"},
+    {"params", "progress", "files", "hub", "data", "embedded"},
     {"probes"},
     {"remote"},
     {"models", "session", "one_job"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
-from ..lock import Busy, hold
+from ..files import Busy, hold
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import prompts_hash, why_stale

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..files import cache_folder, move_aside, write_together
-from ..lock import Busy, hold
+from ..files import Busy, cache_folder, hold, move_aside, write_together
 from .errors import NotReady
 from .reading import load
 
@@ -40,6 +39,8 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
         with contextlib.suppress(Busy, OSError), hold(entry.path.with_suffix(".lock"), wait=False):
             entry.hand_over(ended=True)
     with contextlib.suppress(OSError):
+        for lock in journal_folder(artifact).glob("*.lock"):
+            lock.unlink()
         journal_folder(artifact).rmdir()
 
 

@@ -4,7 +4,7 @@ import html
 import sys
 import time
 
-from ..lock import elapsed
+from tqdm import tqdm
 
 
 class StatusLine:
@@ -17,12 +17,16 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Put `text` in place of what the line said."""
-        self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})")
+        self._put(f"{self._label}: {_plain(text)} ({tqdm.format_interval(time.monotonic() - self._start)})")
 
     def end(self, text: str = "") -> None:
         """The line's last words; without any it goes."""
         if text or self._shown:
-            self._put(f"{self._label}: {_plain(text)} ({elapsed(time.monotonic() - self._start)})" if text else "")
+            self._put(
+                f"{self._label}: {_plain(text)} ({tqdm.format_interval(time.monotonic() - self._start)})"
+                if text
+                else ""
+            )
         if self._terminal and text:
             sys.stderr.write("\n")
         self._shown, self._handle = "", None

@@ -7,8 +7,6 @@ from ..data.pairs import DRAWN_PAIRS, PAIRS
 from ..params import INSTALLED, dataset_names
 from .schemas import pair_of
 
-_LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")  # variables that hold several names
-
 
 def makes(path: str | Path) -> str:
     """The command that computes the results of an artifact's folder, about the same question."""
@@ -25,18 +23,14 @@ def sweep_command(run: str | Path, **variables: str) -> str:
     if dataset not in dataset_names():
         return f"what wrote {dataset}, which depth_lib does not know (it makes {', '.join(dataset_names())})"
     elsewhere = "" if out.absolute() == Path("outputs").absolute() else str(out)
-    return command("sweep", MODELS=model, DATASETS=dataset, OUT=elsewhere, **variables)
+    return command("sweep", **{"MODELS": model, "DATASETS": dataset, "OUT": elsewhere, **variables})
 
 
 def command(target: str, **variables: str) -> str:
     """A target of make with those of its variables that are not empty; of `depth-lib` where there is no clone."""
     given = {name: value for name, value in variables.items() if value}
-    if not INSTALLED:
-        words = (shlex.quote(f"{name}={value}".replace("$", "$$")) for name, value in given.items())
-        return " ".join(["make", target, *words])
-    launcher, jobs = given.pop("LAUNCH", ""), given.pop("JOBS", "")
-    asked = [shlex.quote(f"--{name.lower()}={given.pop(name)}") for name in ("QUESTION", "ANSWER") if name in given]
-    lists = {name: value.split() if name in _LISTS else [value] for name, value in given.items()}
-    words = [f"--{name.lower()} {shlex.join(values)}" for name, values in lists.items()]
-    variable = [f"DEPTH_LIB_JOBS={shlex.quote(jobs)}"] if jobs else []
-    return " ".join([*variable, "depth-lib", target, *words, *asked, *(["--", launcher] if launcher else [])])
+    if INSTALLED:
+        words = [f"--{name.lower().replace('_', '-')}={value}" for name, value in given.items()]
+    else:
+        words = [f"{name}={value}".replace("$", "$$") for name, value in given.items()]
+    return " ".join(["depth-lib" if INSTALLED else "make", target, *map(shlex.quote, words)])

@@ -1,244 +1,250 @@
-"""One run of a sweep: alone in its folder, its notebook through a launcher, with a log and a last word."""
+"""A sweep: its unfinished runs in a pool of threads, each of which waits for one papermill process at a time."""
 
 import contextlib
+import importlib.util
 import json
 import os
+import queue
+import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import IO
 
-from ..lock import COMPUTING, Busy, Lock, elapsed, hold, holder, remove_leftovers
-from .plan import PlannedRun
-from .spec import RunSpec
-from .status import FAILED, RUNNING, costs_in, progress, share_done, status_of
+from tqdm import tqdm
 
-_NEWS = 30  # seconds between two lines about the progress of one run
-_GRACE = 20  # seconds for the notebook to end after a signal, less than a scheduler's own (Slurm's KillWait is 30)
-_DIED = "the notebook's kernel died without a word, as it does when memory runs out"
+from ..files import COMPUTING, Busy, hold, holder, remove_leftovers
+from ..params import INSTALLED, ParamsError
+from .plan import Plan, PlannedRun
+from .status import FAILED, RUNNING, remarks, status_of
+
+# A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
+NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
+_GRACE = 20  # seconds for a notebook to end after a signal, less than a scheduler's own (Slurm's KillWait is 30)
 _KEPT = "what was finished is kept"
 
 
-class Stopped(Exception):
-    """A signal came while the run was waiting for its turn."""
+def execution(name: str, output: str | Path, parameters: Mapping, ranks: int = 1) -> list[str]:
+    """The command that executes the notebook of this name with these parameters, and writes it to `output`.
 
-
-@dataclass
-class Launch:
-    """A run, the command that executes its notebook into `probe.partial.ipynb`, and where that is to run.
-
-    since: when the run was seen to be unfinished; another sweep may have finished it in the meantime. `stop` may be
-    called from another thread, or by a signal's handler, at any moment.
+    ranks: with several, torchrun starts as many processes of it, which share the model.
     """
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks > 1 else []
+    papermill = ["papermill", "--kernel", "python3", "--no-progress-bar", "--log-output", "--start-timeout", "300"]
+    given = json.dumps(dict(parameters), ensure_ascii=False)  # which is YAML too
+    return [
+        sys.executable,
+        "-m",
+        *torchrun,
+        *papermill,
+        os.path.relpath(NOTEBOOKS / f"{name}.ipynb"),
+        str(output),
+        "-y",
+        given,
+    ]
 
-    planned: PlannedRun
-    command: list[str]
-    since: float = 0.0
-    wait: bool = False
-    gpus: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self):
-        self.folder = Path(self._status().log).parent
-        self.log, self.target = self.folder / "probe.log", self.folder / "probe.ipynb"
-        self.partial = self.folder / "probe.partial.ipynb"
-        self.tail, self.signal, self.child = deque(maxlen=200), None, None
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of such a command: a kernelspec in the user's home must not win over the environment's own."""
+    kept = {key: value for key, value in os.environ.items() if key != "JUPYTER_PATH"}
+    return kept | {"JUPYTER_PREFER_ENV_PATH": "1"} | variables
+
+
+class Sweep:
+    """A plan's runs, `jobs` at a time (0: all; None: one, or one for each GPU), with `keep_going` past failures."""
+
+    def __init__(self, plan: Plan, jobs: int | None = None, keep_going: bool = False):
+        self.plan, self.keep_going, self.runs = plan, keep_going, plan.runs()
+        self.jobs = (jobs or len(self.runs)) if jobs is not None else len(plan.gpus) or 1
+        self.gpus = queue.SimpleQueue()
+        if plan.gpus:
+            self.jobs = min(self.jobs, len(plan.gpus))
+            for gpu in plan.gpus:
+                self.gpus.put(gpu)
+        self.children: set[subprocess.Popen] = set()
+        self.signal, self.failed, self.n_finished, self.waiting = 0, False, 0, set()
 
     def run(self) -> int:
-        """Execute the notebook unless another sweep is at it; the exit status.
+        """Run what is missing or stale and say how it ended; the exit status.
 
-        Without `wait` a busy run is left to whoever has it, and 0; with it, the run is looked at again afterwards.
+        A run that another sweep is at is left to it, and looked at again when all others are done. What failed stays
+        failed until the next sweep. ParamsError for what cannot be run, before anything runs.
         """
+        unfinished = [run for run in self.runs if not status_of(run).finished]
+        self.n_finished = len(self.runs) - len(unfinished)
+        _check_quantization(unfinished)
+        with self._signals():
+            left = self._pool(unfinished)
+            while left and not self._is_over():
+                time.sleep(0.5)
+                left = self._pool(left)
+        if self.signal:
+            return 128 + self.signal
+        statuses = [status_of(run) for run in unfinished]
+        left = [status for status in statuses if not status.finished]
+        count = f"{len(self.runs) - len(left)} of {len(self.runs)} runs finished"
+        print(f"{self.plan.folder}: {count}")
+        for status in left:
+            name = f"{status.dataset} × {status.model}"
+            for line in remarks(status) or [f"{name}: not finished; go on with: {status.command}"]:
+                print(f"  {line}")
+        return int(bool(left))
+
+    def _pool(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+        """Do these runs side by side; returns those that another sweep is at."""
+        with ThreadPoolExecutor(self.jobs) as pool:
+            going = [pool.submit(self._one, run) for run in runs]
+            while wait(going, timeout=0.2).not_done:  # in short waits, so that this thread hears signals
+                pass
+        return [run for run, done in zip(runs, going, strict=True) if not done.result()]
+
+    def _one(self, run: PlannedRun) -> bool:
+        """Execute one run's notebook; False if another sweep is at it."""
+        if self._is_over():
+            return True
+        folder = run.spec.folder
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with self._own_turn() as running, _gpu(self.gpus, self._waited) as (gpu, locked):
-                if self._done_meanwhile():
-                    self._say("done by the other sweep")
-                    return 0
-                return self._execute(running, gpu, locked)
+            folder.mkdir(parents=True, exist_ok=True)
+            with hold(folder / RUNNING, wait=False):
+                if status_of(run).finished:
+                    self._done(run, "done by the other sweep")
+                elif why := self._execute(run):
+                    self._fail(run, why)
         except Busy as other:
-            self._say(f"another sweep is at it ({other}), left to it for now")
-            return 0
-        except Stopped:
-            return 128 + self.signal
+            if run.spec.name not in self.waiting:
+                self.waiting.add(run.spec.name)
+                self._say(run, f"another sweep is at it ({other}), waiting for it when all others are done")
+            return False
         except OSError as error:
-            path = error.filename or self.folder
-            return self._failed(f"{path} cannot be written ({error.strerror}); free the disk or choose another OUT")
+            where = error.filename or folder
+            self._fail(run, f"{where} cannot be written ({error.strerror}); free the disk or choose another OUT")
+        return True
 
-    def stop(self, number: int) -> None:
-        """End the run as this signal asks for, whether it has begun or not."""
-        self.signal = number
-        if self.child:
-            self.child.send_signal(signal.SIGTERM)
-
-    def _execute(self, running: Lock, gpu: str | None, locked: list[Lock]) -> int:
-        start = time.time()
-        self._say(f"running, log in {self.log}")
-        costs = costs_in(self.planned.parameters["OUT"], self.planned.parameters["MODEL"])
-        running.note(begun=share_done(self._status(), costs))
-        try:
-            self._start(gpu, [running, *locked])
-        except OSError as error:
-            return self._failed(f"{self.command[0]} cannot be started ({error.strerror}); correct LAUNCH")
-        reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
-        self._watch(costs)
-        reader.join(2)  # a kernel that outlives its notebook may keep the pipe open
-        self._sweep_up()
+    def _execute(self, run: PlannedRun) -> str | None:
+        """Execute a run's notebook and say what became of it; why it failed, if it did."""
+        start, folder = time.time(), run.spec.folder
+        partial, log = folder / "probe.partial.ipynb", folder / "probe.log"
+        partial.unlink(missing_ok=True)
+        with log.open("wb") as file:
+            self._say(run, f"running, log in {log}")
+            status = self._wait(run, partial, file)
+        _wait_for_the_kernel(folder)
         if self.signal == signal.SIGINT:
-            self._say(f"stopped by Ctrl-C; {_KEPT}; go on with: {self.planned.command}")
-            return 128 + self.signal
-        if self.child.returncode or self.signal:
-            return self._failed(self._why(start), self.child.returncode)
-        absent = [path for path in self._results() if not (path.is_file() and path.stat().st_size)]
-        if absent:
-            return self._failed(f"the notebook left no {absent[0]}")
-        os.utime(self.partial)  # its last cell may have ended before another sweep began to wait
-        os.replace(self.partial, self.target)
-        self._say(f"done in {elapsed(time.time() - start)}")
-        return 0
-
-    def _start(self, gpu: str | None, locks: list[Lock]) -> None:
-        """Start the command. It has the locks too: if only this process is killed, the run is still not free."""
-        self.child = subprocess.Popen(
-            self.command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**self.environment, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})},
-            pass_fds=[lock.descriptor for lock in locks],
-        )
-        if self.signal:  # it came before there was a child to send it to
-            self.child.send_signal(signal.SIGTERM)
-
-    def _watch(self, costs: dict[str, float]) -> None:
-        """Wait for the child, say now and then how far it is, and kill it if it does not end after a signal."""
-        said, at, deadline = "", time.time(), None
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(timeout=1)
-                return
-            if self.signal and deadline is None:
-                deadline = time.time() + _GRACE
-            if deadline and time.time() > deadline:
-                self.child.kill()
-            if time.time() - at >= _NEWS and holder(self.folder / COMPUTING):
-                at, now = time.time(), progress(self._status(), costs)
-                if now.rpartition(", ")[0] != said.rpartition(", ")[0]:
-                    self._say(now)
-                said = now
-
-    def _read(self) -> None:
-        with open(self.log, "wb", buffering=0) as log, self.child.stdout:
-            for line in self.child.stdout:
-                self.tail.append(line.decode(errors="replace").rstrip())
-                with contextlib.suppress(OSError):  # a full disk: the last lines are still here
-                    log.write(line)
-
-    def _why(self, start: float) -> str:
-        """One line: the signal, the scheduler's word, the notebook's own error, or the last thing that was said."""
+            return self._say(run, f"stopped by Ctrl-C; {_KEPT}; go on with: {run.command}")
         if self.signal:
             return f"stopped by {signal.Signals(self.signal).name} (a scheduler's limit, or somebody); {_KEPT}"
-        lines = [line for line in self.tail if line.strip()]
-        if cancelled := next((line for line in lines if "CANCELLED" in line), None):
-            return cancelled.strip().strip("* ")
-        if error := _error_in(self.partial, start):
-            return error
-        if any("DeadKernelError" in line for line in lines):
-            return _DIED
-        return lines[-1].strip() if lines else f"its command ended with status {self.child.returncode}"
+        if status:
+            return _why(folder, status)
+        if absent := [probe for probe in run.spec.asked["PROBES"] if not run.spec.paths[probe].is_file()]:
+            return f"the notebook left no {run.spec.paths[absent[0]]}"
+        os.replace(partial, folder / "probe.ipynb")
+        return self._done(run, f"done in {tqdm.format_interval(time.time() - start)}")
 
-    def _failed(self, why: str, status: int = 1) -> int:
-        with contextlib.suppress(OSError), open(self.log, "a", encoding="utf-8") as log:
-            log.write(f"\n{FAILED}{why}\n")
-        self._say(f"{FAILED}{why}")
-        self._say(f"see {self.log}, then: {self.planned.command}")
-        return 128 + self.signal if self.signal else status if status > 0 else 128 - status
+    def _wait(self, run: PlannedRun, partial: Path, log: IO[bytes]) -> int:
+        """Execute the notebook in a process of its own; its exit status."""
+        notebook = execution("probe", partial, run.spec.asked, run.spec.asked["TENSOR_PARALLEL"])
+        gpu = self.gpus.get() if self.plan.gpus else None
+        variables = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
+        if self.jobs > 1 and not self.plan.launcher and "OMP_NUM_THREADS" not in os.environ:
+            variables["OMP_NUM_THREADS"] = str(-(-_cores() // self.jobs))  # more threads than cores are far slower
+        output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        try:
+            child = subprocess.Popen([*self.plan.launcher, *notebook], env=environment(**variables), **output)
+            self.children.add(child)
+            if self.signal:  # it came before there was a child to send it to
+                child.terminate()
+            return child.wait()
+        except FileNotFoundError:
+            log.write(f"{self.plan.launcher[0]} cannot be started (no such file); correct LAUNCH".encode())
+            return 127
+        finally:
+            if gpu:
+                self.gpus.put(gpu)
 
-    def _sweep_up(self) -> None:
-        """Remove what a killed kernel left: it may live a moment longer than its notebook."""
-        for _ in range(50):
-            with contextlib.suppress(Busy), hold(self.folder / COMPUTING, wait=False):
-                remove_leftovers(self.folder)
-                return
-            time.sleep(0.2)
+    def _is_over(self) -> bool:
+        return bool(self.signal or (self.failed and not self.keep_going))
 
     @contextlib.contextmanager
-    def _own_turn(self) -> Iterator[Lock]:
-        """The lock of the run, as soon as no other sweep has it; Busy without `wait`."""
-        with contextlib.ExitStack() as stack:
-            said = False
-            while True:
-                try:
-                    running = stack.enter_context(hold(self.folder / RUNNING, wait=False))
-                    break
-                except Busy as other:
-                    if not self.wait:
-                        raise
-                    said = said or not self._say(f"another sweep is at it ({other}), waiting for that")
-                self._waited()
-            yield running
+    def _signals(self) -> Iterator[None]:
+        """In this block a signal ends every run with a sentence and without leftovers."""
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+        before = {number: signal.signal(number, self._stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _waited(self, news: str = "") -> None:
-        """A moment of waiting, with a word about what for; Stopped if a signal came."""
-        if news:
-            self._say(news)
-        if self.signal:
-            raise Stopped
-        time.sleep(0.5)
+    def _stop(self, number: int, _) -> None:
+        self.signal = self.signal or number
+        for child in self.children:
+            child.terminate()
+            timer = threading.Timer(_GRACE, child.kill)
+            timer.daemon = True
+            timer.start()
 
-    def _done_meanwhile(self) -> bool:
-        with contextlib.suppress(OSError):
-            return self.target.stat().st_mtime >= self.since and self._status().finished
-        return False
+    def _done(self, run: PlannedRun, how: str) -> None:
+        self.n_finished += 1
+        self._say(run, f"{how} ({self.n_finished} of {len(self.runs)} runs)")
 
-    def _results(self) -> list[Path]:
-        paths = RunSpec(self.planned.parameters).paths
-        return [paths[probe] for probe in self.planned.parameters["PROBES"]]
+    def _fail(self, run: PlannedRun, why: str) -> None:
+        self.failed, log = True, run.spec.folder / "probe.log"
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+            file.write(f"\n{FAILED}{why}\n")
+        self._say(run, f"{FAILED}{why}")
+        self._say(run, f"see {log}, then: {run.command}")
 
-    def _status(self):
-        return status_of(self.planned)
-
-    def _say(self, text: str) -> None:
-        parameters = self.planned.parameters
-        print(f"{parameters['DATASET']} × {parameters['MODEL']}: {text}\n", end="", flush=True)  # one write a line
+    def _say(self, run: PlannedRun, text: str) -> None:
+        print(f"{run.spec.name}: {text}\n", end="", flush=True)  # one write per line
 
 
-@contextlib.contextmanager
-def _gpu(gpus: tuple[str, ...], waited: Callable[..., None]) -> Iterator[tuple[str | None, list[Lock]]]:
-    """One of these GPUs and its lock, alone among all sweeps of this user on this machine; waits for a free one."""
-    if not gpus:
-        yield None, []
-        return
-    folder = Path(tempfile.gettempdir(), f"depth_lib-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    news = f"waiting for one of GPUs {', '.join(gpus)}"
-    while True:
-        for gpu in gpus:
-            with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
-                locked = stack.enter_context(hold(folder / f"gpu-{gpu}", wait=False))
-                yield gpu, [locked]
-                return
-        waited(news)
-        news = ""
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _error_in(notebook: Path, start: float) -> str | None:
-    """The error that stopped a notebook executed since `start`, "kind: first line"."""
-    try:
-        if notebook.stat().st_mtime < start - 2:
-            return None
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError):
-        return None
-    outputs = [output for cell in cells for output in cell.get("outputs", ())]
-    errors = [output for output in outputs if output.get("output_type") == "error"]
-    if not errors:
-        return None
-    first = next((line for line in errors[-1]["evalue"].splitlines() if line.strip()), "")
-    return f"{errors[-1]['ename']}: {first.strip()}".rstrip(": ")
+def _check_quantization(runs: list[PlannedRun]) -> None:
+    """ParamsError, before any run, where weights are to be held here in a way that this environment cannot."""
+    kinds = {run.spec.asked["QUANTIZATION"] for run in runs if run.spec.remote in (False, "local")} - {None}
+    if kinds and importlib.util.find_spec("bitsandbytes") is None:
+        raise ParamsError(
+            f"{' and '.join(sorted(kinds))} weights need bitsandbytes, which is not installed; run: "
+            f"{sys.executable} -m pip install bitsandbytes   (or add QUANTIZATION=null: weights as wide as DTYPE)"
+        )
+
+
+def _wait_for_the_kernel(folder: Path) -> None:
+    """A killed notebook's kernel may live a moment longer; what it left half-written goes."""
+    for _ in range(50):
+        if holder(folder / COMPUTING) is None:
+            return remove_leftovers(folder)
+        time.sleep(0.2)
+
+
+def _why(folder: Path, status: int) -> str:
+    """Why a notebook failed, on one line: the scheduler's word, the notebook's own error, or the log's last line."""
+    if not shutil.disk_usage(folder).free:
+        return f"No space left on device for {folder}; free the disk or choose another OUT"
+    log = (folder / "probe.log").read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if cancelled := next((line for line in lines if "CANCELLED" in line), None):
+        return cancelled.strip("* ")
+    if error := _error_in(folder / "probe.partial.ipynb"):
+        return error
+    if any("DeadKernelError" in line for line in lines):
+        return "the notebook's kernel died without a word, as it does when memory runs out"
+    return lines[-1] if lines else f"its command ended with status {status}"
+
+
+def _error_in(notebook: Path) -> str | None:
+    """The error that stopped an executed notebook, "kind: first line"."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                if output.get("output_type") == "error":
+                    return f"{output['ename']}: {output['evalue'].strip().splitlines()[0]}"
+    return None

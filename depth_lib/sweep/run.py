@@ -15,13 +15,12 @@ import torch
 from .. import api
 from ..api import depth_by_difficulty
 from ..embedded import TOYS
-from ..lock import COMPUTING, Lock, hold, remove_leftovers
+from ..files import COMPUTING, hold, remove_leftovers
 from ..models import check
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..one_job import together
-from ..progress import heard_by
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
@@ -34,8 +33,8 @@ __all__ = ["Run", "in_project"]
 class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
 
-    The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every unknown,
-    missing or wrong parameter.
+    The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every wrong
+    parameter.
     """
 
     def result(self, probe: str) -> dict | None:
@@ -47,105 +46,70 @@ class Run(RunSpec):
         if probe not in self.asked["PROBES"]:
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
-        path, wanted = self.paths[probe], self.provenance(probe)
-        if reasons := self._reasons(path, wanted):
-            with self._alone(probe, path) as held:
-                if again := self._reasons(path, wanted):  # whoever had the lock may have computed it
-                    self._write(probe, path, wanted, reasons if again == [NONE_YET] else again, held)
+        path = self.paths[probe]
+        if self._reasons(probe):
+            with self._alone(probe):
+                if reasons := self._reasons(probe):  # whoever had the lock may have computed it
+                    self._write(probe, reasons)
                     return load_artifact(path)
         if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
-            with self._alone(probe, path), journalled(path):
+            with self._alone(probe), journalled(path):
                 pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
-
-    def _reasons(self, path: Path, wanted: dict) -> list[str]:
-        return why_stale(path, wanted)
-
-    @contextlib.contextmanager
-    def _alone(self, probe: str, path: Path) -> Iterator[Lock]:
-        """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
-        with contextlib.ExitStack() as stack:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                held = stack.enter_context(
-                    hold(
-                        path.parent / COMPUTING,
-                        say=lambda who: print(f"{probe}: waiting, as a result beside it is being computed ({who})"),
-                    )
-                )
-                remove_leftovers(path.parent)
-            except OSError as error:
-                raise ArtifactError(
-                    f"{path.parent} cannot be written ({error.strerror}); free the disk or choose "
-                    "another OUT, then run again"
-                ) from error
-            yield held
-
-    def _write(self, probe: str, path: Path, wanted: dict, reasons: list[str], held: Lock) -> None:
-        if reasons != [NONE_YET]:
-            print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
-        held.note(probe=probe)
-        llm = self.llm  # loading is not the probe's time
-        passes = []  # over the prompts: layer effects have one for each mode
-
-        def note(label: str, done: int, total: int, unit: str, share: float) -> None:
-            if label not in passes:
-                passes.append(label)
-            share = (len(passes) - 1 + share) / len(self._settings(probe).get("modes", "1"))
-            held.note(label=label, done=done, total=total, unit=unit, share=share)
-
-        self._in_one_job(path, llm)
-        # a remote job that outlives this process is found again beside the result
-        with journalled(path) as jobs, heard_by(note):
-            start = time.perf_counter()
-            held.note(computing_since=time.time())
-            result = self._compute(probe, llm)
-            seconds = round(time.perf_counter() - start, 3)
-            about = {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
-            save_artifact(path, result, wanted | self._circumstances() | about)
-        print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
         """The model, loaded on first use."""
         print(f"loading {self.asked['MODEL_ID']}")
-        source = str(self._checkpoint or self.asked["MODEL_ID"])
+        source = str(self.checkpoint or self.asked["MODEL_ID"])
         how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
         if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
         return load_model(source, remote=self.remote, **how)
 
-    def _compute(self, probe: str, llm: nnsight.TransformersModel) -> dict:
-        with self._warnings_named():
-            return {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+    def _reasons(self, probe: str) -> list[str]:
+        """Why a result has to be computed; [] if it is there and matches."""
+        return why_stale(self.paths[probe], self.provenance(probe))
 
     @contextlib.contextmanager
-    def _warnings_named(self) -> Iterator[None]:
-        """Our warnings begin with dataset and model, and what two probes warn of is said once."""
-        show = warnings.showwarning
-
-        def show_named(message: Warning | str, category: type[Warning], *where: object) -> None:
-            if category is UserWarning:
-                message = f"{self.dataset} × {self.asked['MODEL']}: {message}"
-                if message in self._warned:
-                    return
-                self._warned.add(message)
-            show(message, category, *where)
-
-        with warnings.catch_warnings():
-            warnings.showwarning = show_named
+    def _alone(self, probe: str) -> Iterator[None]:
+        """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                waiting = f"{probe}: waiting, as a result beside it is being computed"
+                lock = hold(self.folder / COMPUTING, say=lambda who: print(f"{waiting} ({who})"), doing=probe)
+                stack.enter_context(lock)
+                remove_leftovers(self.folder)
+            except OSError as error:
+                raise ArtifactError(
+                    f"{self.folder} cannot be written ({error.strerror}); free the disk or choose another OUT, then "
+                    "run again"
+                ) from error
             yield
 
-    @cached_property
-    def _warned(self) -> set[str]:
-        return set()
+    def _write(self, probe: str, reasons: list[str]) -> None:
+        path = self.paths[probe]
+        if reasons != [NONE_YET]:
+            print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
+        llm = self.llm  # loading is not the probe's time
+        self._in_one_job(path, llm)
+        # a remote job that outlives this process is found again beside the result
+        with journalled(path) as jobs, self._warnings_named():
+            start = time.perf_counter()
+            result = {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+            seconds = round(time.perf_counter() - start, 3)
+            about = self.provenance(probe) | self._circumstances() | {"seconds": seconds}
+            save_artifact(path, result, about | ({"jobs": jobs} if jobs else {}))
+        print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 
     def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
         """What the probe's result is made of: effects have one call for each mode."""
         row = ARTIFACTS[probe]
-        asked = [key for key in row.settings if key != "tolerance"]  # quadrature="gauss" says which
-        how = {"remote": self.remote} | {key: self._settings(probe)[key] for key in asked}
+        how = {"remote": self.remote} | {key: value for key, value in row.settings.items() if key != "tolerance"}
+        if row.of_pair:
+            how |= {"question": self.pair.question, "answer": self.pair.answer}
         if row.baseline:
             how["baseline_prompts"] = self.baseline
         if row.by_level:
@@ -159,15 +123,33 @@ class Run(RunSpec):
         """With DEPTH_LIB_JOBS=one, what all missing probes need from a server comes as one job, the first time."""
         if os.environ.get("DEPTH_LIB_JOBS") != "one" or self.remote in (False, "local"):
             return
-        missing = [probe for probe in self.asked["PROBES"] if self._reasons(self.paths[probe], self.provenance(probe))]
+        missing = [probe for probe in self.asked["PROBES"] if self._reasons(probe)]
         calls = [(self.paths[probe], call) for probe in missing for call in self._calls(probe, llm)]
         together(llm, calls, self.remote, path.with_name("probes"))
 
+    @contextlib.contextmanager
+    def _warnings_named(self) -> Iterator[None]:
+        """Our warnings begin with dataset and model, and what two probes warn of is said once."""
+        show = warnings.showwarning
+
+        def show_named(message: Warning | str, category: type[Warning], *where: object) -> None:
+            named = f"{self.name}: {message}" if category is UserWarning else message
+            if str(named) not in self._warned:
+                self._warned.add(str(named))
+                show(named, category, *where)
+
+        with warnings.catch_warnings():
+            warnings.showwarning = show_named
+            yield
+
+    @cached_property
+    def _warned(self) -> set[str]:
+        return set()
+
     def _circumstances(self) -> dict:
         """What is worth knowing of a result, but does not make it another one."""
-        commit = getattr(self.llm.config, "_commit_hash", None)
         return {
-            "commit": commit,
+            "commit": getattr(self.llm.config, "_commit_hash", None),
             "check": check.CHECKED.get(self.llm),
             "runs": check.RUNNING.get(self.llm),
             "where": self._where(),

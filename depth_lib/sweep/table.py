@@ -1,20 +1,21 @@
-"""The notebook of the table and the figures, executed when a result is newer than it, and what it covers."""
+"""The notebook of the table and the figures, executed when a result is not the one it was made from."""
 
+import hashlib
 import json
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import hold, write_together
 from ..params import ParamsError
 from ..results.commands import command
 from ..results.schemas import ArtifactError, probe_of
-from .notebooks import NOTEBOOKS, environment, execution
+from .launch import NOTEBOOKS, environment, execution
 from .plan import PAPER_DATASETS, Plan
 from .status import elsewhere
 
-_TABLES = ("xlsx", "csv", "tex")
+TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
 
 @dataclass(frozen=True)
@@ -32,55 +33,28 @@ def covered(plan: Plan, all_there: bool = False) -> Covered:
     all_there: without names, everything that is there. ParamsError for a name that neither the params files nor the
     results have, or if there is no result of what is asked for; ArtifactError for a shared folder that is damaged.
     """
-    out, here = Path(plan.folder), _runs_in(plan.folder)
-    theirs = {run for other in plan.beside for run in _runs_of(other)}
-    plan.check_names({model for _, model in here | theirs}, {dataset for dataset, _ in here | theirs})
-    if not here | theirs:
+    out, here = Path(plan.folder), _runs_in(Path(plan.folder))
+    theirs = {run for other in plan.beside for run in _runs_in(_shared(other))}
+    everything = here | theirs
+    plan.check_names({model for _, model in everything}, {dataset for dataset, _ in everything})
+    if not everything:
         raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: {command('sweep', OUT=str(out))}")
-    there = {dataset for dataset, _ in here | theirs}
+    there = {dataset for dataset, _ in everything}
     papers = [name for name in PAPER_DATASETS if name in there]
     all_datasets = papers + sorted(there - {*papers})
     datasets = list(plan.datasets) or (all_datasets if all_there else papers or all_datasets)
     own, named = {model for _, model in here}, bool(plan.models or plan.set)
-    some = named or own & {*plan.all_models} and not (all_there or _is_shared(out))
-    models = plan.all_models if some else []
-    found = {run for run in here if not models or run[1] in models} | theirs
-    if not {dataset for dataset, _ in found} & {*datasets}:
+    of_set = named or own & {*plan.all_models} and not (all_there or (out / "runs.parquet").is_file())
+    models = plan.all_models if of_set else []
+    chosen = {dataset for dataset, model in here if not models or model in models} | {dataset for dataset, _ in theirs}
+    if not chosen & {*datasets}:
         asked = " × ".join(filter(None, (" ".join(datasets), " ".join(models))))
-        has = f"{' '.join(all_datasets)} × {' '.join(sorted(own | {model for _, model in theirs}))}"
-        raise ParamsError(f"no results of {asked} under {out}; choose of what is there, {has}")
-    left_out = {
-        "DATASETS": [] if plan.datasets else [name for name in all_datasets if name not in datasets],
-        "MODELS": sorted(own - {*models}) if models and not named else [],
-    }
-    words = (f"{', '.join(names)} ({name}=…)" for name, names in left_out.items() if names)
-    return Covered(models, datasets, "; ".join(words))
-
-
-def _runs_of(other: str) -> set[tuple[str, str]]:
-    from ..results.shared import shared_folder  # loads torch
-
-    return _runs_in(shared_folder(other))
-
-
-def _runs_in(folder: str | Path) -> set[tuple[str, str]]:
-    """(dataset, model) of every result in a folder; of the results only names are read."""
-    if _is_shared(folder):
-        from ..results.shared import shared_results  # loads torch
-
-        return {(dataset, model) for dataset, model, _ in shared_results(Path(folder))}
-    return {(path.parts[-3], path.parts[-2]) for path in Path(folder).glob("*/*/*.pt") if _is_result(path)}
-
-
-def _is_shared(folder: str | Path) -> bool:
-    return Path(folder, "runs.parquet").is_file()
-
-
-def _is_result(path: Path) -> bool:
-    try:
-        return bool(probe_of(path))
-    except ArtifactError:  # somebody else's file
-        return False
+        there = f"{' '.join(all_datasets)} × {' '.join(sorted({model for _, model in everything}))}"
+        raise ParamsError(f"no results of {asked} under {out}; choose of what is there, {there}")
+    left_out = [] if plan.datasets else [f"{name} (DATASETS=…)" for name in all_datasets if name not in datasets]
+    if models and not named:
+        left_out += [f"{name} (MODELS=…)" for name in sorted(own - {*models})]
+    return Covered(models, datasets, ", ".join(left_out))
 
 
 def make_table(plan: Plan) -> int:
@@ -91,42 +65,70 @@ def make_table(plan: Plan) -> int:
     covers, out = covered(plan), Path(plan.folder)
     if covers.left_out:
         print(f"not in this table: {covers.left_out}")
-    notebook, log = out / "effective_depth.ipynb", out / "effective_depth.log"
-    partial = out / "effective_depth.partial.ipynb"
-    tables = [out / f"effective_depth.{kind}" for kind in _TABLES]
-    folders = [
-        path
-        for dataset in covers.datasets
-        for path in (out / dataset).glob("*/")
-        if path.name in covers.models or not covers.models
-    ]
-    # a folder is newer than the table when a result came or went, a file when one was replaced
-    sources = [NOTEBOOKS / "effective_depth.ipynb", *(path for path in folders if path.is_dir())]
-    results = [path for folder in folders for path in folder.glob("*.pt")]
-    given = {"OUT": str(out), "MODELS": covers.models, "DATASETS": covers.datasets}
-    given |= {"BESIDE": list(plan.beside)} if plan.beside else {}
-    shared = [path for folder in (out, *plan.beside) for path in Path(folder).glob("runs.parquet")]
-    newest = max(path.stat().st_mtime_ns for path in (*sources, *results, *shared))
-    if (
-        all(Path(folder).is_dir() for folder in plan.beside)  # what the Hub has may be newer
-        and all(path.is_file() for path in (*tables, out / "report.html"))
-        and notebook.is_file()
-        and notebook.stat().st_mtime_ns >= newest
-        and json.loads(notebook.read_bytes())["metadata"].get("papermill", {}).get("parameters") == given
-    ):
-        return 0
-    print(f"table and figures: running, log in {log}", flush=True)
+    parameters = {"OUT": str(out), "MODELS": covers.models, "DATASETS": covers.datasets}
+    parameters |= {"BESIDE": list(plan.beside)} if plan.beside else {}
+    notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as said_to:
-        done = subprocess.run(
-            execution("effective_depth", partial, given), stdout=said_to, stderr=subprocess.STDOUT, env=environment()
-        )
-    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    if done.returncode:
-        print(f"table and figures: FAILED: {said[-1] if said else done.returncode}")
-        return 1
-    os.replace(partial, notebook)
-    for warning in sorted({found[0] for line in said if (found := re.search(r"Warning: .*", line))}):
+    with hold(out / ".table", say=lambda who: print(f"table and figures: waiting, {who} is at them")):
+        source = _source(plan, covers, parameters)
+        if source and all((out / name).is_file() for name in TABLES) and source == _made_from(notebook):
+            return 0
+        print(f"table and figures: running, log in {log}", flush=True)
+        with log.open("wb") as file:
+            words = execution("effective_depth", partial, parameters)
+            status = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, env=environment()).returncode
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if status:
+            print(f"table and figures: FAILED: {lines[-1] if lines else status}")
+            return 1
+        executed = json.loads(partial.read_bytes())
+        executed["metadata"]["depth_lib"] = {"made_from": source}
+        write_together({notebook: json.dumps(executed, indent=1, ensure_ascii=False).encode()})
+        partial.unlink()
+    for warning in sorted({match[0] for line in lines if (match := re.search(r"Warning: .*", line))}):
         print(warning)
-    print(f"table and figures: done, {' '.join(map(str, tables))}")
+    print(f"table and figures: done, {' '.join(str(out / name) for name in TABLES)}")
     return 0
+
+
+def _source(plan: Plan, covers: Covered, parameters: dict) -> str:
+    """A hash of all that a table is made from: names, sizes and times of the results, the notebook and its parameters;
+    "" if that cannot be known, as of what is on the Hub."""
+    folders = [Path(plan.folder), *map(Path, plan.beside)]
+    if not all(folder.is_dir() for folder in folders):
+        return ""
+    results = [path for folder in folders for path in (*folder.glob("*/*/*.pt"), *folder.glob("runs.parquet"))]
+    results = [path for path in results if path.suffix == ".parquet" or path.parts[-3] in covers.datasets]
+    files = [[str(path), (there := path.stat()).st_size, there.st_mtime_ns] for path in sorted(results)]
+    template = NOTEBOOKS / "effective_depth.ipynb"
+    content = json.dumps([files, parameters, hashlib.sha256(template.read_bytes()).hexdigest()])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _made_from(notebook: Path) -> str | None:
+    try:
+        return json.loads(notebook.read_bytes())["metadata"]["depth_lib"]["made_from"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _shared(other: str) -> Path:
+    from ..results.shared import shared_folder  # loads torch
+
+    return shared_folder(other)
+
+
+def _runs_in(folder: Path) -> set[tuple[str, str]]:
+    """(dataset, model) of every result in a folder; of the results only names are read."""
+    if (folder / "runs.parquet").is_file():
+        from ..results.shared import shared_results  # loads torch
+
+        return {(dataset, model) for dataset, model, _ in shared_results(folder)}
+    return {path.parts[-3:-1] for path in folder.glob("*/*/*.pt") if _is_result(path)}
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        return bool(probe_of(path))
+    except ArtifactError:  # somebody else's file
+        return False

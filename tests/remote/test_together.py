@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.lock import holder
+from depth_lib.files import holder
 from tests.remote.loopback.client import TEXTS
 from tests.remote.loopback.fixture import hurried, loopback, same, user  # noqa: F401 (fixtures)
 

@@ -17,7 +17,7 @@ from depth_lib.results import shared as sharing
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError
 from depth_lib.results.shared import share
 from depth_lib.results.study import Study
-from depth_lib.sweep.__main__ import main
+from depth_lib.sweep.cli import main
 from tests.report.studies import tables_of
 
 FILES = {"results.parquet", "runs.parquet", "README.md", "SHA256SUMS"}

@@ -1,4 +1,4 @@
-"""A folder like a clone for tests of the Makefile, whose environment runs this Python and a stand-in for papermill.
+"""A folder like a clone for tests of sweeps, whose environment runs this Python and a stand-in for papermill.
 
 The stand-in writes down how it was called and leaves files of the papers' names with the metadata of a run; it takes
 TAKES seconds for each, and fails where a file fail-<MODEL> is.
@@ -14,40 +14,47 @@ from pathlib import Path
 
 import pytest
 
+from depth_lib.sweep.cli import main
+
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROOT = Path(__file__).parents[2]
 OUTER = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in OUTER} | {"LC_ALL": "C"}
+ENVIRONMENT |= {"PACKAGE": str(ROOT / "depth_lib")}
 
-SWEEP = ("sweep", "SET=demo")
-TOY_4L = ("MODELS=toy-4l", "OUT=outputs/demo")
+DEMO = ("--set", "demo")
+TOY_4L = ("--models", "toy-4l", "--out", "outputs/demo")
 
 STAND_IN = """
 import json, os, pickle, sys, time, types, yaml, zipfile
 from pathlib import Path
 
 package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
-package.__path__ = ["depth_lib"]
-from depth_lib.results.provenance import differing, read_meta
-from depth_lib.sweep.spec import OfflineSpec
+package.__path__ = [os.environ["PACKAGE"]]
+from depth_lib.results.provenance import why_stale
+from depth_lib.results.schemas import SCHEMAS
+from depth_lib.sweep.spec import RunSpec
 
-words, given = iter(sys.argv[1:]), {}
-plain = []
-for word in words:
-    if word == "-f":
-        given |= yaml.safe_load(Path(next(words)).read_text())
-    elif word == "-y":
-        given |= yaml.safe_load(next(words))
-    elif word in ("-r", "-p"):
-        key, value = next(words), next(words)
-        given[key] = {"True": True, "False": False}.get(value, value) if word == "-p" else value
-    elif word in ("--kernel", "--start-timeout"):
-        next(words)
-    elif not word.startswith("--"):
-        plain.append(word)
-notebook, output = plain
+
+class Tensor:  # as torch pickles it, without torch
+    def __init__(self, shape):
+        self.shape = tuple(1 if dim == "1" else 3 + int(dim[1:] or 0) for dim in shape.split())
+
+    def __reduce__(self):
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, (None, 0, self.shape)
+
+
+def rebuild():
+    pass
+
+
+rebuild.__module__, rebuild.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch._utils"] = types.SimpleNamespace(_rebuild_tensor_v2=rebuild)
+notebook, output, _, given = sys.argv[-4:]
+given = yaml.safe_load(given)
 call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "DEPTH_LIB_JOBS", "CUDA_VISIBLE_DEVICES")}
+call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
 with open("calls.jsonl", "a") as calls:
     calls.write(json.dumps(call) + "\\n")
 out = Path(given["OUT"])
@@ -61,12 +68,13 @@ if notebook.endswith("effective_depth.ipynb"):
     for name in ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html"):
         (out / name).write_text("table")
 else:
-    asked = OfflineSpec({"SOURCE": "embedded"} | given)
+    asked = RunSpec(given)
     for probe in given["PROBES"]:
-        path, meta = asked.paths[probe], asked.provenance(probe) | {"probe": probe, "seconds": 1.5}
-        if differing(read_meta(path)[0], meta) and not Path("idle").exists():
+        path, meta = asked.paths[probe], asked.provenance(probe, offline=True) | {"probe": probe, "seconds": 1.5}
+        if why_stale(path, meta) and not Path("idle").exists():
+            tensors = {key: Tensor(shape) for key, shape in SCHEMAS[probe].required.items()}
             with zipfile.ZipFile(path, "w") as stored:
-                stored.writestr("result/data.pkl", pickle.dumps({"meta": meta}, protocol=2))
+                stored.writestr("result/data.pkl", pickle.dumps({"meta": meta} | tensors, protocol=2))
 """
 
 
@@ -121,25 +129,46 @@ def run_make(study, *arguments, **variables):
     (study / "calls.jsonl").unlink(missing_ok=True)
     done = subprocess.run(["make", *arguments], cwd=study, env=ENVIRONMENT | variables, capture_output=True, text=True)
     done.calls = calls_in(study)
-    done.runs = sorted((call["DATASET"], call["MODEL"]) for call in done.calls if "MODEL" in call)
     return done
+
+
+class Command:
+    """depth-lib in a study, in this process: what it said, its exit status, and how papermill was called."""
+
+    def __init__(self, study, monkeypatch, capsys):
+        self.study, self._capsys = study, capsys
+        monkeypatch.chdir(study)
+        for name, value in {"PACKAGE": str(ROOT / "depth_lib"), "PYTHONPATH": str(study / "stand_in")}.items():
+            monkeypatch.setenv(name, value)
+
+    def __call__(self, *words):
+        (self.study / "calls.jsonl").unlink(missing_ok=True)
+        self._capsys.readouterr()
+        try:
+            self.status, self.error = main([str(word) for word in words]), ""
+        except SystemExit as ended:
+            self.status, self.error = 1, str(ended)
+        self.output, usage = self._capsys.readouterr()
+        self.error += usage
+        self.calls = calls_in(self.study)
+        self.runs = sorted((call["DATASET"], call["MODEL"]) for call in self.calls if "MODEL" in call)
+        return self
+
+    def runs_of(self, *words):
+        """The runs of `depth-lib status --format json`, by dataset and model."""
+        assert self("status", "--format", "json", *words).status == 0, self.error
+        return {(run["dataset"], run["model"]): run for run in json.loads(self.output)["runs"]}
 
 
 def clean(study):
     """Without results, and with nothing that makes a run fail."""
     for path in (*study.glob("fail-*"), study / "idle", study / "calls.jsonl"):
         path.unlink(missing_ok=True)
-    shutil.rmtree(study / "outputs", ignore_errors=True)
-
-
-def status(make, *arguments):
-    """The runs of `make status FORMAT=json`, by dataset and model."""
-    said = make("status", "FORMAT=json", *arguments)
-    assert said.returncode == 0, said.stderr
-    return {(run["dataset"], run["model"]): run for run in json.loads(said.stdout)["runs"]}
+    for folder in ("outputs", "params/models/mine"):
+        shutil.rmtree(study / folder, ignore_errors=True)
 
 
 def left_over(folder):
     """Files that a finished sweep does not leave."""
-    kept = {"probe.ipynb", "probe.log"}
+    kept = {"probe.ipynb", "probe.log", ".running"}  # a lock that nobody holds
     return [path.name for path in folder.glob("*/*/*") if path.name not in kept and path.suffix != ".pt"]

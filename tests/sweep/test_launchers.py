@@ -1,4 +1,4 @@
-"""What stands before each run's command: GPUs of its own, and a cluster's scheduler; runs are stand-ins (study.py)."""
+"""A cluster's scheduler before each run's command; runs are stand-ins (study.py)."""
 
 import re
 import subprocess
@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.sweep import slurm as real_slurm
-from tests.sweep.study import ENVIRONMENT, SWEEP, TOY_4L, calls_in, needs_make, start_make
+from tests.sweep.study import ENVIRONMENT, calls_in, needs_make, start_make
 
-pytestmark = needs_make
-
-
-def test_each_run_has_a_gpu_to_itself(make, study):
-    launch = "LAUNCH=sh -c 'echo $$CUDA_VISIBLE_DEVICES >> gpus; exec \"$$@\"' -"
-    said = make("-j3", *SWEEP, "DATASETS=gsm8k", "GPUS=5 7", launch, TAKES="0.5")
-    gpus = (study / "gpus").read_text().split()
-    (study / "gpus").unlink()
-    assert said.returncode == 0 and len(gpus) == 3 and set(gpus) == {"5", "7"}
-    assert "waiting for one of GPUs 5, 7" in said.stdout
+pytestmark = [needs_make, pytest.mark.slow]
+SWEEP = ("sweep", "SET=demo")
+TOY_4L = ("MODELS=toy-4l", "OUT=outputs/demo")
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +21,6 @@ def slurm(tmp_path_factory):
         pytest.skip("needs root, slurm-wlm and munge")
     with real_slurm.slurm(Path(tmp_path_factory.mktemp("slurm"))) as environment:
         yield {key: environment[key] for key in ("SLURM_CONF",)}
-
-
-def test_a_launcher_that_is_not_there_is_named(make):
-    said = make(*SWEEP, *TOY_4L, "DATASETS=aime24", "LAUNCH=no-such-scheduler --now")
-    assert "FAILED: no-such-scheduler cannot be started (No such file or directory); correct LAUNCH" in said.stdout
 
 
 def test_slurm_gives_each_run_an_allocation(make, study, slurm):

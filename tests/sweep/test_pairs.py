@@ -1,8 +1,6 @@
 """A question of one's own, from the command line to the results of a run, beside the papers' question."""
 
-import re
-import shlex
-import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +13,7 @@ from depth_lib.sweep import run as runs
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
 from depth_lib.sweep.status import matrix, status_of
-from tests.sweep.study import ENVIRONMENT
 
-AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
 ABOUT_A_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
 
 
@@ -82,7 +78,7 @@ def test_a_drawn_pair_of_another_seed_is_stale(cell, tmp_path, capsys):
     [
         ({"QUESTION": "1 + 1 = "}, "give ANSWER too"),
         ({"ANSWER": "2"}, "give QUESTION too"),
-        ({"QUESTION": "", "ANSWER": "2"}, "QUESTION is empty"),
+        ({"QUESTION": "", "ANSWER": "2"}, 'QUESTION is ""; it should have at least 1 character'),
         ({"PAIR": "spose"}, "no pair is called 'spose'; did you mean spouse"),
         ({"QUESTION": 7, "ANSWER": "2"}, "QUESTION is 7"),
     ],
@@ -110,60 +106,26 @@ def test_study_table_and_figures_know_both_questions(cell):
 
 
 def test_status_tells_questions_apart(cell):
-    asked = cell | {"PAIR": "spouse"}
-    (run,) = Plan(models=("toy-4l",), datasets=("addition",), probes=tuple(cell["PROBES"]), pair="spouse").runs()
-    status = status_of(type(run)(asked, run.files, run.command))
+    plan = Plan(models=("toy-4l",), datasets=("addition",), probes=tuple(cell["PROBES"]), out=cell["OUT"])
+    given = {"N_EXAMPLES": 2, "SEED": 1, "PAIR": "spouse"}
+    (run,) = replace(plan, overrides=given).runs()
+    (run.spec.folder / "probe.ipynb").touch()
+    status = status_of(run)
     assert {probe: cell.state for probe, cell in status.cells.items()} == {
         "logit_lens": "done",
-        **dict.fromkeys(ABOUT_A_PAIR, "missing"),
+        **dict.fromkeys(("attention_gradients", "mlp_gradients", "future_erasure"), "missing"),
     }
-    assert "residual_erasure:spouse" in matrix(cell["OUT"], [status]).splitlines()[0]
+    assert "future_erasure:spouse" in matrix(cell["OUT"], [status]).splitlines()[0]
 
 
-def test_make_takes_a_pair_by_name_and_leaves_what_is_about_no_pair_as_it_is(make):
-    papers = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k")
-    assert papers.returncode == 0
-    other = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PAIR=spouse")
-    assert [call["PAIR"] for call in other.calls] == ["spouse"]
-    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PAIR=spouse").calls == []
-    assert make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k").calls == [], "both are there"
-
-
-def test_the_command_to_go_on_repeats_whatever_a_question_is_made_of(make, study):
-    (study / "fail-toy-4l").touch()
-    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "ANSWER=-10 'x'", "PROBES=residual_erasure")
-    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", *given)
-    assert (said.calls[0]["QUESTION"], said.calls[0]["ANSWER"]) == (AWKWARD, "-10 'x'")
-    again = re.search(r"again: (make .*)", said.stdout)[1]
-    (study / "fail-toy-4l").unlink()
-    done = subprocess.run(again, shell=True, cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert make(*shlex.split(again)[1:]).calls == [], "the same question"
-
-
-def test_an_installed_wheels_command_repeats_it_too(monkeypatch):
-    from depth_lib.results import commands
-    from depth_lib.sweep.__main__ import _parser
-
-    monkeypatch.setattr(commands, "INSTALLED", True)
-    words = shlex.split(commands.command("sweep", QUESTION=AWKWARD, ANSWER="-10", MODELS="a b"))
-    asked = _parser().parse_args(words[1:])
-    assert (asked.question, asked.answer, asked.models) == (AWKWARD, "-10", ["a", "b"])
-
-
-def test_half_a_pair_stops_a_sweep_before_its_first_run(make):
-    said = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "QUESTION=1 + 1 = ")
-    assert said.returncode and "give ANSWER too" in said.stderr and said.calls == []
-
-
-def test_a_pair_by_name_takes_the_place_of_a_question_in_the_params(make, study):
+def test_a_pair_by_name_takes_the_place_of_a_question_in_the_params(command, study):
     file = study / "params" / "datasets" / "gsm8k.yaml"
     before = file.read_text()
     try:
         file.write_text(before + 'QUESTION: "1 + 1 = "\nANSWER: "2"\n')
-        asked = ("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PROBES=residual_erasure")
-        assert make(*asked).calls[0]["QUESTION"] == "1 + 1 = "
-        call = make(*asked, "PAIR=nested").calls[0]
+        asked = ("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "--probes", "residual_erasure")
+        assert command(*asked).calls[0]["QUESTION"] == "1 + 1 = "
+        call = command(*asked, "--pair", "nested").calls[0]
         assert (call["PAIR"], call["QUESTION"]) == ("nested", None)
     finally:
         file.write_text(before)

@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TREE = ("depth_lib", "params", "notebooks", "pyproject.toml", "setup.py", "README.md", "LICENSE")
-needs = pytest.mark.skipif(not all(map(importlib.util.find_spec, ("setuptools", "pip"))), reason="needs setuptools")
+needs_setuptools = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("setuptools", "pip"))), reason="needs setuptools"
+)
+pytestmark = [needs_setuptools, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,6 @@ def depth_lib_command(tmp_path_factory):
     return folder / "env/bin/depth-lib"
 
 
-@needs
 def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_and_its_page(
     depth_lib_command, tmp_path
 ):
@@ -55,7 +57,7 @@ def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_
         return done.stdout.splitlines()
 
     lines = said("run", "toy-4l", "gsm8k", "--source", "embedded")
-    assert re.match(r"gsm8k × toy-4l: done in", lines[-3]) and lines[-2] == "outputs: all 1 runs finished"
+    assert re.match(r"gsm8k × toy-4l: done in", lines[-3]) and lines[-2] == "outputs: 1 of 1 runs finished"
     assert re.match(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", lines[-1]), lines
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
     assert sorted(path.name for path in tmp_path.glob("outputs/gsm8k/toy-4l/*.pt")) == [
@@ -74,13 +76,11 @@ def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_
     assert len(lines) == 5 and all("use more depth: by the effect on" in line for line in lines[-2:]), lines
 
 
-@needs
 def test_without_a_clone_the_next_step_is_a_command_of_the_wheel(depth_lib_command, tmp_path):
     done = subprocess.run([depth_lib_command, "table"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode != 0 and "no results under outputs; run: depth-lib sweep --out outputs" in done.stderr
+    assert done.returncode != 0 and "no results under outputs; run: depth-lib sweep --out=outputs" in done.stderr
 
 
-@needs
 def test_a_notebook_alone_in_an_empty_folder_runs_with_the_wheel_and_installs_nothing(depth_lib_command, tmp_path):
     shutil.copy(ROOT / "notebooks" / "linear_maps.ipynb", tmp_path)
     python = depth_lib_command.with_name("python")
