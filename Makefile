@@ -26,7 +26,7 @@ SWEEP := $(PY) -m depth_lib.sweep
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo --make
@@ -42,6 +42,9 @@ table: $(READY) ## the table and figures of what is in OUT
 
 report: $(READY) ## table, intervals, figures and where from as one page, OUT/report.html
 	@exec $(SWEEP) report --make
+
+pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
+	@exec $(PY) docs/pictures.py
 
 share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder PUSH=owner/name
 	@exec $(SWEEP) share --make
