@@ -6,8 +6,6 @@ Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, we
 Reading never writes, renames or runs anything; what a write would replace and is not ours is moved aside first.
 """
 
-import datetime
-import enum
 import importlib.metadata
 import io
 import os
@@ -117,16 +115,6 @@ def escape_token(token: str) -> str:
     return _INVISIBLE.sub(lambda match: _ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), token)
 
 
-def unescape_token(line: str) -> str:
-    """The token that `escape_token` wrote as this line."""
-    characters = {escape: character for character, escape in _ESCAPES.items()}
-    return re.sub(
-        r"\\u([0-9a-f]{4})|\\.|␣",
-        lambda match: chr(int(match[1], 16)) if match[1] else characters.get(match[0], match[0]),
-        line,
-    )
-
-
 def _keep_what_is_not_ours(path: Path, replaced: list[Path]) -> None:
     """Move aside the files that would be replaced, unless they are a result of ours."""
     try:
@@ -161,18 +149,12 @@ def _version(package: str) -> str:
 
 def _plain(value: Any, name: str = "meta") -> Any:
     """The value as None, bool, number, string, list or dict of these; TypeError names what is none of them."""
-    if isinstance(value, enum.Enum):
-        value = value.value
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, torch.dtype):
+    if isinstance(value, str | os.PathLike | torch.device | torch.dtype):
         return str(value).removeprefix("torch.")
-    if isinstance(value, str | os.PathLike | torch.device):
-        return str(value)
-    if isinstance(value, datetime.date):
-        return value.isoformat()
     if isinstance(value, Mapping):
         return {str(key): _plain(entry, f"{name}.{key}") for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -5,7 +5,7 @@ Without torch, so that results are listed in no time.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
@@ -57,96 +57,107 @@ class Schema:
         return f"{file[:-3]}{ending}.pt", tokens and f"{tokens[:-4]}{ending}.txt"
 
 
-_CONTRIBUTIONS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")
-_NORMS = ("io_cos", "norm_att", "norm_mlp")
-_LENS = ("res_kl_divs", "res_overlaps")
-_LENS_RANKS = ("res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
-_LENS_RANKS += ("res_entropy", "res_jsd", "res_settled")
+def _keys(text: str, sums: bool = False) -> dict[str, str]:
+    """key -> shape, of "shape: key key; shape: key …". sums: of the keys' sums per prompt, and how many tokens each."""
+    keys = {}
+    for part in text.split(";"):
+        shape, names = part.split(":")
+        keys |= dict.fromkeys(names.split(), shape.strip())
+    if sums:
+        keys = {f"{key}_sums": f"P {shape}" for key, shape in keys.items()} | {"n_tokens": "P"}
+    return keys
+
+
+def _skips(mode: str, prompts: str) -> dict[str, str]:
+    keys = _keys(f"L L: max_{mode}_layer; L 1: max_{mode}_out; L: {mode}_kl {mode}_loss {mode}_top1")
+    by_prompt = {f"{key}_by_prompt": f"{prompts} {shape}" for key, shape in keys.items()}
+    return keys | by_prompt | _keys(f"L L: max_{mode}_layer_resolution; L 1: max_{mode}_out_resolution")
+
+
 _PAIR = {"question": QUESTION, "answer": ANSWER}
-
-
-def _sums(*keys: str) -> dict[str, str]:
-    return {f"{key}_sums": "P L" for key in keys} | {"n_tokens": "P"}
-
-
-def _skips(mode: str, letter: str) -> dict[str, str]:
-    keys = {f"max_{mode}_layer": "L L", f"max_{mode}_out": "L 1"}
-    keys |= dict.fromkeys((f"{mode}_kl", f"{mode}_loss", f"{mode}_top1"), "L")
-    by_prompt = {f"{key}_by_prompt": f"{letter} {shape}" for key, shape in keys.items()}
-    return keys | by_prompt | {f"max_{mode}_layer_resolution": "L L", f"max_{mode}_out_resolution": "L 1"}
-
-
-_SKIPPED = {"max_future_layer": "L L", "max_future_out": "L 1"}
-_FURTHER_SKIPPED = _skips("future", "F") | _skips("all", "P") | _skips("remove", "P")
-_BOTH = {"modes": ["future", "all"]}
-_CONVERGED = {"completeness": "L", "f_difference": "L", "n_nodes": "L", "error": "L"}
-_QUADRATURE = {"quadrature": "gauss", "tolerance": 0.01}
+_MODES = {"modes": ["future", "all"]}
+_GAUSS = {"quadrature": "gauss", "tolerance": 0.01}
+_CONTRIBUTION = "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos"
+_FURTHER_CONTRIBUTION = (
+    "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L-1: turn; L+1 L+1: angular",  # with sums per prompt
+    "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
+    "L+1 L+1: angular_last; L T: first_change",
+)
+_LENS = "L: res_kl_divs res_overlaps"
+_FURTHER_LENS = "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled"
+_SKIPS = Schema(
+    "layer_effects_{n}exps.pt",
+    required=_keys("L L: max_future_layer; L 1: max_future_out"),
+    optional=_skips("future", "F") | _skips("all", "P") | _skips("remove", "P"),
+    settings=_MODES,
+    cost=14,
+)
+_GRADIENTS = Schema(
+    "igrads_igrads_{n}exps.pt",
+    required=_keys("L T: igrads"),
+    optional=_keys("L: completeness f_difference n_nodes error"),
+    tokens_file="igrads_tokens_{n}exps.txt",
+    settings=_PAIR | _GAUSS,
+    cost=7,
+)
 
 
 def _part_effects(part: str) -> Schema:
-    how = {"settings": _BOTH | {"part": part}, "further": True, "function": "layer_effects", "cost": 14}
-    return Schema(f"{part}_effects_{{n}}exps.pt", _SKIPPED, _FURTHER_SKIPPED, **how)
+    file, settings = f"{part}_effects_{{n}}exps.pt", _MODES | {"part": part}
+    return replace(_SKIPS, file=file, settings=settings, further=True, function="layer_effects")
 
 
 def _part_gradients(part: str) -> Schema:
-    how = {"further": True, "function": "integrated_gradients", "cost": 7}
-    how |= {"settings": _PAIR | _QUADRATURE | {"at": part}, "tokens_file": f"igrads_{part}_tokens_{{n}}exps.txt"}
-    return Schema(f"igrads_{part}_igrads_{{n}}exps.pt", {"igrads": "L T"}, _CONVERGED, **how)
+    file, tokens_file = f"igrads_{part}_igrads_{{n}}exps.pt", f"igrads_{part}_tokens_{{n}}exps.txt"
+    settings = _PAIR | _GAUSS | {"at": part}
+    return replace(
+        _GRADIENTS, file=file, tokens_file=tokens_file, settings=settings, further=True, function="integrated_gradients"
+    )
 
 
 ARTIFACTS = {
     "relative_contribution": Schema(
         "relative_contribution.pt",
-        required=dict.fromkeys(_CONTRIBUTIONS, "L"),
-        optional=dict.fromkeys(_NORMS, "L")
-        | _sums(*_CONTRIBUTIONS, *_NORMS)
-        | {"norm_residual": "L+1", "norm_residual_sums": "P L+1", "max_norm_residual": "L+1", "first_change": "L T"}
-        | dict.fromkeys(("max_norm_att", "max_norm_mlp", "max_rc_att", "max_rc_mlp"), "L")
-        | {"angular": "L+1 L+1", "angular_sums": "P L+1 L+1", "angular_last": "L+1 L+1"}
-        | {"progress": "L+1", "progress_sums": "P L+1", "turn": "L-1", "turn_sums": "P L-1"},
+        required=_keys(_CONTRIBUTION),
+        optional=_keys("; ".join(_FURTHER_CONTRIBUTION))
+        | _keys(_CONTRIBUTION, sums=True)
+        | _keys(_FURTHER_CONTRIBUTION[0], sums=True),
         cost=1,
     ),
-    "layer_effects": Schema(
-        "layer_effects_{n}exps.pt", required=_SKIPPED, optional=_FURTHER_SKIPPED, settings=_BOTH, cost=14
-    ),
+    "layer_effects": _SKIPS,
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
-        required=dict.fromkeys(_LENS, "L"),
-        optional=dict.fromkeys(_LENS_RANKS, "L") | _sums(*_LENS, *_LENS_RANKS),
+        required=_keys(_LENS),
+        optional=_keys(_FURTHER_LENS) | _keys(_LENS, sums=True) | _keys(_FURTHER_LENS, sums=True),
     ),
     "residual_erasure": Schema(
         "logit_erasure_{n}exps.pt",
-        required={"erasure_effect": "L+1 T"},
-        optional={"erasure_effect_resolution": "L+1 T"},
+        required=_keys("L+1 T: erasure_effect"),
+        optional=_keys("L+1 T: erasure_effect_resolution"),
         tokens_file="logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
     ),
-    "integrated_gradients": Schema(
-        "igrads_igrads_{n}exps.pt",
-        required={"igrads": "L T"},
-        optional=_CONVERGED,
-        tokens_file="igrads_tokens_{n}exps.txt",
-        settings=_PAIR | _QUADRATURE,
-        cost=7,
-    ),
+    "integrated_gradients": _GRADIENTS,
     "attention_effects": _part_effects("attention"),
     "mlp_effects": _part_effects("mlp"),
     "attention_gradients": _part_gradients("attention"),
     "mlp_gradients": _part_gradients("mlp"),
     "local_effects": Schema(
         "local_effects_{n}exps.pt",
-        required={"max_future_local": "L L", "max_all_local": "L L"},
-        optional={"max_future_local_by_prompt": "F L L", "max_all_local_by_prompt": "P L L"}
-        | {"max_future_local_resolution": "L L", "max_all_local_resolution": "L L"},
-        settings=_BOTH,
+        required=_keys("L L: max_future_local max_all_local"),
+        optional=_keys(
+            "F L L: max_future_local_by_prompt; P L L: max_all_local_by_prompt; "
+            "L L: max_future_local_resolution max_all_local_resolution"
+        ),
+        settings=_MODES,
         further=True,
         cost=10,
     ),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
-        required={"future_erasure": "L+1 T", "past_erasure": "L+1 T"},
-        optional={"future_erasure_resolution": "L+1 T", "past_erasure_resolution": "L+1 T"},
+        required=_keys("L+1 T: future_erasure past_erasure"),
+        optional=_keys("L+1 T: future_erasure_resolution past_erasure_resolution"),
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
@@ -155,11 +166,11 @@ ARTIFACTS = {
     ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps.pt",
-        required={"level": "E", "layer_effect": "E L L", "output_effect": "E L"},
-        optional={"levels": "K"}
-        | dict.fromkeys(("mean_layer_effect", "max_layer_effect"), "K L L")
-        | dict.fromkeys(("mean_output_effect", "max_output_effect"), "K L")
-        | {"layer_effect_resolution": "E L L", "output_effect_resolution": "E L"},
+        required=_keys("E: level; E L L: layer_effect; E L: output_effect"),
+        optional=_keys(
+            "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect; "
+            "E L L: layer_effect_resolution; E L: output_effect_resolution"
+        ),
         by_level=True,
         further=True,
         cost=14,
@@ -179,8 +190,9 @@ def unknown_probe(names: Iterable[str]) -> str | None:
 BETWEEN_MODELS = {
     "linear_map": Schema(
         "linear_map_{source}_to_{target}.pt",
-        required={"relative": "M N", "relative_mean": "N", "best": "N", "strength": "M N", "n_tokens": "P"}
-        | {"relative_sums": "P M N", "mean_sums": "P N"},
+        required=_keys(
+            "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums"
+        ),
     )
 }
 SCHEMAS = ARTIFACTS | BETWEEN_MODELS

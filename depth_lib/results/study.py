@@ -104,19 +104,18 @@ class Study(Mapping):
         """The datasets whose effective depths are known or to come: not those of levels of difficulty alone."""
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
-    def missing(self, probes: Iterable[str] | None = None) -> list[MissingRun]:
+    def missing(self) -> list[MissingRun]:
         """Every model × dataset of the study that lacks a result, with the command that makes it.
 
-        By default, on each dataset the probes of the table, or of levels of difficulty where it is run for those, and
-        whatever probe any model has there.
+        Expected on each dataset are the probes of the table, or of levels of difficulty where it is run for those, and
+        whatever probe any model has there. What others shared is theirs to complete.
         """
-        chosen, missing = None if probes is None else list(probes), []
+        missing = []
         shared = {model for (_, model, _), file in self._files.items() if isinstance(file, SharedResult)}
         for model in self.models:
             for dataset in self.datasets if model not in shared else ():
-                usual = TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL
-                expected = chosen or [probe for probe in ARTIFACTS if probe in {*usual, *self._probes_on(dataset)}]
-                lacking = tuple(probe for probe in expected if (dataset, model, probe) not in self._files)
+                expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
+                lacking = tuple(p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self._files)
                 if lacking:
                     missing.append(MissingRun(dataset, model, lacking, sweep_command(self.folder / dataset / model)))
         return missing
