@@ -7,14 +7,16 @@ import hashlib
 import json
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ..models.gguf import gguf_in
 from .schemas import SCHEMAS, mismatch, probe_of
 
 NONE_YET = "there is none yet"
+_PIECE = 2**18  # bytes of a weight file that are read at once
 LATER = ("examples_hash", "n_examples")  # what files of earlier versions do not hold, and are current all the same
 
 
@@ -72,6 +74,24 @@ def prompts_hash(prompts: Iterable[str | tuple]) -> str:
     """
     text = json.dumps(list(prompts), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def fingerprint(checkpoint: str | Path) -> str:
+    """16 hexadecimal digits of a hash of a folder's config, tokenizer and weights, or of a GGUF file.
+
+    Files up to 64 MiB are read whole. Of larger ones four spread pieces of each tensor of a safetensors file, which for
+    tensors up to 1 MiB, such as norms, is all of them; of other formats 256 spread pieces.
+    """
+    digest, gguf = hashlib.sha256(), gguf_in(checkpoint)
+    files = [path for kind in ("json", "safetensors", "bin") for path in Path(checkpoint).glob(f"*.{kind}")]
+    for path in [gguf] if gguf else sorted(files):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as content:
+            for start, length in _pieces(content, path.suffix, size):
+                content.seek(start)
+                digest.update(content.read(length))
+    return digest.hexdigest()[:16]
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
@@ -133,6 +153,23 @@ def _fits(key: str, have: object, wanted: object) -> bool:
     if key == "tolerance" and isinstance(have, float | int) and isinstance(wanted, float | int):
         return have <= wanted
     return have == wanted
+
+
+def _pieces(file: IO[bytes], suffix: str, size: int) -> Iterator[tuple[int, int]]:
+    """Where the bytes of a weight file that are hashed begin, and how many they are."""
+    if size <= 64 * 2**20:
+        yield 0, size
+    elif suffix == ".safetensors":
+        header_size = 8 + int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_size - 8))
+        yield 0, header_size
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                start, end = tensor["data_offsets"]
+                step = max(_PIECE, -((start + _PIECE - end) // 3))  # the last piece ends where the tensor does
+                yield from ((header_size + at, min(_PIECE, end - at)) for at in range(start, end, step))
+    else:
+        yield from ((at, _PIECE) for at in range(0, size, size // 256))
 
 
 @dataclass(frozen=True)

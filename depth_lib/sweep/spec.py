@@ -3,10 +3,8 @@
 Without torch, so that asking is quick.
 """
 
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
 from ..params import Params, ParamsError, find_dataset, find_model, problems
-from ..results.provenance import prompts_hash
+from ..results.provenance import fingerprint, prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
 
 
@@ -164,40 +162,6 @@ class RunSpec:
     def _fetches(self) -> bool:
         """Whether its prompts come from the network."""
         return self.source == "hub" and self.dataset not in DRAWN and not find_dataset(self.dataset).get("FILE")
-
-
-def fingerprint(checkpoint: Path) -> str:
-    """16 hexadecimal digits of a hash of a folder's config, tokenizer and weights, or of a GGUF file.
-
-    Files up to 64 MiB are read whole. Of larger ones: of each tensor of a safetensors file 1 MiB (a norm vector is
-    whole), of others 256 spread pieces.
-    """
-    digest, file = hashlib.sha256(), gguf_in(checkpoint)
-    kinds = ("json", "safetensors", "bin")
-    for path in [file] if file else sorted(path for kind in kinds for path in checkpoint.glob(f"*.{kind}")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as content:
-            for start, length in _pieces(path, size):
-                content.seek(start)
-                digest.update(content.read(length))
-    return digest.hexdigest()[:16]
-
-
-def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:
-    """Where the bytes that are hashed begin, and how many they are."""
-    piece = 2**18
-    if size > 256 * piece and path.suffix == ".safetensors":
-        with path.open("rb") as content:
-            length = int.from_bytes(content.read(8), "little")
-            header = json.loads(content.read(length))
-        yield 0, 8 + length
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                start, end = tensor["data_offsets"]
-                yield 8 + length + start, min(2**20, end - start)
-    else:
-        yield from ((start, piece) for start in range(0, size, max(piece, size // 256)))
 
 
 def _wrong_probes(probes: list[str], dataset: str) -> list[str]:

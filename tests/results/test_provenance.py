@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from depth_lib.results import provenance
 from depth_lib.results.artifacts import load_artifact, save_artifact
-from depth_lib.results.provenance import prompts_hash, ran_otherwise, why_stale
+from depth_lib.results.provenance import fingerprint, prompts_hash, ran_otherwise, why_stale
 from depth_lib.results.schemas import SCHEMAS, artifact_path
 from depth_lib.results.study import Study
 from tests.results.conftest import META
@@ -90,6 +91,24 @@ def test_a_prompts_hash_depends_on_every_character_order_and_boundary():
     assert len(set(hashes)) == len(hashes)
     assert prompts_hash(iter(prompts)) == prompts_hash(tuple(prompts)) == prompts_hash(prompts)
     assert prompts_hash(["é中\udc80"]) and re.fullmatch("[0-9a-f]{16}", prompts_hash(prompts))
+
+
+def test_the_fingerprint_of_a_checkpoint_sees_an_edit_of_one_norm_between_large_tensors(tmp_path):
+    path = tmp_path / "model.safetensors"
+    large, norm = torch.zeros(24, 2**20), torch.ones(64)
+    save_file({"a": large, "b.norm": norm, "c": large.clone()}, path)
+    assert path.stat().st_size > 64 * 2**20
+    before = fingerprint(tmp_path)
+    assert fingerprint(tmp_path) == before
+    content = bytearray(path.read_bytes())
+    for edited in (content.index(norm.numpy().tobytes()) + 100, len(content) - 1):
+        changed = content.copy()
+        changed[edited] ^= 1
+        path.write_bytes(changed)
+        assert fingerprint(tmp_path) != before
+    path.write_bytes(content)
+    (tmp_path / "config.json").write_text("{}")
+    assert fingerprint(tmp_path) != before
 
 
 HERE = {"remote": False, "runs": {"dtype": "float32", "quantized": False, "attention": "sdpa", "torch": "2.13.0"}}
