@@ -1,6 +1,6 @@
 """Comparisons over runs: ratios of effective depth by size, training, task and threshold; proxies; linear maps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     """
     if thresholds.empty:
         return None
-    datasets, looks = _datasets(thresholds), _model_looks(thresholds)
+    datasets, looks = _datasets(thresholds), _model_looks(thresholds.model)
     labels = {"kl": "KL threshold (share of the maximum)", "overlap": "Overlap threshold"}
     figure, axes = _figure("Ratio of effective depth over the threshold", 0.9 + 1.5 * len(datasets), labels, datasets)
     for row, dataset in zip(axes, datasets, strict=True):
@@ -113,7 +113,7 @@ def proxies_figure(study: Study) -> Figure | None:
     the run, from 0 (least) to 1. Titles have Spearman's rank correlation over the layers of a model × dataset: mean,
     lowest and highest. None where there is nothing to compare.
     """
-    looks = _model_looks(pd.DataFrame({"model": study.models}))
+    looks = _model_looks(study.models)
     figure, axes = _figure("Cheap proxies against what a skip really does", 2.9, PROXIES)
     drawn: set[str] = set()
     for ax, (name, (probe, key, proxy)) in zip(axes[0], PROXIES.items(), strict=True):
@@ -123,7 +123,8 @@ def proxies_figure(study: Study) -> Figure | None:
             damage = skips.get("all_kl", skips.get("max_all_out"))
             if damage is not None and key in result:
                 ranks = pd.DataFrame({"x": proxy(as_array(result[key])), "y": as_array(damage).ravel()}).rank()
-                correlations.append(rank_correlation(ranks.x, ranks.y))
+                with np.errstate(all="ignore"):  # a constant has no rank correlation: nan
+                    correlations.append(ranks.x.corr(ranks.y))
                 shares = (ranks - 1) / max(len(ranks) - 1, 1)
                 look = {"color": looks[model]["color"], "marker": dataset_look(dataset)["marker"], "markersize": 3}
                 ax.plot(shares.x, shares.y, ls="", alpha=0.7, **look)
@@ -133,12 +134,6 @@ def proxies_figure(study: Study) -> Figure | None:
     models = {model: looks[model] | {"marker": "o"} for model in study.models if model in drawn}
     _legend(figure, models | {d: dataset_look(d) | {"color": GREY} for d in study.datasets if d in drawn})
     return figure if drawn else None
-
-
-def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's rank correlation, ties at their mean rank; nan where one of the two is constant."""
-    x, y = (pd.Series(values).rank() for values in (x, y))
-    return float(x.corr(y)) if x.std() and y.std() else float("nan")
 
 
 def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
@@ -156,7 +151,6 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
         image = ax.imshow(relative, origin="lower", aspect="auto", vmin=0, vmax=1, interpolation="none")
         ax.plot([0, n_target - 1], [0, n_source - 1], ":", color="white", linewidth=1)
         ax.plot(np.arange(n_target), best, "o", color=RED, markeredgecolor="white", markersize=4)
-        ax.set(xlim=(-0.5, n_target - 0.5), ylim=(-0.5, n_source - 0.5))
         ax.set_xlabel(f"Layer of {target}", parse_math=False)
         ax.set_ylabel(f"Layer of {source}", parse_math=False)
         ax.locator_params(integer=True)
@@ -226,8 +220,8 @@ def _look(place: int) -> dict[str, str]:
     return {"color": _PALETTE[place % n], "marker": _SHAPES[(place + place // n) % n]}
 
 
-def _model_looks(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
-    return {model: _look(i) for i, model in enumerate(frame.model.unique())}
+def _model_looks(models: Iterable[str]) -> dict[str, dict[str, str]]:
+    return {model: _look(i) for i, model in enumerate(dict.fromkeys(models))}
 
 
 def _datasets(frame: pd.DataFrame) -> list[str]:
@@ -248,7 +242,7 @@ def _ratio_figure(
     """Ratio by category, a panel per metric and a line per model or dataset; None if only one category has a ratio."""
     if categories[intervals.ratio.notna()].nunique() < 2:
         return None
-    looks = {d: dataset_look(d) for d in _datasets(intervals)} if per == "dataset" else _model_looks(intervals)
+    looks = {d: dataset_look(d) for d in _datasets(intervals)} if per == "dataset" else _model_looks(intervals.model)
     figure, axes = _figure(title, 2.4 + 0.15 * -(-len(looks) // 3), PAPER_METRICS)
     for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
         rows = intervals[intervals.metric == metric]

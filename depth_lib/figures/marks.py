@@ -172,15 +172,11 @@ class Heat(Kind):
         width = -1 if self.tokens and next(iter(maps.values())).shape[1] > 1 else None
         return {self.keys[key]: {key: values[:, :width]} for key, values in maps.items()}
 
-    def limits_of(self, values: np.ndarray) -> tuple[float, float]:
-        """Where the colours of a map end."""
-        return self.limits(values) if callable(self.limits) else self.limits
-
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage:
         ((key, values),) = panel.items()
         look = {"interpolation": "nearest", "aspect": "auto", "origin": "lower" if self.tokens else "upper"}
         blank = np.isnan(values) | (self.impossible(key, values) if self.impossible else False)
-        low, high = self.limits_of(values)
+        low, high = self.limits(values) if callable(self.limits) else self.limits
         image = ax.imshow(np.ma.array(values, mask=blank), cmap=self.cmap, vmin=low, vmax=high, **look)
         if f"{key}_resolution" in result:
             resolution = as_array(result[f"{key}_resolution"])[:, : values.shape[1]]

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib.colors import to_rgb
 
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.figures import COMPARISONS, save_comparisons
@@ -12,13 +11,11 @@ from depth_lib.figures.compare import (
     dataset_look,
     intervals_figure,
     proxies_figure,
-    rank_correlation,
     ratio_by_size_figure,
     ratio_by_task_figure,
     ratio_by_training_figure,
     thresholds_figure,
 )
-from depth_lib.figures.grid import short_name
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
@@ -107,14 +104,6 @@ def test_every_known_dataset_has_a_colour_of_its_own():
     assert dataset_look("something else") == dataset_look("something else")
 
 
-def test_a_metric_that_is_renamed_in_a_figure_keeps_its_threshold(found):
-    figure = thresholds_figure(found["thresholds"])
-    for ax in figure.axes:
-        ax.set_title("another name")
-    marked = {line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"}
-    assert marked == {0.5, 0.3}
-
-
 def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(sizes):
     def written(intervals):
         paths = save_comparisons(sizes, intervals, pd.DataFrame())
@@ -144,14 +133,8 @@ def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_on
     np.testing.assert_allclose(axes[0].lines[0].get_xdata(), ranks, rtol=1e-6)
 
 
-def test_ties_rank_at_their_mean_and_a_constant_has_no_rank_correlation():
-    assert rank_correlation([1, 2, 2, 3], [1, 2, 2, 30]) == pytest.approx(1)
-    assert np.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
-
-
-def test_models_differ_in_colour_and_datasets_in_shape_where_proxies_are_compared(found):
-    figure, study = proxies_figure(found["study"]), found["study"]
-    looks = {(to_rgb(line.get_color()), line.get_marker()) for line in figure.axes[0].lines}
-    assert len(looks) == sum(dataset in study.datasets for dataset, _ in study.of("layer_effects"))
-    named = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert named == {*map(short_name, study.models), *study.datasets}
+def test_the_papers_threshold_stands_in_each_panel_of_its_metric():
+    rows = pd.concat([frame(metric=metric, threshold=0.4) for metric in ("kl", "overlap")])
+    figure = thresholds_figure(rows)
+    marked = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
+    assert marked == [0.5, 0.3]

@@ -2,23 +2,16 @@
 
 import itertools
 import re
-import warnings
 
-import matplotlib
 import matplotlib.pyplot as plt
-import nbclient
-import nbformat
 import pytest
-from jupyter_client.provisioning import local_provisioner
 
 from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, save_figures, save_paper_figures
 from depth_lib.figures.marks import Heat
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
-from tests.figures.conftest import SIZES
 from tests.figures.drawn import overlaps, panels
-from tests.forked import Kernel
 from tests.synthetic import DATASETS, result_of, write_run
 
 WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
@@ -67,27 +60,6 @@ def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title
     assert [ax.get_title() for ax in panels(figure)] == sizes.models
 
 
-def test_models_and_columns_can_be_chosen(sizes):
-    figure = grid("lens_kl", Study(sizes.folder, list(SIZES), ["gsm8k", "aime24"]), columns=3)
-    (row,) = rows_of(figure)
-    assert [ax.get_title() for ax in row] == [f"{model}\n{d}" for model in SIZES for d in ("gsm8k", "aime24")]
-
-
-@pytest.mark.parametrize("name", ["cosine", "norms"])
-def test_curves_in_a_row_have_one_scale_with_its_numbers_at_the_left(sizes, name):
-    for row in rows_of(grid(name, sizes)):
-        assert len({ax.get_ylim() for ax in row}) == 1 and len({ax.get_yscale() for ax in row}) == 1
-        assert [ax.yaxis.get_tick_params()["labelleft"] for ax in row] == [True] + [False] * (len(row) - 1)
-
-
-def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
-    write_run(tmp_path, "aime24", "toy-8l", 8, ["logit_lens"], n_examples=3)
-    texts = {ax.get_title(): [text.get_text() for text in ax.texts] for ax in panels(grid("lens_kl", Study(tmp_path)))}
-    said = ([], ["missing"], ["missing"], [])
-    assert texts == dict(zip((f"toy-{n}l\n{d}" for n in (4, 8) for d in ("gsm8k", "aime24")), said, strict=True))
-
-
 def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it_ran_beside(tmp_path):
     for dataset, model in (("gsm8k", "toy-4l"), ("aime24", "toy-4l"), ("aime24", "toy-8l")):
         write_run(tmp_path, dataset, model, 4, ["residual_erasure"])
@@ -111,18 +83,9 @@ def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_
     assert not stale.exists()
 
 
-def test_the_papers_files_are_drawn_too(tmp_path):
-    write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["layer_effects"], papers_keys_only=True)
-    with pytest.warns(UserWarning, match="have no meta"):
-        assert [path.stem for path in save_figures(Study(tmp_path))[::2]] == ["layer_effects", "output_change"]
-
-
 def test_files_have_vector_curves_and_image_maps_and_the_same_bytes_of_the_same_results(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ["layer_effects", "residual_erasure"], n_examples=3)
-    style = dict(matplotlib.rcParams)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        contents = {path: path.read_bytes() for path in save_figures(Study(tmp_path))}
+    contents = {path: path.read_bytes() for path in save_figures(Study(tmp_path))}
     for path, content in contents.items():
         if path.suffix == ".pdf":
             # A colour bar is an image or a patch; only a heat map has an image as large as itself.
@@ -131,7 +94,7 @@ def test_files_have_vector_curves_and_image_maps_and_the_same_bytes_of_the_same_
         else:
             assert plt.imread(path)[..., :3].std() > 0.02
     assert {path: path.read_bytes() for path in save_figures(Study(tmp_path))} == contents
-    assert plt.get_fignums() == [] and dict(matplotlib.rcParams) == style
+    assert plt.get_fignums() == []
 
 
 def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(paper):
@@ -156,15 +119,8 @@ def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp
     assert {path.stem for path in written} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
 
 
-def test_a_notebook_shows_every_plot_not_only_the_first(sizes, monkeypatch):
-    monkeypatch.setattr(local_provisioner, "launch_kernel", Kernel)
-    path = artifact_path(sizes.folder, "gsm8k", "toy-4l", "logit_lens", 3)
-    sources = (
-        f"import depth_lib as dl\nfrom depth_lib.figures import plot\nresult = dl.load_artifact({str(path)!r})",
-        "plot('lens_kl', result)",
-        "axes = plot('lens_overlap', result)",
-    )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbclient.NotebookClient(notebook, timeout=300).execute()
-    shown = [[out.output_type for out in cell.outputs if "image/png" in out.get("data", {})] for cell in notebook.cells]
-    assert shown == [[], ["display_data"], ["display_data"]]
+def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
+    write_run(tmp_path, "aime24", "toy-8l", 8, ["logit_lens"], n_examples=3)
+    shown = panels(grid("lens_kl", Study(tmp_path)))
+    assert [[text.get_text() for text in ax.texts] for ax in shown] == [[], ["missing"], ["missing"], []]

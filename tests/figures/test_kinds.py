@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures import KINDS, kinds_of, plot
+from depth_lib.figures.kinds import LEVELS
 from depth_lib.figures.marks import MARKED_BAR, ROUNDING, Curves, Heat, token_label
 from tests.figures.drawn import bars, colour_at, curves, panels, same_colour
 from tests.synthetic import result_of
@@ -48,12 +49,6 @@ def test_a_plot_has_a_title_labels_and_a_key_of_its_colours(name):
         named = {text.get_text() for legend in ax.figure.legends for text in legend.get_texts()}
         assert {label for label in kind.keys.values() if label and len(kind.keys) > 1} <= named
     plt.close(ax.figure)
-
-
-@pytest.mark.parametrize("name", ["lens_kl", "angular"])
-def test_a_plot_draws_into_given_axes(ax, name):
-    assert plot(name, result_of(KINDS[name].probe, 8), ax, title="mine") is ax
-    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == ("mine", KINDS[name].xlabel, KINDS[name].ylabel)
 
 
 def test_what_cannot_be_drawn_is_refused_in_one_line(ax):
@@ -172,17 +167,6 @@ def test_token_maps_have_layers_upwards_and_tokens_as_labels(ax):
     assert ax.get_ylim()[0] < ax.get_ylim()[1]
 
 
-def test_where_labels_do_not_fit_blank_tokens_lose_theirs_first(ax):
-    tokens = [character for digit in "123456789" * 3 for character in (digit, " ", "+", " ")] + ["="]
-    result = {"erasure_effect": torch.zeros(3, len(tokens)), "tokens": tokens}
-    ax.figure.set_size_inches(7, 3)
-    plot("residual_erasure", result, ax)
-    assert [text.get_text() for text in ax.get_xticklabels()] == [c for digit in "123456789" * 3 for c in (digit, "+")]
-    ax.figure.set_size_inches(2.4, 3)
-    plot("residual_erasure", result, ax)
-    assert 8 <= len(ax.get_xticklabels()) <= 22
-
-
 @pytest.mark.parametrize(
     ("token", "label"),
     [("Ġ5", "5"), ("▁the", "the"), (" ", "␣"), ("Ċ", "\\n"), ("", ""), ("extraordinarily", "extraor…"), ("中", "□")]
@@ -214,23 +198,6 @@ def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_name
     assert ax.get_legend() is None
 
 
-def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_and_scores_with_their_intervals():
-    result = result_of("depth_by_difficulty", 6)
-    hardest = result["level"] == 4
-    maps = panels(plot("effects_by_level", result).figure)
-    assert [ax.get_title() for ax in maps] == [f"level {level} (n = 3)" for level in (2, 3, 4)]
-    np.testing.assert_allclose(maps[2].get_images()[0].get_array().data, result["layer_effect"][hardest].mean(0))
-    _, output = panels(plot("importance_by_level", result).figure)
-    share = result["output_effect"][hardest].mean(0)
-    np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
-    ax = plot("depth_score_by_level", result)
-    estimates = [score for effect in ("layer", "output") for score in depth_scores(result, effect).scores.values()]
-    assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
-    whiskers = [segment[:, 1] for bars in ax.collections for segment in bars.get_segments()]
-    np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
-    plt.close("all")
-
-
 def test_why_there_is_no_depth_score_is_said_once():
     result = result_of("depth_by_difficulty", 6)
     ax = plot("depth_score_by_level", result | {"level": torch.tensor([2.0] * 8 + [3.0])})
@@ -240,12 +207,36 @@ def test_why_there_is_no_depth_score_is_said_once():
     plt.close("all")
 
 
-def test_a_level_has_one_colour_whatever_other_levels_there_are():
-    colours = {}
-    for levels in ((2, 3, 4), (1, 3, 5), (2, 4, 6)):
-        result = result_of("depth_by_difficulty", 6) | {"level": torch.tensor(levels).repeat(3).float()}
-        for line in plot("importance_by_level", result).lines:
-            colours.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
-    colours = {label: found for label, found in colours.items() if label.startswith("level")}
-    assert [len(found) for found in colours.values()] == [1] * 6 and len(set.union(*colours.values())) == 6
+def test_where_labels_do_not_fit_blank_tokens_lose_theirs_first(ax):
+    tokens = [character for digit in "123456789" * 3 for character in (digit, " ", "+", " ")] + ["="]
+    result = {"erasure_effect": torch.zeros(3, len(tokens)), "tokens": tokens}
+    for inches, fewest, most in ((7, 54, 54), (2.4, 8, 22)):
+        ax.figure.set_size_inches(inches, 3)
+        plot("residual_erasure", result, ax)
+        labels = [text.get_text() for text in ax.get_xticklabels()]
+        assert fewest <= len(labels) <= most and set(labels) <= set("123456789+")
+        ax.clear()
+
+
+def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_colour():
+    result = result_of("depth_by_difficulty", 6)
+    hardest = result["level"] == 4
+    maps = panels(plot("effects_by_level", result).figure)
+    assert [ax.get_title() for ax in maps] == [f"level {level} (n = 3)" for level in (2, 3, 4)]
+    np.testing.assert_allclose(maps[2].get_images()[0].get_array().data, result["layer_effect"][hardest].mean(0))
+    _, output = panels(plot("importance_by_level", result).figure)
+    share = result["output_effect"][hardest].mean(0)
+    np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
+    assert len({to_hex(LEVELS[f"level {level}"]) for level in range(1, 7)}) == 6
+    assert {to_hex(line.get_color()) for line in output.lines} >= {to_hex(LEVELS[f"level {n}"]) for n in (2, 3, 4)}
+    plt.close("all")
+
+
+def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
+    result = result_of("depth_by_difficulty", 6)
+    ax = plot("depth_score_by_level", result)
+    estimates = [score for effect in ("layer", "output") for score in depth_scores(result, effect).scores.values()]
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
+    whiskers = [segment[:, 1] for drawn in ax.collections for segment in drawn.get_segments()]
+    np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
     plt.close("all")
