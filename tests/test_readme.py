@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 import depth_lib as dl
+from depth_lib.sweep.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -32,6 +33,12 @@ def test_every_make_target_named_is_one():
     for page, text in PAGES.items():
         named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
         assert named <= targets, f"{page.name}: {named - targets}"
+
+
+def test_every_command_of_depth_lib_named_is_one():
+    for page, text in PAGES.items():
+        named = set(re.findall(r"(?:^|`|/)depth-lib ([a-z]+)", text, re.MULTILINE))
+        assert named <= set(COMMANDS), f"{page.name}: {named - set(COMMANDS)}"
 
 
 def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):

@@ -188,6 +188,8 @@ def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
     if "res_settled" not in result:
         return
     settled = as_array(result["res_settled"])
+    if not np.isfinite(settled).all():
+        return  # its share of late tokens is unknown
     few = (1 - LATE) * len(settled) < 1  # the last 15 % are less than a layer
     when = "after the last layer" if few else f"in the last {1 - LATE:.0%} of the layers"
     ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))

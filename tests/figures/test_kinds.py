@@ -37,6 +37,16 @@ def test_a_kind_draws_each_of_its_keys(name):
     plt.close("all")
 
 
+@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
+    result = result_of(KINDS[name].probe, 8)
+    for key in KINDS[name].keys:
+        result[key][1] = float("nan")
+    assert plot(name, result).figure.axes
+    plt.close("all")
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_plot_has_a_title_labels_and_a_key_of_its_colours(name):
     kind = KINDS[name]

@@ -75,7 +75,7 @@ def page(study, tables):
 
 
 def test_the_page_is_one_file_that_needs_nothing_else(page):
-    images = [link for link in page.links if link.startswith("data:image/png;base64,")]
+    images = [link for link in page.links if link.startswith("data:image/webp;base64,")]
     inside = [link for link in page.links if link.startswith("#")]
     assert len(images) == len(set(images)) == len(page.images) > 12
     assert len(images) + len(inside) == len(page.links)
