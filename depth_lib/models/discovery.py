@@ -361,9 +361,8 @@ def _shortcuts(run, blocks, residuals, beside, logits):
                 yield run(**hooks), truth
 
     def packs():
-        layout = pack([3, 5], N_TOKENS)
-        order = torch.tensor([layout["order"]], device=run.ids.device)
-        mask = additive(layout["visible"], logits.dtype).to(run.ids.device)
+        order, _, visible = pack([3, 5], N_TOKENS)
+        order, mask = torch.tensor([order], device=run.ids.device), additive(visible, logits.dtype).to(run.ids.device)
         yield run(input_ids=run.ids[:, order[0]], position_ids=order, attention_mask=mask), logits[:, order[0]]
 
     return {"starts": _holds(starts), "grows": _holds(grows), "packs": _holds(packs)}

@@ -63,9 +63,9 @@ def _own_prediction(logits):
 
 def _distances(logits, y, log_y, entropy_of_y, top_y):
     """The distances of logits [N, V], overwritten, to the final distribution, all but the last of KEYS: [9, N]."""
-    top_p = _top5(logits)
-    rank = 1 + (logits > logits.gather(1, top_y[:, :1])).sum(-1, dtype=torch.float32)
-    p, log_p, _ = softmax_and_log(_bounded(logits))
+    top_p, p = _top5(logits), torch.empty_like(logits)
+    rank = 1 + torch.gt(logits, logits.gather(1, top_y[:, :1]), out=p).sum(-1)  # sums of bools are slow
+    p, log_p, _ = softmax_and_log(_bounded(logits), out=p)
     entropy = -_dot(p, log_p)
     kl = _dot(log_p.sub_(log_y), p)
     mean = p.lerp_(y, 0.5)

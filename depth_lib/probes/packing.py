@@ -39,16 +39,16 @@ def packs(starts, end, arch):
         choices, n_places = [], starts[n - 1]
         for i in range(n - 1, -1, -1):
             n_places += end - starts[i]
-            choices.append((best[i][0] + _cost(n_places, arch, masked=n - i > 1), i))
+            choices.append((best[i][0] + _cost(n_places, arch), i))
         cost, i = min(choices)
         best.append((cost, [*best[i][1], starts[i:n]]))
     return [pack(group, end) for group in best[-1][1]]
 
 
-def _cost(n_places, arch, masked):
+def _cost(n_places, arch):
     """Time of a block on one sequence, in units of 4 d FLOPs of a matrix product: about 14 d² weights per place, and d
-    per pair of places, for which attention takes 2.5 times as long; without a mask it computes only half of them."""
-    return (n_places + 30) * 7 * arch["width"] + (2.5 if masked else 1.25) * n_places**2
+    per pair of places, for which attention takes twice as long."""
+    return (n_places + 30) * 7 * arch["width"] + 2 * n_places**2
 
 
 def additive(visible, dtype):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.models.families import describe
 from depth_lib.probes import distributions
 from tests.families import build
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
@@ -31,6 +32,12 @@ def measure(llm, budget=None):
         "past": dl.future_erasure(llm, QUESTION, ANSWER, [SIXTY], budget=budget)["past_erasure"],
         "igrads": dl.integrated_gradients(llm, QUESTION, ANSWER, budget=budget)["igrads"],
     }
+
+
+def test_plain_families_share_prefixes_and_passes():
+    """Where a shortcut is taken to fail, the numbers are right and take twice as long."""
+    arch = describe(dl.load_model("toy-4l"))
+    assert arch["starts"] and arch["grows"] and arch["packs"] and arch["cuts"]
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt_neox", "gemma2", "bloom"])
