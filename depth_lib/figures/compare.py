@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from ..data.datasets import DRAWN
 from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
-from ..results.study import PAPER_DATASETS, TRAINING, Study, by_paper, read_name
+from ..results.study import PAPER_DATASETS, TRAINING, Study, by_paper, facts_of
 from .grid import DOTS_PER_INCH, WIDTH, save, short_name
 from .marks import COLOURS, GREY, RED, STYLE
 
@@ -53,7 +53,7 @@ def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
 
     Size is billions of parameters where every model's params file says it, else the number of blocks.
     """
-    billions = intervals.model.map(lambda model: read_name(model).billions)
+    billions = intervals.model.map(lambda model: facts_of(model).billions)
     known = billions.notna().all()
     sizes = billions if known else intervals.layers
     title = f"Ratio of effective depth against {'billions of parameters' if known else 'number of blocks'}"
@@ -62,7 +62,7 @@ def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
 
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does training change it? Ratio of models by the training that their params files name, the mean as a line."""
-    training = intervals.model.map(lambda model: read_name(model).training)
+    training = intervals.model.map(lambda model: facts_of(model).training)
     known = training != "unknown"
     order = [name for name in reversed(TRAINING) if name in set(training[known])]
     return _ratio_figure("Ratio of effective depth by training", intervals[known], training[known], order)

@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ..results.schemas import MissingArtifact
-from ..results.study import TRAINING, Study, read_name
+from ..results.study import TRAINING, Study, facts_of
 from .grid import draw_grid, drawable, save
 from .kinds import KINDS
 from .marks import Kind
@@ -72,5 +72,5 @@ def _in_future_mode(kind: Kind) -> Kind:
 
 
 def _training_and_size(model: str) -> tuple[int, float]:
-    name = read_name(model)
+    name = facts_of(model)
     return TRAINING.index(name.training), name.billions or 0

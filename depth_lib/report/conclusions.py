@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from ..effective_depth.rules import PAPER_METRICS
-from ..results.study import TRAINING, read_name
+from ..results.study import TRAINING, facts_of
 
 
 def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
@@ -14,9 +14,9 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
     intervals: what `depths_with_intervals` returns; published: what `beside_the_paper` does. Groups of runs are
     compared on what both have, with an interval over prompts; where they have nothing in common, the sentence says so.
     """
-    kinds = intervals.model.map(read_name)
+    facts = intervals.model.map(facts_of)
     every = intervals.assign(
-        training=[kind.training for kind in kinds], billions=[kind.billions for kind in kinds]
+        training=[model.training for model in facts], billions=[model.billions for model in facts]
     ).astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float))
     every["size"] = every.billions if every.billions.notna().all() else every.layers.astype(int)
     found = every.dropna(subset=["ratio"])

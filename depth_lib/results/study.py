@@ -196,7 +196,7 @@ def load_results(
 
 
 @dataclass(frozen=True)
-class Named:
+class ModelFacts:
     """A model's training, one of `TRAINING`, and its size in billions of parameters, None if that is not known."""
 
     training: str
@@ -204,14 +204,14 @@ class Named:
 
 
 @cache
-def read_name(model: str) -> Named:
+def facts_of(model: str) -> ModelFacts:
     """What the params file of this name says of the model: TRAINING and BILLIONS. A name alone says neither."""
     try:
         params = find_model(model) or {}
     except ParamsError:  # somebody's file that does not fit; the commands that need it say so
         params = {}
     training = params.get("TRAINING")
-    return Named(training if training in TRAINING else "unknown", params.get("BILLIONS"))
+    return ModelFacts(training if training in TRAINING else "unknown", params.get("BILLIONS"))
 
 
 def in_order(models: Iterable[str]) -> list[str]:
@@ -222,7 +222,7 @@ def in_order(models: Iterable[str]) -> list[str]:
 
     def place(model: str) -> tuple:
         size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
-        return float(size[1]) if size else math.inf, TRAINING.index(read_name(model).training), model.lower()
+        return float(size[1]) if size else math.inf, TRAINING.index(facts_of(model).training), model.lower()
 
     return sorted(set(models), key=place)
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.data.tokens import tokenize
 from depth_lib.effective_depth.intervals import centre_of_mass
 from depth_lib.effective_depth.rules import (
     depth_score,
@@ -17,8 +16,7 @@ from depth_lib.effective_depth.rules import (
     settling_profile,
     skip_profile,
 )
-from tests.families import build, make_identity, save_family
-from tests.oracles.streams import block_states, in_float64, lens
+from tests.families import build, make_identity
 from tests.tiny_tokenizers import char_tokenizer
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs", "Pack my box with five dozen liquor jugs"]
@@ -116,31 +114,3 @@ def test_settling_is_the_median_and_the_score_the_mean_of_where_each_token_settl
         assert settling_depth(settled) == (median if median < n_layers else None)
         assert depth_score(settling_profile(settled)) == pytest.approx(first.mean())
         assert settles_late(settled) == pytest.approx((first > 0.85 * n_layers).mean())
-
-
-def test_each_token_of_a_model_settles_where_its_lens_first_comes_within_half_a_bit(tmp_path):
-    from transformers import AutoModelForCausalLM
-
-    folder = save_family("llama", tmp_path)
-    llm = dl.load_model(folder)
-    model = in_float64(AutoModelForCausalLM.from_pretrained(folder).eval())
-    ids = torch.tensor(tokenize(llm, TEXTS[:1])[0])
-    with torch.no_grad():
-        h, logits = block_states(model, ids)
-        first, y = [], logits.softmax(-1)
-        for i in range(len(ids)):
-            settles = len(h) - 1
-            for l in reversed(range(len(h) - 1)):
-                p = lens(model, h[l])[i].softmax(-1)
-                mean = (p + y[i]) / 2
-                jsd = sum((q * (q / mean).log2()).sum() / 2 for q in (p, y[i]))
-                settles = l if jsd <= 0.5 else settles
-            first.append(settles)
-        moved, whole = h - h[0], h[-1] - h[0]
-        progress = ((moved * whole).sum(-1) / (whole * whole).sum(-1)).mean(1)
-    settled = dl.logit_lens(llm, TEXTS[:1])["res_settled"]
-    assert depth_score(settling_profile(settled)) == pytest.approx(np.mean(first), abs=1e-5)
-    assert settles_late(settled) == pytest.approx(np.mean([one > 0.85 * (len(h) - 1) for one in first]), abs=1e-6)
-    ours = dl.relative_contribution(llm, TEXTS[:1])["progress"]
-    assert torch.allclose(ours.double(), progress, atol=1e-5)
-    assert progress_depth(ours) == next((l for l in range(len(h) - 1) if progress[l] >= 0.5), None)

@@ -92,13 +92,6 @@ def test_thresholds_move_the_depth():
     assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_kind_of_sequence_gives_the_same_depth(form):
-    make = FORMS[form]
-    assert cosine_of([-0.5, -0.25, 0.5]) == effective_depth_cosine(*[make([-0.5, -0.25, 0.5])] * 3) == 1
-    assert effective_depth_kl(make([8.0, 6.0, 3.0, 1.0])) == 2
-
-
 def test_depths_are_plain_integers_that_json_and_torch_can_store():
     curve = torch.tensor([-1.0, 1.0, 1.0])
     depths = (

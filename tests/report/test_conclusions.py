@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from depth_lib.report.conclusions import conclusions, mean_change
-from depth_lib.results.study import read_name
+from depth_lib.results.study import facts_of
 
 NO_PAPER = pd.DataFrame({"verdict": []})
 # base and instruct models of the registry, with their billions of parameters
@@ -64,8 +64,8 @@ def test_the_interval_of_a_change_is_that_of_independent_runs():
 
 @pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
 def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
-    assert (read_name(model).training, read_name(model).billions) == ("unknown", None)
-    assert (read_name(SMALL_BASE).training, read_name(SMALL_BASE).billions) == ("base", 1.5)
+    assert (facts_of(model).training, facts_of(model).billions) == ("unknown", None)
+    assert (facts_of(SMALL_BASE).training, facts_of(SMALL_BASE).billions) == ("base", 1.5)
 
 
 def test_how_sure_the_depths_are_and_which_rest_on_other_prompts():
