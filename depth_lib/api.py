@@ -199,9 +199,11 @@ def integrated_gradients(
     steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at most
     256 nodes a block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps, as the
     papers); budget: tokens in one forward pass (default: what fits into free memory). Returns float32 `igrads` [L, T],
-    `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, of Gauss, the estimated
-    `error` relative to max |igrads[l]| [L], and `tokens`, T strings. Raises ValueError for an unknown quadrature or
-    place, if the answer has no token of its own, or for gradients that are not finite.
+    `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and `tokens`, T strings. Of
+    Gauss also the estimated largest errors of a token relative to max |igrads[l]| [L]: `quadrature`'s, what half
+    precision's `rounding` makes of the integral, which more nodes do not lessen (0 in float32), and `error`, the root
+    of the sum of their squares. Raises ValueError for an unknown quadrature or place, if the answer has no token of its
+    own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
     tolerance = 0.01 if isinstance(quadrature, str) and quadrature in ("gauss", "riemann") else quadrature
@@ -210,18 +212,26 @@ def integrated_gradients(
     if at not in ("block", "attention", "mlp"):
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
     ids, places, tokens = answer_span(llm, question, answer)
-    arch, how = describe(llm), {"at": at, "steps": 256 if quadrature == "riemann" else None, "tolerance": tolerance}
+    arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     budget = tokens_per_pass(llm, budget, remote, blocks_held=arch["n_layers"])
-    work = (arch, ids, places, list(range(arch["n_layers"])), how, budget)
+    work = (arch, ids, places, list(range(arch["n_layers"])), at, steps, tolerance, budget)
     result = run_ticking(_integrated_gradients, llm, *work, remote=remote)
     _check_finite(result)
-    if "error" in result and (rough := result["error"] > tolerance).any():
-        warnings.warn(
-            f"the integrated gradients of block {', '.join(str(int(l)) for l in rough.nonzero())} are rough: the "
-            f"estimated error is up to {100 * result['error'].max():.2g} % of the largest attribution, where F jumps",
-            stacklevel=2,
-        )
+    if "error" in result:
+        rough, rounded = result["error"] > tolerance, result["rounding"] >= result["quadrature"]
+        _warn_of(rough & ~rounded, result["error"], "where F jumps")
+        _warn_of(rough & rounded, result["error"], f"which is the rounding of {str(llm.dtype).removeprefix('torch.')}")
     return {**result, "tokens": tokens}
+
+
+def _warn_of(blocks, error, cause):
+    """A warning that names the blocks where a mask [L] is true, with their largest error and its cause."""
+    if blocks.any():
+        warnings.warn(
+            f"the integrated gradients of block {', '.join(str(int(l)) for l in blocks.nonzero())} are rough: the "
+            f"estimated error is up to {100 * error[blocks].max():.2g} % of the largest attribution, {cause}",
+            stacklevel=3,
+        )
 
 
 def depth_by_difficulty(

@@ -1,4 +1,16 @@
-"""Probe 5: which residuals the answer's probability comes from (Sundararajan et al. 2017; Csordás et al. 2025, 3.4)."""
+"""Probe 5: which residuals the answer's probability comes from (Sundararajan et al. 2017; Csordás et al. 2025, 3.4).
+
+The plain version, for the output h of block l, F being the probability of the answer when h is replaced by x:
+
+    b = h.mean(0)
+    for k in range(256):
+        x = (b + k / 256 * (h - b)).requires_grad_()
+        igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
+
+This one does three things differently: points on the path are chosen where F is steep (see quadrature.py); points of
+several blocks share a pass, in which those of block l join the batch behind block l, so that no block before it runs
+for them; and tokens behind the last that predicts are left out.
+"""
 
 import torch
 
@@ -6,7 +18,7 @@ from .quadrature import left_ends, panels
 from .residual_stream import contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
-def integrated_gradients(llm, arch, ids, answer, layers, how, budget, tick=None):
+def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, budget, tick=None):
     """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
 
     With x = h_{l+1}, a_l or m_l [T, d], b its mean over the sequence and F the summed probability of the answer's true
@@ -14,66 +26,83 @@ def integrated_gradients(llm, arch, ids, answer, layers, how, budget, tick=None)
     moves, and what follows is recomputed.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do; how: a dict of `at` ("block", "attention" or "mlp"), `steps`, that many left-end steps, or None for
-    Gauss–Kronrod panels, and `tolerance`: until no token's estimated error is above tolerance · max |igrads[l]|;
-    budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
+    blocks to do; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for panels, until no token's
+    estimated error is above tolerance · max |igrads[l]|; budget: tokens in one forward pass, or None;
+    tick(cost, total): told what is done.
 
-    Returns for each layer `igrads` [T], `completeness` = Σ_t igrads −
-    (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and, without steps, `error`: the estimated largest error of a
-    token relative to max |igrads[l]|.
+    Returns for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
+    `n_nodes` and, without steps, the estimated largest errors of a token relative to max |igrads[l]|: `quadrature`,
+    what `rounding` makes of the integral in half precision, and both, `error`.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # what is behind the last of the answer changes nothing
-    paths = _paths(llm, arch, ids, end, layers, how["at"])
     rows = token_budget(llm, budget, blocks_held=arch["n_layers"]) // end
-    rows = max(1, min(rows, rows_of_logits(llm, paths[0]["b"].device) // len(answer)))
-    rounding = 2.5 * torch.finfo(llm.dtype).eps  # F is known no better
-    rules = [left_ends(how["steps"]) if how["steps"] else panels(how["tolerance"], rounding) for _ in paths]
-    costs, asked, found = [arch["n_layers"] + 1 - l for l in layers], {}, {}
-    while len(found) < len(paths):
-        for k in range(len(asked) + len(found), len(paths)):
-            if sum(map(len, asked.values())) < 2 * rows:  # enough to choose from
-                asked[k] = next(rules[k])
-        taken = _fitting(asked, rows)
-        requests = [(paths[k], asked[k]) for k in taken]
+    rows = max(1, min(rows, rows_of_logits(llm, llm.device) // len(answer)))
+    paths = [_paths(llm, arch, ids, end, layers, at)]
+    if llm.dtype.itemsize < 4 and not steps:
+        paths += [_paths(llm, arch, ids, end, layers, at, seed) for seed in (1, 2, 3, 4)]
+    eps = torch.finfo(llm.dtype).eps
+    rules = [left_ends(steps) if steps else panels(tolerance, eps, len(answer)) for _ in layers]
+    costs, wanted, results = [arch["n_layers"] + 1 - l for l in layers], {}, {}
+    while len(results) < len(layers):
+        for k in range(len(wanted) + len(results), len(layers)):
+            if sum(len(points) for points, _ in wanted.values()) < 2 * rows:  # enough to choose from
+                wanted[k] = next(rules[k])
+        taken = _fitting(wanted, rows)
+        requests = []
+        for k in taken:
+            points, which = wanted[k]
+            requests.append((paths[which][k], points))
         for k, sample in zip(taken, _slopes(llm, arch, requests, ids[:end], (ids, answer), rows), strict=True):
             try:
-                asked[k] = rules[k].send(sample)
+                wanted[k] = rules[k].send(sample)
             except StopIteration as finished:
-                found[k] = _result(finished.value, len(ids))
-                del asked[k]
+                results[k] = _result(finished.value, len(ids))
+                del wanted[k]
                 if tick:
                     tick(costs[k], sum(costs))
-    return {key: torch.stack([found[k][key] for k in range(len(paths))]) for key in found[0]}
+    return {key: torch.stack([results[k][key] for k in range(len(layers))]) for key in results[0]}
 
 
-def _fitting(asked, rows):
-    """Which paths ask for points that fill a pass together; what one asks for at a time is too little to be fast."""
+def _fitting(wanted, rows):
+    """The blocks whose wanted points fill a pass together; those of one are too few to be fast."""
     taken, room = [], rows
-    for k in sorted(asked):
-        if not taken or len(asked[k]) <= room:
-            taken, room = [*taken, k], room - len(asked[k])
+    for k in sorted(wanted):
+        n_points = len(wanted[k][0])
+        if not taken or n_points <= room:
+            taken, room = [*taken, k], room - n_points
     return taken
 
 
-def _result(found, n_tokens):
+def _result(integrated, n_tokens):
     """What is returned of one layer."""
-    igrads, (f_b, f_x) = found["integral"], found["f"]
-    result = {"igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads), dtype=torch.float32)])}
-    result |= {"completeness": igrads.sum() - (f_x - f_b), "f_difference": torch.tensor(f_x - f_b, dtype=torch.float32)}
-    return result | {key: torch.tensor(found[key], dtype=torch.float32) for key in ("n_nodes", "error") if key in found}
+    igrads, (f_b, f_x) = integrated["integral"], integrated["f"]
+    numbers = {"f_difference": f_x - f_b}
+    numbers |= {key: integrated[key] for key in ("n_nodes", "error", "quadrature", "rounding") if key in integrated}
+    return {
+        "igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads), dtype=torch.float32)]),
+        "completeness": igrads.sum() - (f_x - f_b),
+    } | {key: torch.tensor(number, dtype=torch.float32) for key, number in numbers.items()}
 
 
-def _paths(llm, arch, ids, end, layers, at):
+def _paths(llm, arch, ids, end, layers, at, seed=None):
     """For each l of layers, neighbours, what `_slopes` needs; the blocks behind them do not run.
 
     A dict of the path's begin `b` [1, d] and its way `step` [T', d], float32, T' being the first `end` tokens, `rest`
     [T', d], the residual stream that what moves is added to, its `dtype`, and `l`: the block that reads the sum. What
     attention adds is read by the MLP of its own block, so there `adds` is true, and `rest` is what enters block l;
     where attention and MLP are parallel the next block is the first that reads it.
+
+    With a seed the same residuals as another rounding makes them: the embeddings are moved by half of what the dtype
+    tells apart, the same on every machine.
     """
     paths = []
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
+            if seed is not None:
+                h = llm.blocks[0].input
+                draw = torch.rand(h.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+                moved = h.float() * (1 + torch.finfo(h.dtype).eps * (draw.to(h.device) - 0.5))
+                llm.blocks[0].input = moved.to(h.dtype)
             for l in layers:
                 path = {"l": l + 1, "adds": at == "attention" and not arch["parallel"]}
                 path["dtype"] = llm.blocks[l].input.dtype

@@ -1,8 +1,29 @@
-"""Adaptive Gauss–Kronrod quadrature of the slopes of a function along a path, with an error estimate that is honest."""
+"""∫₀¹ v(r) dr of the slopes v [T] of a function F along a path, dF/dr = Σ_t v_t: a loop, or as few points as it takes.
+
+The papers' loop is `left_ends`: the mean of v(k / 256) over k = 0..255. `panels` gets a better integral from fewer
+points, and says how good it is:
+
+1. A panel is a stretch of the path with 7 points (Gauss's) or 15 (Kronrod's, among them these 7). The polynomial
+   through them is integrated; the first panel is the whole path.
+2. Its error is estimated in two ways: d is the difference from a coarser rule on the same points; m is F from one
+   point to the next minus the polynomial's integral. m detects jumps between the points; d detects parts that cancel
+   in their sum.
+3. The two panels with the largest errors get 15 points, or are cut, until the estimated error is small enough.
+
+In half precision F and v are rounded so coarsely that d and m are mostly rounding. There the rounding is measured at
+three points of two or four other paths, which are equal up to rounding, and only what is larger counts as error of a
+panel.
+
+The rules are QUADPACK's qk15 (Piessens et al. 1983). Both functions are generators, so that the points of many paths
+can share a forward pass: they yield (points, path), path 0 or one of those that are rounded otherwise, 1 to 4, are
+sent (v [R, T], F, a list of R), and return a dict.
+"""
+
+import math
 
 import torch
 
-# Kronrod's 8 nodes in (-1, 0] with their weights, and the weights that Gauss gives every second of them (QUADPACK qk15)
+# Kronrod's nodes in (−1, 0] with their weights, and Gauss's weights of every second one
 _NODES = (
     -0.9914553711208126,
     -0.9491079123427585,
@@ -25,13 +46,187 @@ _KRONROD = (
 )
 _GAUSS = (0.0, 0.1294849661688697, 0.0, 0.27970539148927664, 0.0, 0.3818300505053501189, 0.0, 0.4179591836734694)
 
+# What is left of the rounding of single slopes in their integral: the part that all points have in common (measured)
+KEPT = 0.6
+
+
+def left_ends(steps):
+    """The papers' rule, the mean over `steps` left ends: `integral` [T], `n_nodes`, and `f`, F(0) and F(1)."""
+    v, f = yield [1.0, *(k / steps for k in range(steps))], 0
+    return {"integral": v[1:].mean(0), "n_nodes": steps, "f": (f[1], f[0])}
+
+
+def panels(tolerance, eps, largest_f=1, limit=256):
+    """Panels that are refined until no part's estimated error is above tolerance · the largest |integral|.
+
+    They are not refined for less than 2.5 · eps · F, nor for less than rounding makes of the integral; eps is the
+    machine epsilon of the model's dtype, and of float32 rounding is not measured. At most `limit` points.
+
+    Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
+    `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
+    """
+    rules = gauss_kronrod()
+    known, done, pieces = {}, [], [(0.0, 1.0, 7)]
+    half = eps > 1e-4
+    few, again, share, rounding = rules[7]["nodes"][1::2], [], 0.0, 0.0
+    narrowest = 0.0
+    if half:
+        limit -= 4 * len(few)
+        narrowest = eps  # closer points are told apart by their rounding alone
+    while pieces:
+        points = _unknown(pieces, known, rules)
+        v, f = yield points, 0
+        known.update(zip(points, zip(v, f, strict=True), strict=True))
+        if half and not again:
+            again += yield from _again(few, (1, 2))
+            share = _share(few, known, again)
+        done += [_panel(piece, known, rules, share, largest_f) for piece in pieces]
+        integral = sum(panel["integral"] for panel in done)
+        if half:
+            rounding = KEPT * share * _absolute(done)
+            error = sum(panel["error"] ** 2 for panel in done).sqrt()  # they are independent
+        else:
+            error = sum(panel["error"] for panel in done)
+        largest, scale = error.max().item(), integral.abs().max().item()
+        if half:
+            largest = max(largest, _incompleteness(integral, known, share, largest_f))
+        refined, pieces = [], []
+        if largest > max(tolerance * scale, rounding):  # false for NaN
+            least = rounding if half else 2.5 * eps * max(f for _, f in known.values())
+            for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
+                if panel["worst"] > (max(least, tolerance * scale) if pieces else least):
+                    room = limit - len(known) - len(_unknown(pieces, known, rules))
+                    affordable = [
+                        finer
+                        for finer in _finer(panel)
+                        if len(_unknown(finer, known, rules)) <= room
+                        and min(end - start for start, end, _ in finer) >= narrowest
+                    ]
+                    if affordable:
+                        refined, pieces = [*refined, panel], pieces + affordable[0]
+        done = [panel for panel in done if not any(panel is other for other in refined)]
+    if half and len(known) > 40:  # where six more points are few, rounding is measured better
+        again += yield from _again(few, (3, 4))
+        rounding = KEPT * _share(few, known, again) * _absolute(done)
+    scale = scale or 1.0
+    return {
+        "integral": integral,
+        "n_nodes": len(known) + len(few) * len(again),
+        "f": (known[0.0][1], known[1.0][1]),
+        "error": math.hypot(largest, rounding) / scale,
+        "quadrature": largest / scale,
+        "rounding": rounding / scale,
+    }
+
+
+def _unknown(pieces, known, rules):
+    """The points of pieces that are not among the known ones, each once."""
+    points = [r for piece in pieces for r in _points(piece, rules)]
+    return [r for r in dict.fromkeys(points) if r not in known]
+
+
+def _points(piece, rules):
+    """The ends of a piece (start, end, number of nodes) and its nodes between them."""
+    start, end, n = piece
+    return [start, *(start + (end - start) * x for x in rules[n]["nodes"]), end]
+
+
+def _again(points, paths):
+    """The slopes [R, T] at points of each of some paths that are rounded otherwise."""
+    slopes = []
+    for path in paths:
+        v, _ = yield points, path
+        slopes.append(v)
+    return slopes
+
+
+def _share(points, known, again):
+    """The share of v that is rounding: the standard deviation between the known path and others that are rounded
+    otherwise, relative to their mean. It is the median of some points, so that one near a jump, which is elsewhere on
+    another path, does not count.
+    """
+    v = torch.stack([torch.stack([known[r][0] for r in points]), *again])  # [path, point, T]
+    return (v.std(0).norm(dim=1) / v.mean(0).norm(dim=1)).median().item()
+
+
+def _incompleteness(integral, known, share, largest_f):
+    """How far the integrals are from F(1) − F(0) in their sum, beyond what rounding makes of F(1)."""
+    f_b, f_x = known[0.0][1], known[1.0][1]
+    beyond = (integral.sum().item() - (f_x - f_b)) ** 2 - (share * f_x * (1 - f_x / largest_f)) ** 2
+    return max(beyond, 0.0) ** 0.5
+
+
+def _absolute(done):
+    """The largest ∫₀¹ |v_t| dr."""
+    return sum(panel["absolute"] for panel in done).max().item()
+
+
+def _panel(piece, known, rules, share, largest_f):
+    """A piece with its points, its integral [T] and what is wrong with it: the estimated error [T], the largest of them
+    as `worst`, and `missed`, |m| from one point to the next.
+
+    With s the integral of |v − its mean|, the error is s · (d / s)^1.5, QUADPACK's: a rule is that much better than the
+    coarser one that it is compared with. It is at least max s · (M / max s)^1.5 with M = 1.5 Σ |m| (or M, where that is
+    less) and at least |Σ m|. What rounding makes of d and m is subtracted first; `share` of v, see `_share`;
+    and of F, a sum of probabilities p, share · Σ p (1 − p), as rounded logits make it, taking the p for equal.
+    """
+    points, rule = _points(piece, rules), rules[piece[2]]
+    f = torch.tensor([known[r][1] for r in points], dtype=torch.float32)
+    values, width = torch.stack([known[r][0] for r in points[1:-1]]), piece[1] - piece[0]
+    with torch.autocast("cpu", enabled=False):  # a server's would round these products to bfloat16
+        integral, coarse = width * (rule["fine"] @ values), width * (rule["coarse"] @ values)
+        spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
+        difference = (integral - coarse).abs()
+        missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
+        total, missed = missed.sum().abs(), missed.abs()
+        if share:
+            length = share * values.norm(dim=1)
+            of_f = share * f * (1 - f / largest_f).clamp_min(0)
+            difference = (difference - width * ((rule["fine"] - rule["coarse"]).abs() @ length)).clamp_min(0)
+            of_slopes = width * (rule["gaps"].abs() @ length)
+            missed = (missed - of_f[1:] - of_f[:-1] - of_slopes).clamp_min(0)
+            total = (total - of_f[0] - of_f[-1] - of_slopes.sum()).clamp_min(0)
+        absolute = width * (rule["fine"] @ values.abs())
+    error = spread * (difference / spread).pow(1.5)
+    unseen, largest = 1.5 * (total if share else missed.sum()), spread.max()
+    error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), total))
+    return {
+        "piece": piece,
+        "points": points,
+        "integral": integral,
+        "absolute": absolute,
+        "error": error,
+        "worst": error.max().item(),
+        "missed": missed.tolist(),
+    }
+
+
+def _finer(panel, share=0.7):
+    """Ways to refine a panel, the best first, each a list of pieces.
+
+    If a narrow stretch has 70 % of what is missed: cut around the shortest such; else 15 nodes for 7; or else halves.
+    """
+    (start, end, n), points, missed = panel["piece"], panel["points"], panel["missed"]
+    width, low, high = min(
+        (points[j] - points[i], points[i], points[j])
+        for i in range(len(missed))
+        for j in range(i + 1, len(points))
+        if not sum(missed[i:j]) < share * sum(missed)
+    )
+    ways = [[(start, end, 15)]] if n == 7 else []
+    if sum(missed) and width < 0.4 * (end - start):
+        cuts = sorted({start, low, high, end})
+        ways = [[(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]]
+    middle = (start + end) / 2
+    return [*ways, [(start, middle, 7), (middle, end, 7)]]
+
 
 def gauss_kronrod():
-    """Gauss's rule of 7 nodes and Kronrod's of 15, which holds them at every second place, by their number of nodes n.
+    """The two rules for panels of 7 and of 15 nodes, by their number of nodes n.
 
-    Each a dict: `nodes`, floats in (0, 1), and their weights [n]: the rule's own, `fine`, and `coarse`, those of what
-    it is compared with (Gauss's for 15 nodes, the parabola through every second node for 7); `gaps` [n + 1, n], those
-    of the integrals of the polynomial through all nodes from one to the next, and from and to the ends.
+    Each a dict of `nodes`, floats in (0, 1), and weights: `fine` [n], the rule's own; `coarse` [n], those of what it is
+    compared with (Gauss's for 15 nodes, the parabola through every second node for 7); `gaps` [n + 1, n], of the
+    integrals of the polynomial through the nodes from one point to the next, the ends among them.
     """
     nodes = [(1 + x) / 2 for x in _NODES]
     nodes += [1 - x for x in reversed(nodes[:-1])]
@@ -51,7 +246,7 @@ def gauss_kronrod():
 
 
 def _weights(nodes, ends):
-    """[len(ends) − 1, n]: of the integrals from one of the ends to the next of the polynomial through n nodes."""
+    """[len(ends) − 1, n]: weights of the integrals from one end to the next of the polynomial through n nodes."""
     n = len(nodes)
     at_ends = _legendre(torch.tensor(ends, dtype=torch.float64), n + 1)
     before = torch.cat([-torch.ones(len(ends), 1, dtype=torch.float64), at_ends[:, : n - 1]], 1)
@@ -66,88 +261,3 @@ def _legendre(r, n):
     for k in range(1, n - 1):
         polynomials.append(((2 * k + 1) * x * polynomials[k] - k * polynomials[k - 1]) / (k + 1))
     return torch.stack(polynomials, 1)
-
-
-def left_ends(steps):
-    """∫₀¹ of the parts of dF/dr as the mean over so many left ends, which the papers use: a generator as `panels`."""
-    slopes, f = yield [1.0, *(k / steps for k in range(steps))]
-    return {"integral": slopes[1:].mean(0), "n_nodes": steps, "f": (f[1], f[0])}
-
-
-def panels(tolerance, rounding, limit=256):
-    """∫₀¹ of the T parts of dF/dr, each with an estimated error of at most tolerance · the largest |integral|.
-
-    A generator: it yields points of [0, 1], a list of R, and is sent the parts of dF/dr [R, T], whose sum it is, and F,
-    a list of R, at them. The two panels with the largest errors are refined together, until the estimate is small
-    enough or no panel misses more than rounding · F; at most `limit` points. Returns a dict: `integral` [T], its
-    largest estimated `error` relative to its largest value, `n_nodes`, the points taken, and `f`, F(0) and F(1).
-    """
-    rules, known, done, pieces = gauss_kronrod(), {}, [], [(0.0, 1.0, 7)]
-
-    def new_points(pieces):
-        return [r for r in dict.fromkeys(r for piece in pieces for r in _points(piece, rules)) if r not in known]
-
-    while pieces:
-        points = new_points(pieces)
-        known.update(zip(points, zip(*(yield points), strict=True), strict=True))
-        done += [_panel(piece, known, rules) for piece in pieces]
-        integral, error = sum(panel["integral"] for panel in done), sum(panel["error"] for panel in done)
-        largest, scale = error.max().item(), integral.abs().max().item()
-        noise = rounding * max(f for _, f in known.values())
-        refined, pieces = [], []
-        if largest > tolerance * scale:  # what is no number is not
-            for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
-                if panel["worst"] > (max(noise, tolerance * scale) if pieces else noise):
-                    room = limit - len(known) - len(new_points(pieces))
-                    finer = [finer for finer in _finer(panel) if len(new_points(finer)) <= room]
-                    refined, pieces = refined + [panel] * bool(finer), pieces + (finer[0] if finer else [])
-        done = [panel for panel in done if not any(panel is other for other in refined)]
-    f = (known[0.0][1], known[1.0][1])
-    return {"integral": integral, "error": largest and largest / scale, "n_nodes": len(known), "f": f}
-
-
-def _points(piece, rules):
-    """The ends of a piece (start, end, number of nodes) and its nodes between them."""
-    start, end, n = piece
-    return [start, *(start + (end - start) * x for x in rules[n]["nodes"]), end]
-
-
-def _panel(piece, known, rules):
-    """The integrals over a piece and their errors.
-
-    With s the integral of a part's distance from its mean, d the difference between fine and coarse rule, and m what
-    the polynomial through the nodes misses of F from point to point, summed: the part's error is s · (d / s)^1.5, but
-    at least max s · (1.5 m / max s)^1.5 (1.5 m where that is less) and what the panel misses of F as a whole. The power
-    is QUADPACK's: a rule is that much better than what it is compared with. A jump between two nodes shows in m alone,
-    one of two parts that cancel in d alone.
-    """
-    points, rule = _points(piece, rules), rules[piece[2]]
-    f = torch.tensor([known[r][1] for r in points], dtype=torch.float32)
-    values, width = torch.stack([known[r][0] for r in points[1:-1]]), piece[1] - piece[0]
-    with torch.autocast("cpu", enabled=False):  # a server's would round these products to bfloat16
-        integral, coarse = width * (rule["fine"] @ values), width * (rule["coarse"] @ values)
-        spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
-        error = spread * ((integral - coarse).abs() / spread).pow(1.5)
-        missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
-        unseen, largest = 1.5 * missed.abs().sum(), spread.max()
-        error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), missed.sum().abs()))
-    panel = {"piece": piece, "points": points, "missed": missed.abs().tolist(), "integral": integral, "error": error}
-    return {**panel, "worst": error.max().item()}
-
-
-def _finer(panel, share=0.7):
-    """Ways to refine a panel, the best first, each a list of pieces: cut around its shortest stretch with that share of
-    what is `missed`, if that is narrow; else with 15 nodes for 7; or else its halves."""
-    (start, end, n), points, missed = panel["piece"], panel["points"], panel["missed"]
-    width, low, high = min(
-        (points[j] - points[i], points[i], points[j])
-        for i in range(len(missed))
-        for j in range(i + 1, len(points))
-        if not sum(missed[i:j]) < share * sum(missed)
-    )
-    cuts = sorted({start, low, high, end})
-    ways = [[(start, end, 15)]] if n == 7 else []
-    if sum(missed) and width < 0.4 * (end - start):
-        ways = [[(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]]
-    middle = (start + end) / 2
-    return [*ways, [(start, middle, 7), (middle, end, 7)]]

@@ -95,7 +95,7 @@ _SKIPS = Schema(
 _GRADIENTS = Schema(
     "igrads_igrads_{n}exps.pt",
     required=_keys("L T: igrads"),
-    optional=_keys("L: completeness f_difference n_nodes error"),
+    optional=_keys("L: completeness f_difference n_nodes error quadrature rounding"),
     tokens_file="igrads_tokens_{n}exps.txt",
     settings=_PAIR | _GAUSS,
     cost=7,

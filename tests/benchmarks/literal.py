@@ -14,12 +14,16 @@ from torch.nn import functional as F
 STEPS, STEPS_A_PASS = 256, 16
 
 
-def relative_contribution(llm, prompts):
-    """Six curves [L]: norm ratios and cosines of what attention, MLP and block add."""
+def _in_session(llm, probe, *args):
     with torch.no_grad():
         with llm.session():
-            totals = nnsight.save(_relative_contribution(llm, prompts))
-    return totals
+            result = nnsight.save(probe(llm, *args))
+    return result
+
+
+def relative_contribution(llm, prompts):
+    """Six curves [L]: norm ratios and cosines of what attention, MLP and block add."""
+    return _in_session(llm, _relative_contribution, prompts)
 
 
 def _relative_contribution(llm, prompts):
@@ -46,10 +50,7 @@ def _relative_contribution(llm, prompts):
 
 def logit_lens(llm, prompts, k=5):
     """`res_kl_divs` and `res_overlaps` [L] from the logits of all blocks at once, overlaps from one-hot products."""
-    with torch.no_grad():
-        with llm.session():
-            curves = nnsight.save(_logit_lens(llm, prompts, k))
-    return curves
+    return _in_session(llm, _logit_lens, prompts, k)
 
 
 def _logit_lens(llm, prompts, k):
@@ -75,11 +76,8 @@ def _logit_lens(llm, prompts, k):
 
 
 def layer_effects(llm, prompts, positions):
-    """(effects [L, L], outputs [L, 1]), maxima over prompts and positions; a position None skips and measures all."""
-    with torch.no_grad():
-        with llm.session():
-            maxima = nnsight.save(_layer_effects(llm, prompts, positions))
-    return maxima
+    """`layer` [L, L] and `out` [L, 1], maxima over prompts and positions."""
+    return _in_session(llm, _layer_effects, prompts, positions)
 
 
 def _layer_effects(llm, prompts, positions):
@@ -99,7 +97,7 @@ def _layer_effects(llm, prompts, positions):
                 rows.append(changes)
                 out_rows.append(out_change)
             layers, out = torch.maximum(layers, torch.stack(rows)), torch.maximum(out, torch.stack(out_rows))
-    return layers, out
+    return {"layer": layers, "out": out}
 
 
 def _skip(llm, prompt, skipped, t, c, y):
@@ -110,8 +108,7 @@ def _skip(llm, prompt, skipped, t, c, y):
             h = layer.input
             if i == skipped:
                 computed = layer.output
-                after = computed[:, t:] if t is not None else computed[:, :0]
-                layer.output = torch.cat([computed[:, :1], h[:, 1:t], after], dim=1)
+                layer.output = torch.cat([computed[:, :1], h[:, 1:t], computed[:, t:]], dim=1)
             changed.append(layer.output.detach().cpu().float() - h.detach().cpu().float())
         c_bar = torch.cat(changed)
         y_bar = llm.output.logits.detach().float().softmax(-1).cpu()
@@ -119,14 +116,6 @@ def _skip(llm, prompt, skipped, t, c, y):
         changes = change.max(dim=-1).values
         out_change = (y_bar[:, t:] - y[:, t:]).norm(dim=-1).max(dim=-1).values
     return changes, out_change
-
-
-def mean_residuals(llm, baseline_prompts):
-    """u_l, l = 0..L: the mean of every residual over all tokens of the baseline prompts."""
-    with torch.no_grad():
-        with llm.session():
-            u = nnsight.save(_mean_residuals(llm, baseline_prompts))
-    return u
 
 
 def _mean_residuals(llm, baseline_prompts):
@@ -142,12 +131,9 @@ def _mean_residuals(llm, baseline_prompts):
 
 
 def residual_erasure(llm, prompt, span, baseline_prompts, layers=None):
-    """erasure_effect [rows, T], all L + 1 rows or those in `layers`; span: (first, last + 1) of the answer's tokens."""
+    """`effect` [rows, T], all L + 1 rows or those in `layers`; span: (first, last + 1) of the answer's tokens."""
     layers = range(len(llm.model.layers) + 1) if layers is None else layers
-    with torch.no_grad():
-        with llm.session():
-            effect = nnsight.save(_residual_erasure(llm, prompt, span, baseline_prompts, layers))
-    return effect
+    return {"effect": _in_session(llm, _residual_erasure, prompt, span, baseline_prompts, layers)}
 
 
 def _residual_erasure(llm, prompt, span, baseline_prompts, layers):
@@ -172,7 +158,7 @@ def _residual_erasure(llm, prompt, span, baseline_prompts, layers):
 
 
 def integrated_gradients(llm, prompt, span, layers=None):
-    """igrads [rows, T] by 256 left-end steps, 16 a pass, every weight with a gradient; all L rows or `layers`."""
+    """`igrads` [rows, T] by 256 left-end steps, 16 a pass, every weight with a gradient; all L rows or `layers`."""
     layers = range(len(llm.model.layers)) if layers is None else layers
     module = llm._module.requires_grad_(True)
     try:
@@ -181,7 +167,7 @@ def integrated_gradients(llm, prompt, span, layers=None):
     finally:
         module.requires_grad_(False)
         module.zero_grad(set_to_none=True)
-    return igrads
+    return {"igrads": igrads}
 
 
 def _integrated_gradients(llm, prompt, span, layers):

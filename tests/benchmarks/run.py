@@ -1,11 +1,46 @@
-"""Every workload measured, one row each, and the checks by doubling and with a smaller budget."""
+"""One row of the table: every way of a workload in turns, and how much their numbers differ."""
 
+import gc
+import time
 from statistics import median
 
-from tests.benchmarks.floor import Rates
-from tests.benchmarks.measure import in_turns, seconds
-from tests.benchmarks.shapes import SHAPES
-from tests.benchmarks.workloads import largest_difference
+from tests.benchmarks.floor import Rates, synchronize
+
+
+def measure(llm, workload, device, repeats, patience, n_layers=None):
+    """Medians of seconds, as a row of the table; of the rivals only `n_layers` layers, scaled up, if that is given.
+
+    The ways run as a, b, c, a, b, c, … so that what disturbs the machine for a while disturbs all of them. After
+    `patience` seconds no further round starts.
+    """
+    some = None
+    if n_layers and workload.n_layers and n_layers < workload.n_layers:
+        some = spread(workload.n_layers, n_layers)
+    scale = workload.n_layers / len(some) if some else 1
+    result = workload.ours()  # not timed: what is compiled and allocated once
+    ways = {"ours": workload.ours, "by hand": lambda: workload.by_hand(some), "literal": lambda: workload.literal(some)}
+    times, numbers, floors = {name: [] for name in ways}, {}, []
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        for name, way in ways.items():
+            seconds, numbers[name] = timed(way, device)
+            times[name].append(seconds)
+        floors.append(workload.floor(result).seconds(Rates(device, llm.dtype)))
+        if time.perf_counter() - begin > patience:
+            break
+    ours, least = median(times["ours"]), median(floors)
+    row = {"ours, s": ours}
+    for rival in ("by hand", "literal"):
+        seconds = median(times[rival]) * scale
+        row |= {f"{rival}, s": seconds, f"× {rival}": seconds / ours}
+        row[f"difference to {rival}"] = largest_difference(workload.compared(result), numbers[rival], some)
+    return {
+        **row,
+        "floor, s": least,
+        "ours / floor": ours / least,
+        "rounds": len(floors),
+        "layers": len(some or []) or "all",
+    }
 
 
 def spread(n, wanted):
@@ -13,58 +48,17 @@ def spread(n, wanted):
     return [int((2 * k + 1) * n / (2 * wanted)) for k in range(wanted)]
 
 
-def compare(llm, name, workload, device, repeats, patience, literal_parts=None):
-    """One row of the table, without memory. `literal_parts`: so many parts of the literal way, scaled up; None: all."""
-    n = workload.n_parts
-    parts = None if literal_parts is None or literal_parts >= n else spread(n, literal_parts)
-    _, result = seconds(workload.ours, device)  # not counted: what is compiled and allocated once
-    ways = {
-        "ours": workload.ours,
-        "literal": lambda: workload.literal(parts),
-        "floor": lambda: workload.floor(result).seconds(Rates(device, llm.dtype)),
-    }
-    if parts is not None and workload.fixed:
-        ways["fixed"] = workload.fixed
-    times, results = in_turns(ways, device, repeats, patience)
-    ours, literal, least = median(times["ours"]), median(times["literal"]), median(results["floor"])
-    if parts is not None:
-        fixed = median(times["fixed"]) if "fixed" in times else 0.0
-        literal = fixed + (literal - fixed) * n / len(parts)
-    row = {
-        "workload": name,
-        "probe": workload.probe,
-        "seconds_ours": ours,
-        "seconds_literal": literal,
-        "ratio": literal / ours,
-        "seconds_floor": least,
-        "floor": ours / least,
-        "gflop_floor": workload.floor(result).flops() / 1e9,
-        "difference": largest_difference(workload.compared(result, parts), results["literal"][-1]),
-        "rounds": len(times["ours"]),
-        "literal_parts": "all" if parts is None else f"{len(parts)} of {n}",
-    }
-    if llm.config.hidden_size in (SHAPES["small"]["hidden_size"], 576):  # 576: the real model's
-        goals = zip(("goal_ratio", "goal_floor", "goal_memory"), workload.goal, strict=True)
-        row |= {key: goal for key, goal in goals if goal is not None}
-    if "completeness" in result:
-        row["completeness"] = (result["completeness"] / result["f_difference"]).abs().max().item()
-        row["error"] = result["error"].max().item()
-        row["n_nodes"] = " ".join(str(int(n)) for n in result["n_nodes"])
-    return row
+def timed(run, device):
+    """(seconds of run(), its result)."""
+    gc.collect()
+    synchronize(device)
+    start = time.perf_counter()
+    result = run()
+    synchronize(device)
+    return time.perf_counter() - start, result
 
 
-def doubled(check, once, twice, device, repeats, bound):
-    """One row of the checks: how much longer `twice()` takes than `once()`, and the most it should."""
-    seconds_before = [seconds(run, device)[0] for run in (once, twice)]  # not counted
-    times, _ = in_turns({"once": once, "twice": twice}, device, repeats, patience=20 * sum(seconds_before))
-    before, after = median(times["once"]), median(times["twice"])
-    return {"check": check, "before": before, "after": after, "ratio": after / before, "bound": bound}
-
-
-def with_less_memory(name, workload, device, budget):
-    """One row of the checks: the probe once more with at most `budget` tokens a pass; its numbers must stay."""
-    before, whole = seconds(workload.ours, device)
-    after, part = seconds(lambda: workload.ours(budget=budget), device)
-    keys = [key for key, value in whole.items() if key not in ("tokens", "completeness", "n_nodes", "error")]
-    difference = largest_difference({key: part[key] for key in keys}, {key: whole[key] for key in keys})
-    return {"check": f"budget of {budget} tokens: {name}", "before": before, "after": after, "difference": difference}
+def largest_difference(ours, rival, layers=None):
+    """max |ours − rival| / max |rival|, the worst of all keys."""
+    rows = slice(None) if layers is None else layers
+    return max(((ours[key][rows] - truth.cpu()).abs().max() / truth.abs().max()).item() for key, truth in rival.items())

@@ -1,8 +1,11 @@
-"""Integrated gradients: the same bits under any default dtype, and under a server's autocast of the same values."""
+"""Integrated gradients: the same bits under any default dtype and autocast, and what they say of half precision."""
+
+import warnings
 
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib.data.tokens import answer_span
 from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
@@ -19,8 +22,8 @@ def gradients(tmp_path_factory):
     (ids, places, _), arch = answer_span(llm, "5 + 7 + 5 = ", "17"), describe(llm)
 
     def measured(at, steps):
-        how = {"at": at, "steps": steps, "tolerance": 1e-3}
-        return run(integrated_gradients, llm, arch, ids, places, [0, 2, 3], how, None, remote=False)
+        work = (arch, ids, places, [0, 2, 3], at, steps, 1e-3, None)
+        return run(integrated_gradients, llm, *work, remote=False)
 
     return measured
 
@@ -50,3 +53,31 @@ def test_autocast_and_the_default_dtype_change_no_bit_of_the_quadrature(dtype, d
         found = integrate(sample, 1e-3, 1e-7)
     assert torch.equal(found["integral"], truth["integral"]) and found["n_nodes"] == truth["n_nodes"]
     assert found["error"] == truth["error"]
+
+
+@pytest.fixture(scope="module")
+def both():
+    """toy-8l's gradients in both precisions, with the warnings of bfloat16."""
+    results = []
+    for dtype in ("float32", "bfloat16"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results.append(dl.integrated_gradients(dl.load_model("toy-8l", dtype=dtype), "5 + 7 + 5 = ", "17"))
+    return *results, [str(warning.message) for warning in caught]
+
+
+def test_bfloat16_takes_float32s_nodes_and_says_how_far_it_is_off(both):
+    exact, rough, _ = both
+    assert rough["n_nodes"].sum() <= 1.3 * exact["n_nodes"].sum()
+    largest = exact["igrads"].abs().amax(1)
+    ratios = rough["error"] * largest / (rough["igrads"] - exact["igrads"]).abs().amax(1)
+    assert (ratios >= 0.5).sum() >= 7 and ratios.median() <= 4, ratios
+
+
+def test_what_is_rounding_and_what_is_quadrature_is_told_apart(both):
+    exact, rough, said = both
+    assert not exact["rounding"].any() and torch.equal(exact["error"], exact["quadrature"])
+    assert (rough["rounding"] > 0.001).all()
+    assert torch.allclose(rough["error"] ** 2, rough["rounding"] ** 2 + rough["quadrature"] ** 2)
+    by_rounding = [line for line in said if "which is the rounding of bfloat16" in line]
+    assert len(by_rounding) == 1 and all("of the largest attribution" in line for line in said)

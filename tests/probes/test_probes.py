@@ -19,7 +19,7 @@ from tests.families import FAMILIES
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
 
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
-LEFT_ENDS = {"at": "block", "steps": 16, "tolerance": None}
+LEFT_ENDS = ("block", 16, None)
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
@@ -103,7 +103,7 @@ def test_erasure_and_the_future_equal_the_oracle(pair, n_tokens):
 def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens):
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, *PAIRS[n_tokens])
-    ours = run(probe_integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], LEFT_ENDS, None)
+    ours = run(probe_integrated_gradients, llm, describe(llm), x, list(range(*span)), [0, 2, 3], *LEFT_ENDS, None)
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3])
     close(ours["igrads"], truth["igrads"][[0, 2, 3]])
     # a difference of nearly equal numbers, F among them
@@ -116,8 +116,8 @@ def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3], at=at)
     for arch in (describe(llm), {**describe(llm), "grows": False}):
-        how = {**LEFT_ENDS, "at": at}
-        ours = run(probe_integrated_gradients, llm, arch, x, list(range(*span)), [0, 2, 3], how, None)
+        work = (arch, x, list(range(*span)), [0, 2, 3], at, 16, None, None)
+        ours = run(probe_integrated_gradients, llm, *work)
         close(ours["igrads"], truth["igrads"][[0, 2, 3]])
         close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 
@@ -136,7 +136,7 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
         (probe_local_effects, [(text[0], [8, 24, 40])], "future", None),
         (probe_future_erasure, x, list(range(fast["n_layers"])), text, None),
         (probe_residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
-        (probe_integrated_gradients, x, list(range(*span)), [0, 2], LEFT_ENDS, None),
+        (probe_integrated_gradients, x, list(range(*span)), [0, 2], *LEFT_ENDS, None),
     ]
     for probe, *args in calls:
         one = run(probe, llm, fast, *args)

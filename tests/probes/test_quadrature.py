@@ -26,15 +26,32 @@ def path(*steps, smooth=0.3):
     return sample, torch.tensor([smooth, *rise])
 
 
-def integrate(sample, tolerance, rounding):
-    """What `panels` returns when it is sent what it asks for."""
-    rule = panels(tolerance, rounding)
-    points = next(rule)
+def integrate(sample, tolerance, eps):
+    """What `panels` returns when it is sent what it asks for; `sample` may take the number of the path too."""
+    rule = panels(tolerance, eps)
+    points, number = next(rule)
     while True:
         try:
-            points = rule.send(sample(points))
+            points, number = rule.send(sample(points, number) if number else sample(points))
         except StopIteration as finished:
             return finished.value
+
+
+def rounded(sample, share, seed):
+    """`sample` with slopes v off by a share of themselves, half of the variance alike on a path, and F of F (1 − F)."""
+    n_parts = sample([0.5])[0].shape[1]
+
+    def again(points, number=0):
+        v, f = sample(points)
+        common = torch.Generator().manual_seed(100 * seed + number)
+        along = torch.randn(n_parts, generator=common)
+        single = torch.Generator().manual_seed(hash((seed, number, *points)) % 2**32)
+        noise = 0.5**0.5 * (along + torch.randn(v.shape, generator=single))
+        f = torch.tensor(f)
+        f += share * f * (1 - f) * torch.randn(len(f), generator=single)
+        return v * (1 + share * noise), f.tolist()
+
+    return again
 
 
 def true_error(found, truth):
@@ -109,9 +126,32 @@ def test_parts_that_cancel_in_the_sum_are_judged_one_by_one():
     assert true_error(found, truth) <= found["error"] <= 0.01 and found["n_nodes"] > 9
 
 
+@pytest.mark.parametrize("share", [0.01, 0.05])
+@pytest.mark.parametrize(
+    "steps",
+    [[(0.4, 0.5, 0.5), (-0.1, 0.2, 1), (0.3, 0.8, 0.4)], [(0.5, 0.3, 0.02), (-0.3, 0.6, 0.02), (0.3, 0.9, 0.1)]],
+)
+def test_rounding_is_told_from_the_quadratures_error(steps, share):
+    sample, truth = path(*steps)
+    exact, ratios, n_nodes = integrate(sample, 0.01, 1e-7), [], []
+    for seed in range(40):
+        found = integrate(rounded(sample, share, seed), 0.01, 0.0078)
+        ratios.append(found["error"] / true_error(found, truth))
+        n_nodes.append(found["n_nodes"])
+        assert found["error"] == pytest.approx((found["rounding"] ** 2 + found["quadrature"] ** 2) ** 0.5)
+    assert np.mean(n_nodes) <= exact["n_nodes"] + 24  # of two or four paths three points
+    within = [0.5 <= ratio <= 3 for ratio in ratios]
+    assert np.mean(within) >= 0.7 and 0.7 <= np.median(ratios) <= 2.5
+
+
+def test_without_half_precision_there_is_no_rounding():
+    found = integrate(path((0.5, 0.3, 0.01))[0], 0.01, 1e-7)
+    assert found["rounding"] == 0 and found["error"] == found["quadrature"] > 0
+
+
 def test_what_rounding_leaves_is_not_cut_further():
     sample, _ = path((0.5, 0.3, 0.05))
-    few, many = (integrate(sample, 0, rounding)["n_nodes"] for rounding in (0.02, 1e-6))
+    few, many = (integrate(sample, 0, rounding)["n_nodes"] for rounding in (9e-5, 4e-7))
     assert few < many < 256
 
 

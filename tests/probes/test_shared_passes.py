@@ -32,9 +32,9 @@ def test_blocks_share_passes_and_each_alone_gives_the_same(family, at, passes, t
     llm = loaded(build(family), tmp_path)
     (ids, places, _), arch = answer_span(llm, *QUESTION), describe(llm)
 
-    def found(layers, budget=None, **how):
-        how = {"at": at, "steps": None, "tolerance": 1e-3} | how
-        return run(gradients.integrated_gradients, llm, arch, ids, places, layers, how, budget, remote=False)
+    def found(layers, budget=None, steps=None):
+        work = (arch, ids, places, layers, at, steps, 1e-3, budget)
+        return run(gradients.integrated_gradients, llm, *work, remote=False)
 
     together = found(list(range(L)))
     n_together, joined = len(passes), max(map(len, passes))

@@ -20,8 +20,8 @@ BLOCKS = sorted(TRUTH) if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 12, 25
 @pytest.mark.parametrize("l", BLOCKS)
 def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
     ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
-    how = {"at": "block", "steps": None, "tolerance": 0.01}
-    found = run(integrated_gradients, llm, describe(llm), ids, list(range(*span)), [l], how, None)
+    work = (describe(llm), ids, list(range(*span)), [l], "block", None, 0.01, None)
+    found = run(integrated_gradients, llm, *work)
     found, truth = {key: value[0] for key, value in found.items()}, TRUTH[l]
     igrads = found["igrads"]
     off = ((igrads[: len(truth)] - truth).abs().max() / truth.abs().max()).item()

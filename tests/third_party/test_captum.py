@@ -67,8 +67,7 @@ def _some_blocks(llm, ids, answer, blocks):
     from depth_lib.probes.integrated_gradients import integrated_gradients
     from depth_lib.session import run
 
-    how = {"at": "block", "steps": None, "tolerance": 0.01}
-    found = run(integrated_gradients, llm, describe(llm), ids, answer, blocks, how, None)
+    found = run(integrated_gradients, llm, describe(llm), ids, answer, blocks, "block", None, 0.01, None)
     return dict(zip(blocks, found["igrads"], strict=True))
 
 
