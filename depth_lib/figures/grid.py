@@ -24,7 +24,7 @@ Results = Mapping[tuple[str, str], dict]
 
 WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
-_NARROWEST, _TALLEST = 1.1, 2.6  # inches, of a panel
+_NARROWEST, _LOWEST, _TALLEST = 1.1, 0.8, 2.6  # inches, of a panel
 _PER_TOKEN = 0.088  # inches
 
 
@@ -175,7 +175,7 @@ def lay_out(
     figure: an empty one to draw into, such as one that a notebook shows. width: inches.
     """
     rows, is_map = math.ceil(len(cells) / across), isinstance(kind, Heat)
-    inches = (width - 0.6) / across - (0.25 if is_map else 0)  # of a panel, about
+    inches = (width - 0.6) / across  # from panel to panel, about
     with plt.rc_context(STYLE):
         figure = figure or Figure(dpi=DOTS_PER_INCH)
         figure.set_layout_engine("constrained", h_pad=0.02, w_pad=0.02)
@@ -190,7 +190,7 @@ def lay_out(
         figure.supylabel(kind.ylabel)
         figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
         lines = 2 + max(cell.title.count("\n") for cell in cells)
-        height = rows * (min(kind.aspect * inches, _TALLEST) + 0.14 * lines) + 0.5
+        height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5
         if is_map and kind.own_scale:
             for image in images:
                 _add_colorbar(image, image.axes, label=kind.colorbar if image is images[-1] else "")
@@ -209,7 +209,7 @@ def lay_out(
 def _draw(kind: Kind, ax: Axes, cell: Cell, inches: float) -> AxesImage | None:
     title = short_name(cell.title)
     longest = max(map(len, title.split("\n")))
-    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=2, parse_math=False)
+    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=4, parse_math=False)
     if cell.panel:
         return kind.draw(ax, cell.panel, cell.result)
     ax.tick_params(bottom=False, labelbottom=False)

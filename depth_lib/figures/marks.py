@@ -231,7 +231,7 @@ def question_of(result: Mapping) -> str:
 
 def _bars(ax: Axes, heights: np.ndarray, log: bool, label: str, colour: str, first: int = 0) -> None:
     """Bars from the bottom of the axis as one patch: `ax.bar` is ten times slower over many panels."""
-    half = 0.5 if colour == BARS_UNDER_LINES else 0.4
+    half = 0.4 if colour in (BARS, MARKED_BAR) else 0.5
     layers = np.arange(first, first + len(heights))
     edges = np.stack([layers - half, layers + half], 1).ravel()
     floor = 1e-30 if log else 0
