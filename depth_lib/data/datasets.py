@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from jinja2 import StrictUndefined, TemplateError
@@ -78,8 +79,9 @@ class Dataset:
 
     def _write(self, template, where, row):
         try:
-            self._check(where, row, find_undeclared_variables(_TEMPLATES.parse(template)) - {"fail"})
-            return _TEMPLATES.from_string(template).render(row)
+            compiled, fields = _compiled(template)
+            self._check(where, row, fields)
+            return compiled.render(row)
         except Refused as problem:
             raise PromptError(f"{where}: {problem}") from None
         except (TemplateError, TypeError, AttributeError, ArithmeticError) as problem:
@@ -95,6 +97,12 @@ class Dataset:
         for field in sorted(fields):
             if row.get(field) is None:
                 raise PromptError(f"{where}: {field!r} is missing; {wanted}")
+
+
+@cache
+def _compiled(template):
+    """A template, and the fields that it reads."""
+    return _TEMPLATES.from_string(template), find_undeclared_variables(_TEMPLATES.parse(template)) - {"fail"}
 
 
 def find(name: str) -> Dataset:

@@ -24,6 +24,7 @@ from .table import covered, make_table
 
 CHOSEN = ("MODEL", "DATASET", "PROBES", "OUT")  # parameters that have arguments of their own
 PARAMETERS = [name for name in Params.model_fields if name not in CHOSEN]
+LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS", "BESIDE")
 _MAKES_OWN = ("PYTHON", "VENV", "OMP_NUM_THREADS")  # variables of make that are not for the command
 
 
@@ -33,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = _parser()
     try:
         if "--make" in words:
-            words = _from_make([word for word in words if word != "--make"], parser)
+            words = _from_make([word for word in words if word != "--make"])
         asked = parser.parse_args(words)
         status = asked.do(asked)
         sys.stdout.flush()
@@ -135,11 +136,29 @@ def init(asked: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {function.__name__: function for function in (run, sweep, table, report, share, status, demo, real, init)}
+def check(asked: argparse.Namespace) -> int:
+    """whether a model satisfies what the probes rely on: load it, measure the identities, say what was found"""
+    from ..models.families import describe  # loads torch
+    from ..models.load import load_model
+    from ..session import check_model
+
+    plan = _plan(asked, models=(asked.model,))
+    params = plan.model_params(asked.model) | plan.overrides
+    names = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP", "REMOTE")
+    llm = load_model(params["MODEL_ID"], **{name.lower(): params[name] for name in names if name in params})
+    report = check_model(llm, params.get("REMOTE", False)) | describe(llm)
+    for name, value in report.items():
+        print(f"{name:16}{value}")
+    return 0
+
+
+COMMANDS = {
+    function.__name__: function for function in (run, sweep, table, report, share, status, check, demo, real, init)
+}
 # What each command takes besides the plan's own arguments.
 ARGUMENTS = {
     "names": ("sweep", {"nargs": "*", "help": argparse.SUPPRESS}),
-    "model": ("run", {"help": "a name of params/models, a folder, a GGUF file or a Hub id"}),
+    "model": ("run check", {"help": "a name of params/models, a folder, a GGUF file or a Hub id"}),
     "dataset": ("run", {"help": "a name of params/datasets"}),
     "name": ("init", {"help": "what the model is called, in the params file and the results"}),
     "--beside": ("table report", {"nargs": "*", "default": [], "help": "others' folders or Hub datasets"}),
@@ -191,20 +210,13 @@ def _plan(asked: argparse.Namespace, **instead: object) -> Plan:
         if not sign:
             raise ParamsError(f"-p {word} has no value; write -p {word}=…")
         texts[name] = text
-    lists = {name: _names(texts.pop(name.upper(), "").split() or getattr(asked, name)) for name in ("probes",)}
     for name in {*texts} & {"MODEL", "DATASET"}:
         raise ParamsError(f"{name} is chosen with --{name.lower()}s {texts[name]}")
-    chosen = {
-        "set": asked.set,
-        "models": _names(asked.models),
-        "datasets": _names(asked.datasets),
-        "out": texts.pop("OUT", asked.out),
-        "overrides": {name: from_text(name, text) for name, text in texts.items()},
-        "launcher": tuple(shlex.split(asked.launch)),
-        "gpus": _names(asked.gpus),
-        "beside": _names(asked.beside),
-    }
-    plan = Plan(**chosen | lists | instead)
+    asked.probes, asked.out = texts.pop("PROBES", "").split() or asked.probes, texts.pop("OUT", asked.out)
+    lists = {name: _names(getattr(asked, name)) for name in ("models", "datasets", "probes", "gpus", "beside")}
+    overrides = {name: from_text(name, text) for name, text in texts.items()}
+    launcher = tuple(shlex.split(asked.launch))
+    plan = Plan(**{"set": asked.set, "out": asked.out, "overrides": overrides, "launcher": launcher} | lists | instead)
     plan.check()
     return plan
 
@@ -221,21 +233,18 @@ def _report(plan: Plan) -> int:
     return status
 
 
-def _from_make(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
+def _from_make(words: list[str]) -> list[str]:
     """The words with what was given to make: its variables, -j and -k, as MAKEFLAGS and the environment tell them."""
     flags, _, variables = os.environ.get("MAKEFLAGS", "").partition("-- ")
     given = {*re.findall(r"(?:^|(?<!\\)\s)([A-Za-z_]\w*)[:+?]*=", variables), *({"QUESTION", "ANSWER"} & {*os.environ})}
-    known = {"SET", "MODELS", "DATASETS", "PROBES", "OUT", "JOBS", "GPUS", "LAUNCH", *PARAMETERS}
-    known |= {name[2:].upper() for name in ARGUMENTS if name.startswith("--")}
+    takes = {name[2:].upper(): takers.split() for name, (takers, _) in ARGUMENTS.items() if name.startswith("--")}
+    takes |= dict.fromkeys([*LISTS, "SET", "OUT", "JOBS", "LAUNCH", *PARAMETERS], [words[0]])
     for name in sorted(given - {*_MAKES_OWN}):
-        if problem := not_among(sorted(known), "variable", name):
+        if problem := not_among(sorted(takes), "variable", name):
             raise ParamsError(problem)
-    of_other_commands = {name[2:].upper() for name, (takers, _) in ARGUMENTS.items() if words[0] not in takers.split()}
-    for name in sorted(given - {*_MAKES_OWN} - of_other_commands):
         value, option = os.environ.get(name, ""), f"--{name.lower().replace('_', '-')}"
-        if value:
-            words += [option, *value.split()] if name in ("MODELS", "DATASETS", "PROBES", "GPUS", "BESIDE") else []
-            words += [] if option in words else [f"{option}={value}"]
+        if value and words[0] in takes[name]:  # else it is for another target
+            words += [option, *value.split()] if name in LISTS else [f"{option}={value}"]
     side_by_side = re.search(r"(?:^| )-j *(\d*)", flags)
     if side_by_side and "JOBS" not in given:
         if not side_by_side[1] and "--jobserver" in flags:

@@ -112,7 +112,7 @@ class Plan:
         these probes.
         """
         self.check_names()
-        models = {name: find_model(name) or _own_model(name) for name in self.all_models}
+        models = {name: self.model_params(name) for name in self.all_models}
         datasets = [find_dataset(name) for name in self.all_datasets]
         planned = [self._run(dataset, name, model) for dataset in datasets for name, model in models.items()]
         if not any(planned):
@@ -121,6 +121,14 @@ class Plan:
             choice = f", or choose DATASETS={' or '.join(having)}" if having else ""
             raise ParamsError(f"nothing to run: {where}: no {absent} in PROBES; add it to the params file{choice}")
         return [run for run in planned if run]
+
+    def model_params(self, name: str) -> dict:
+        """What the params file of a model says, or what goes for a folder, a GGUF file or a Hub id; ParamsError for
+        another name."""
+        params = find_model(name) or _own_model(name)
+        if not params:
+            raise ParamsError(next(_unknown("params/models/*/{}.yaml", [name], registry_names(), ())))
+        return params
 
     def _run(self, dataset: dict, name: str, model: dict) -> PlannedRun | None:
         """The run of a dataset's params and a model's; None where they name none of the chosen probes."""

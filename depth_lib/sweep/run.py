@@ -66,7 +66,7 @@ class Run(RunSpec):
         how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
         if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
             check_fits(source, **how)
-        return load_model(source, remote=self.remote, **how)
+        return load_model(source, remote=self.remote, tensor_parallel=self.asked["TENSOR_PARALLEL"], **how)
 
     def _reasons(self, probe: str) -> list[str]:
         """Why a result has to be computed; [] if it is there and matches."""

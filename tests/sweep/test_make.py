@@ -83,13 +83,13 @@ def test_jobs_and_variables_are_read_from_make(monkeypatch, flags, how):
     monkeypatch.setenv("MAKEFLAGS", flags)
     for name, value in {"SET": "demo", "MODELS": "a b", "JOBS": "4", "LAUNCH": "srun A=b"}.items():
         monkeypatch.setenv(name, value)
-    assert cli._from_make(["sweep"], cli._parser())[1:] == how
+    assert cli._from_make(["sweep"])[1:] == how
 
 
 def test_a_make_that_hides_the_number_of_its_jobs_is_answered_with_the_variable(monkeypatch):
     monkeypatch.setenv("MAKEFLAGS", " --jobserver-fds=3,4 -j")  # GNU make 3.81, which macOS has
     with pytest.raises(ParamsError, match="write JOBS=4 instead"):
-        cli._from_make(["sweep"], cli._parser())
+        cli._from_make(["sweep"])
 
 
 @pytest.mark.parametrize(
