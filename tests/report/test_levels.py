@@ -25,7 +25,7 @@ def write_levels(out, model, layer_of_level):
     effect = torch.zeros(len(layers), L)
     effect[range(len(layers)), layers] = 0.5
     result = result_of("depth_by_difficulty", L)
-    result = {key: value[: len(levels)] for key, value in result.items()}  # one row per level
+    result = {key: value[: len(value) // 3 * len(levels)] for key, value in result.items()}  # it is made for 3 levels
     result |= {"level": levels.repeat(3), "levels": levels, "output_effect": effect}
     result["layer_effect"] = torch.rand(len(layers), L, L, generator=torch.Generator().manual_seed(0))
     save_artifact(artifact_path(out, "sums", model, "depth_by_difficulty", 3), result, {})
