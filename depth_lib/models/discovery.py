@@ -52,12 +52,12 @@ class Architecture:
 def discover(model: PreTrainedModel) -> Architecture:
     """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
     run = _Run(model)
-    found, blocks, residuals = _stream(run)
-    found = Architecture(**found, **_tail(run, blocks[-1], residuals[-1]))
     logits = run()
     changed = run(input_ids=run.ids.index_fill(1, torch.tensor([N_TOKENS - 1], device=run.ids.device), 3))
     if not _alike(logits[:, :-1], changed[:, :-1]):
         raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
+    found, blocks, residuals = _stream(run)
+    found = Architecture(**found, **_tail(run, blocks[-1], residuals[-1]))
     return Architecture(
         **vars(found) | _parts(run, blocks, residuals) | _shortcuts(run, blocks, residuals, found.beside, logits)
     )
@@ -109,8 +109,7 @@ def _error(x: Tensor, truth: Tensor) -> float:
 
 def _alike(x: Tensor, truth: Tensor) -> bool:
     """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    eps = max(torch.finfo(x.dtype).eps, torch.finfo(truth.dtype).eps)
-    return x.shape == truth.shape and _error(x, truth) <= max(1e-5, eps**0.5)  # some compute in float32 whatever dtype
+    return x.shape == truth.shape and _error(x, truth) <= torch.finfo(x.dtype).eps ** 0.5
 
 
 def _stream(run):
@@ -165,8 +164,10 @@ def _tail(run, last_block, h):
         steps = [(module, y) for module, x, y in calls if module is not head and _alike(x, h) and not _alike(y, h)]
         steps.sort(key=lambda step: _scale(step[1], read) is None)
         if not steps or len(chain) == 2:
-            path = " and ".join(chain) or "no module"
-            raise ArchitectureError(f"identity 2: {path} maps the last residual to what {names[head]} reads")
+            path = " and ".join(chain) or "nothing"
+            raise ArchitectureError(
+                f"identity 2: {path} reads the last residual, but does not give {names[head]}'s input"
+            )
         chain.append(names[steps[0][0]])
         h = steps[0][1]
     chain += [None, None]
@@ -213,7 +214,7 @@ def _expression(value, config):
     options = alone | {f"1 / {q}": 1 / w for q, w in alone.items()}
     for power in (1, 0.5):
         options |= {f"{p} / {q} ** {power}": v / w**power for p, v in alone.items() for q, w in numbers.items()}
-    return next((name for name, option in options.items() if abs(option / value - 1) <= 1e-6), value)
+    return next((name for name, option in options.items() if abs(option / value - 1) <= 1e-5), value)
 
 
 def number(expression: float | str | None, config: PreTrainedConfig) -> float | None:
@@ -255,7 +256,7 @@ def _parts(run, blocks, residuals):
             return {"missing": f"no two modules of block {l} add up to what it adds: {nearest}"}
         found.append(paths)
         scales.append(scale)
-    if max(scales) - min(scales) > 1e-6:
+    if max(scales) - min(scales) > 1e-5:
         return {"missing": f"its blocks scale what they add by {min(scales):g} to {max(scales):g}"}
     mixing, reading = _order(run, blocks, residuals, found)
     if len(set(reading)) > 1:
@@ -268,7 +269,7 @@ def _parts(run, blocks, residuals):
     return {
         "parts": tuple(parts),
         "parallel": reading[:1] == [False],
-        "residual_scale": _expression(scale, run.model.config) if abs(scale - 1) > 1e-6 else 1.0,
+        "residual_scale": _expression(scale, run.model.config) if abs(scale - 1) > 1e-5 else 1.0,
     }
 
 

@@ -19,31 +19,30 @@ FOUND = weakref.WeakKeyDictionary()  # nnsight model -> Architecture
 _TWINS = {}  # what was found on the twin of a config, which costs a tenth of a second
 
 
-def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class of transformers that reads a config as a language model; ArchitectureError if there is none."""
+def auto_class(config: PreTrainedConfig) -> type:
+    """The Auto class of transformers that reads a config as a language model; ArchitectureError if there is none."""
     kind = config.model_type
     if config.is_encoder_decoder:
         raise ArchitectureError(f"{kind} is an encoder-decoder; the probes read decoder-only language models.")
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
-            return auto._model_mapping[type(config)]
-    raise ArchitectureError(f"{kind} is no causal language model (an encoder?); the probes read decoder-only ones.")
+            return auto
+    raise ArchitectureError(f"{kind} is no causal language model; the probes read decoder-only ones.")
 
 
-def architectures(
-    config: PreTrainedConfig, kind: type[PreTrainedModel], module: PreTrainedModel | None = None
-) -> Iterator[Architecture]:
+def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Iterator[Architecture]:
     """What is found on the twin of a config, and then, if that is not it, on the loaded `module` itself.
 
     Raises ArchitectureError that says what was measured if nothing is left to try.
     """
+    build = type(module)._from_config if module is not None else auto_class(config).from_config
     depth = config.get_text_config().num_hidden_layers
     shallow = 4 if module is not None and _repeats(module, depth) else None
-    key = kind, shallow, config.to_json_string(use_diff=False)
+    key = type(module), shallow, config.to_json_string(use_diff=False)
     refusal = ""
     try:
         if key not in _TWINS:
-            _TWINS[key] = discover(twin(config, kind, shallow))
+            _TWINS[key] = discover(twin(config, build, shallow))
         found = _TWINS[key]
         if shallow and found.parts:
             found = replace(found, parts=found.parts[:1] * depth)
@@ -124,9 +123,14 @@ def _changes_with_length(config):
 
 def _window(config):
     """Tokens that the narrowest attention layer sees, or None when every layer sees all."""
+    others = [getattr(config, name, None) for name in _OTHER_WINDOWS]
     layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None and "sliding_attention" not in layer_types:
-        return None
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    return getattr(config, "sliding_window", None)
+    slides = layer_types is None or "sliding_attention" in layer_types
+    if slides and getattr(config, "use_sliding_window", True) is not False:
+        others.append(getattr(config, "sliding_window", None))
+    return min(filter(None, others), default=None)
+
+
+# What some families call it; where it is set, some of their layers see no more.
+_OTHER_WINDOWS = """attention_chunk_size attention_window_size index_topk keep_window_size local_attention
+    sliding_window_size swa_window_size window_size""".split()

@@ -18,7 +18,7 @@ from ..hub import without_retries
 from ..params import find_model, registry_names
 from .check import check_here, name_of
 from .discovery import ArchitectureError
-from .families import FOUND, aliases, architectures, model_class
+from .families import FOUND, aliases, architectures, auto_class
 from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, reason
 from .parallel import check_degree, check_ranks
@@ -83,11 +83,11 @@ def load_model(
     if device_map and weights_here:
         options["device_map"] = device_map
     names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
-    kind = model_class(config)
+    auto = auto_class(config)
     try:
-        module = _load_weights(kind, source, revision, options) if weights_here else None
+        module = _load_weights(auto, source, revision, options) if weights_here else None
         if module is None:
-            (found,) = itertools.islice(architectures(config, kind), 1)
+            (found,) = itertools.islice(architectures(config), 1)
             llm = TransformersModel(source, rename=aliases(found), **names, **options)
             FOUND[llm] = found
             return llm
@@ -111,7 +111,7 @@ def _check_parallel(tensor_parallel, weights_here, device_map, quantization):
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
-    for found in architectures(module.config, type(module), module):
+    for found in architectures(module.config, module):
         llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
         FOUND[llm] = found
         try:
@@ -185,10 +185,10 @@ def _fetch(name, source, revision):
         raise ModelError(_why(name, source, revision, error)) from error
 
 
-def _load_weights(kind, source, revision, options):
+def _load_weights(auto, source, revision, options):
     """The model itself, not through transformers' pipeline: that would answer an error with a retry in float32."""
     options = {"revision": revision, "ignore_mismatched_sizes": True, **resolve_load_kwargs(options)}
-    model, report = kind.from_pretrained(source, output_loading_info=True, **options)
+    model, report = auto.from_pretrained(source, output_loading_info=True, **options)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if drawn:  # at random, by transformers, which says so and goes on
         more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""

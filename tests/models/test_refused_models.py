@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.models.load import ModelError
@@ -143,7 +143,7 @@ def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypa
         asked.append(options["dtype"])
         raise torch.OutOfMemoryError("Tried to allocate 130.00 GiB.\nOf the allocated memory …")
 
-    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", out_of_memory)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", out_of_memory)
     assert 'does not fit into memory; use device_map="auto", ' in refusal(checkpoint, dtype="bfloat16")
     assert asked == [torch.bfloat16]
 
