@@ -58,6 +58,7 @@ def discover(model: PreTrainedModel) -> Architecture:
         raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
     found, blocks, residuals = _stream(run)
     found = Architecture(**found, **_tail(run, blocks[-1], residuals[-1]))
+    _check_sole_stream(run, blocks)
     return Architecture(
         **vars(found) | _parts(run, blocks, residuals) | _shortcuts(run, blocks, residuals, found.beside, logits)
     )
@@ -142,6 +143,23 @@ def _stream(run):
         beside = len(output) - 1 if isinstance(output, tuple) else 0
         return {"blocks": path, "beside": beside}, blocks, [*h, outputs[-1]]
     raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
+
+
+def _check_sole_stream(run, blocks):
+    """Whether h_L decides the logits alone: those of a changed run are those of its h_L after a clean one."""
+    final = []
+
+    def keep(module, x, output):
+        final[:] = [first(output)] if module is blocks[-1] else []
+
+    def put(module, x, output):
+        return (final[0], *output[1:]) if isinstance(output, tuple) else final[0]
+
+    changed = run(lambda module, x: x.roll(1, -1) if module is blocks[0] else None, keep, {blocks[0], blocks[-1]})
+    logits = run(None, put, [blocks[-1]])
+    if not _alike(logits, changed):
+        off = _error(logits, changed)
+        raise ArchitectureError(f"what leaves the last block does not alone make the logits: off by {off:.1%}")
 
 
 def _tail(run, last_block, h):

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 WIDTH, HEADS, VOCABULARY = 64, 4, 128
+_DROPPED = ("quantization_config", "distributed_config", "dtype")  # of how a checkpoint is held
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "embedding_dim", "dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -33,7 +34,7 @@ def twin(
 
     Raises whatever transformers raises for a config that cannot be made small.
     """
-    data = {name: value for name, value in config.to_dict().items() if name not in ("quantization_config", "dtype")}
+    data = {name: value for name, value in config.to_dict().items() if name not in _DROPPED}
     small = type(config).from_dict(_shrunk(data, n_layers))
     attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

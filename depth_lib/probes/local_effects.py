@@ -22,6 +22,8 @@ def local_effects(llm, arch, work, mode, budget):
     work, mode, budget: as for `layer_effects`. Returns `max_<mode>_local` [P, L, L], the maxima over each prompt's
     positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding alone does.
     """
+    if not arch["starts"]:
+        raise ValueError("local effects are of the residual alone, and blocks of this model read more of earlier ones.")
     results = []
     for ids, starts in work:
         clean, effects = clean_run(llm, arch, ids), []

@@ -68,7 +68,7 @@ def inputs(ids, positions=None, mask=None, batch=1):
     """Model inputs for one sequence of token ids [T], `batch` times."""
     encoding = {"input_ids": torch.tensor(ids).expand(batch, -1)}
     if mask is not None:
-        encoding["attention_mask"] = mask
+        encoding["attention_mask"] = mask.expand(batch, -1, -1, -1)
         encoding["position_ids"] = torch.tensor(positions).expand(batch, -1)
     return encoding
 
@@ -98,13 +98,19 @@ def contributions(block, arch):
     h = block.input
     if not arch["parts"]:
         before = h.clone()
-        a = first(block.output).float() - before.float()
+        a = _change(before, block)
         return before.float(), a, torch.zeros_like(a)
     a, m = (
         first(part.output).reshape(h.shape).float() * arch["residual_scale"] if part else torch.zeros_like(h).float()
         for part in parts(block).values()
     )
     return h.to(a.device).float(), a, m.to(a.device)
+
+
+def _change(h, block):
+    """h_{l+1} − h_l of a block that reads h, float32."""
+    wide = torch.promote_types(h.dtype, torch.float32)
+    return (first(block.output).to(wide) - h.to(wide)).float()
 
 
 def parts(block):
@@ -116,9 +122,8 @@ def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
     x [B, T, d], what the block's `part` returns: "attention" or "mlp". NaN if these cannot be told apart."""
     if not arch["parts"]:
-        h = block.input.clone()
-        c = (first(block.output).float() - h.float())[:, start:]
-        return c * torch.nan if change else c
+        c = _change(block.input.clone(), block)[:, start:]
+        return c * torch.nan if change and part != "layer" else c
     shape = block.input.shape
     outputs = []
     for name, module in parts(block).items():

@@ -1,17 +1,33 @@
-"""Every kind of model that transformers reads as a language model, tiny and random."""
+"""Every kind of model that transformers reads as a language model: tiny, random, and run by plain PyTorch.
+
+As a command it writes docs/architectures.md: python -m tests.models.kinds > docs/architectures.md
+"""
+
+import warnings
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+import depth_lib as dl
+from depth_lib.models.discovery import ArchitectureError
+from depth_lib.models.families import FOUND
+from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
+from tests.oracles.streams import hooks, norm
+from tests.tiny_tokenizers import char_tokenizer
 
-# What a default config lacks, or says in a way that is no model.
+KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+TEXT = "The quick brown fox"  # 20 tokens: two positions of future mode
+N_LAYERS = 4
+
+# What a default config lacks, or what keeps it from having 4 layers.
 SETTINGS = {
     "cohere_compass_text": {"layer_types": ["full_attention"] * 4},
     "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "falcon_h1": {"mamba_n_heads": 16, "mamba_d_head": 64},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -19,17 +35,184 @@ SETTINGS = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
-    "openai-gpt": {"n_positions": 64},
     "zamba": {"num_hidden_layers": 12},
-    "zamba2": {"num_hidden_layers": 12, "hybrid_layer_ids": [4, 8]},
 }
 
 
-def config_of(kind):
-    """A config of this kind with 4 layers."""
+class NotBuilt(Exception):
+    """Why there is no tiny model of this kind."""
+
+
+def tiny(kind):
+    """A tiny random model of this kind, float64 where it computes in that.
+
+    Raises NotBuilt with the reason, also for what is no decoder.
+    """
+    try:
+        config = _config(kind)
+        if config.is_encoder_decoder:
+            raise NotBuilt("an encoder-decoder")
+        model = twin(config, AutoModelForCausalLM.from_config)
+        ids = torch.randint(4, 100, (1, 9), generator=torch.Generator().manual_seed(0))
+        logits = model(input_ids=ids, use_cache=False).logits
+        ids[0, -1] = 3
+        if logits.shape[1] != 9 or not torch.allclose(
+            logits[0, :-1], model(input_ids=ids, use_cache=False).logits[0, :-1], atol=1e-3
+        ):
+            raise NotBuilt("tokens see later ones: an encoder")
+    except NotBuilt:
+        raise
+    except Exception as error:
+        raise NotBuilt(f"{type(error).__name__}: {' '.join(str(error).split())[:100]}") from error
+    try:
+        model.double()(input_ids=ids, use_cache=False)
+    except RuntimeError:  # products of experts that know no float64
+        model.float()
+    return model
+
+
+def _config(kind):
     for depth in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         try:
-            return CONFIG_MAPPING[kind](**({depth: 4} | SETTINGS.get(kind, {})))
+            return CONFIG_MAPPING[kind](**({depth: N_LAYERS} | SETTINGS.get(kind, {})))
         except Exception as error:
             problem = error
     raise problem
+
+
+def blocks_of(model):
+    """The blocks, by the names that they go by."""
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    return next(list(m) for path, m in lists if len(m) == depth and path.split(".")[-1] in ("layers", "h", "blocks"))
+
+
+def first(output):
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def with_first(output, x):
+    return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
+
+
+def logits_of(model, ids, registered=()):
+    with hooks(*registered):
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double()
+
+
+def stream(model, ids, registered=()):
+    """(h [L + 1, T, d], logits [T, V])."""
+    blocks, states = blocks_of(model), []
+
+    def entering(_, args, kwargs):
+        states.append(next(iter((*args, *kwargs.values())))[0].double())
+
+    def leaving(_, args, output):
+        states.append(first(output)[0].double())
+
+    kept = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
+    kept.append(blocks[-1].register_forward_hook(leaving))
+    logits = logits_of(model, ids, [*registered, *kept])
+    return torch.stack(states), logits
+
+
+def lens(model, ids, h):
+    """The logits if h [T, d] left the last block."""
+
+    def replace(_, args, output):
+        return with_first(output, h[None].to(first(output).dtype))
+
+    return logits_of(model, ids, [blocks_of(model)[-1].register_forward_hook(replace)])
+
+
+def skipping(model, ids, s, skipped):
+    """`stream` where block s passes the tokens `skipped` on unchanged."""
+
+    def replace(_, args, kwargs, output):
+        x = first(output).clone()
+        x[:, skipped] = next(iter((*args, *kwargs.values())))[:, skipped]
+        return with_first(output, x)
+
+    return stream(model, ids, [blocks_of(model)[s].register_forward_hook(replace, with_kwargs=True)])
+
+
+def contributions(model, ids, found, scale):
+    """a and m [L, T, d] by the modules that were found; 0 for one that a block does not have."""
+    added = torch.zeros(2, len(found), *stream(model, ids)[0].shape[1:]).double()
+
+    def keep(l, k):
+        def hook(_, args, output):
+            added[k, l] = first(output).reshape(added[k, l].shape).double() * scale
+
+        return hook
+
+    registered = [
+        block.get_submodule(path).register_forward_hook(keep(l, k))
+        for l, block in enumerate(blocks_of(model))
+        for k, path in enumerate(found[l])
+        if path
+    ]
+    logits_of(model, ids, registered)
+    return added
+
+
+def off(ours, truth):
+    """The largest error, relative to the largest value; probes return float32."""
+    return float((ours.double() - truth).abs().max() / truth.abs().max().clamp_min(1e-2))
+
+
+@torch.no_grad()
+def errors(llm):
+    """How far contributions, lens and layer effects are from plain PyTorch; and the error of h + a + m."""
+    model, (ids,) = llm._module, llm.tokenizer([TEXT])["input_ids"]
+    h, logits = stream(model, ids)
+    c, y = h[1:] - h[:-1], logits.softmax(-1)
+    found = {}
+    ours = dl.relative_contribution(llm, [TEXT])
+    found["layer"] = off(ours["rc_layer"], (norm(c) / norm(h[:-1])).mean(1))
+    found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(c, h[:-1], dim=-1).mean(1))
+    arch = FOUND[llm]
+    if arch.parts:
+        from depth_lib.models.families import describe
+
+        a, m = contributions(model, ids, arch.parts, describe(llm)["residual_scale"])
+        read = h[:-1] if arch.parallel else h[:-1] + a
+        found["identity"] = float((h[:-1] + a + m - h[1:]).norm() / h[1:].norm())
+        found["rc_att"] = off(ours["rc_att"], (norm(a) / norm(h[:-1])).mean(1))
+        found["rc_mlp"] = off(ours["rc_mlp"], (norm(m) / norm(read)).mean(1))
+    ours = dl.logit_lens(llm, [TEXT])
+    log_p = torch.stack([lens(model, ids, x) for x in h[:-1]]).log_softmax(-1)
+    kl = (log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1)
+    found["lens"] = off(ours["res_kl_divs"], kl.mean(1))
+    for mode in ("future", "all"):
+        ours = dl.layer_effects(llm, [TEXT], mode=mode)
+        truth, out = torch.zeros(2, len(c), len(c)).double(), torch.zeros(len(c), 1).double()
+        T = len(ids)
+        for t in range(8, T - 4, 8) if mode == "future" else [T]:
+            measured = range(t, T) if mode == "future" else range(T)
+            for s in range(len(c)):
+                h_bar, logits_bar = skipping(model, ids, s, slice(1, t))
+                change = norm(h_bar[1:] - h_bar[:-1] - c) / norm(c).clamp_min(1e-6)
+                truth[0, s] = truth[0, s].maximum(change[:, list(measured)].amax(1))
+                out[s, 0] = out[s, 0].maximum(norm(logits_bar.softmax(-1) - y)[list(measured)].max())
+        found[mode] = off(ours[f"max_{mode}_layer"], truth[0])
+        found[f"{mode}_out"] = off(ours[f"max_{mode}_out"], out)
+    return found
+
+
+def state(kind):
+    """(state, what was found, errors) of a kind: "all probes", "blocks only", "refused" or "not built"."""
+    try:
+        model = tiny(kind)
+    except NotBuilt as reason:
+        return "not built", str(reason), {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            llm = wrapped(model, char_tokenizer())
+            found = errors(llm)
+            dl.residual_erasure(llm, "5 + 7 = ", "12", ["abc"])
+            dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0)
+    except ArchitectureError as reason:
+        return "refused", str(reason), {}
+    return "all probes" if FOUND[llm].parts else "blocks only", FOUND[llm], found
