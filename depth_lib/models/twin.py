@@ -74,6 +74,8 @@ def _scaled(name, value, width, heads, n_layers):
         return [_scaled(name, one, width, heads, n_layers) for one in value]
     if type(value) is not int:
         return value
+    if name in ("chunk_size", "mamba_chunk_size"):  # of a scan, which pads to it
+        return min(value, 8)
     if _TOKEN.search(name):
         return value if value < VOCABULARY else 3
     if _KEPT.search(name):

@@ -1,0 +1,25 @@
+"""Whatever kind of model transformers has: it runs and gives what plain PyTorch gives, or is refused with a reason."""
+
+import pytest
+
+from tests.models.kinds import KINDS, state
+
+# Kinds that are refused: their blocks pass on several residual streams, or lie in two loops.
+REFUSED = {"deepseek_v4", "hrm_text", "hy_v4", "mllama"}
+WHOLE_BLOCKS = {"beam", "doge", "falcon_h1", "gemma4", "gemma4_text", "git", "gpt_neox_japanese", "granitemoehybrid"}
+WHOLE_BLOCKS |= {"longcat_flash", "minimax", "openai-gpt", "rwkv", "zaya"}
+# One of each sort: plain, parallel, post-norm, recurrent, hybrid of one mixer a block, hybrid with experts, soft-capped
+# in blocks of their own, and normalised after each addition.
+ARCHETYPES = ("llama", "gptj", "olmo2", "mamba", "nemotron_h", "qwen3_next", "zaya", "openai-gpt")
+
+
+@pytest.mark.parametrize(
+    "kind", [*ARCHETYPES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in ARCHETYPES)]
+)
+def test_a_kind_gives_what_plain_pytorch_gives(kind):
+    outcome, found, off = state(kind)
+    if outcome == "not built":
+        pytest.skip(found)
+    expected = "refused" if kind in REFUSED else "blocks only" if kind in WHOLE_BLOCKS else "all probes"
+    assert outcome == expected
+    assert all(error <= 1e-5 for error in off.values()), off
