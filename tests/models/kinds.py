@@ -240,14 +240,16 @@ def table():
         [
             "# Architectures",
             "",
-            f"Every kind of transformers {transformers.__version__}'s table of causal language models, tiny and random, "
-            f"on {datetime.date.today()}; written by `python -m tests.models.kinds > docs/architectures.md`.",
+            "Written by `python -m tests.models.kinds > docs/architectures.md`.",
             "",
-            f"Of {tried} decoder-only kinds that can be built so, {counts.get('all probes', 0)} run all probes, "
-            f"{counts.get('blocks only', 0)} run those that need whole blocks (what attention and MLP add is NaN), and "
-            f"{counts.get('refused', 0)} are refused. On each that runs, contribution, logit lens and layer effects equal "
-            "plain PyTorch to 1e-5 of the largest value. Not built: encoders, encoder-decoders, and what needs a config "
-            "or a package of its own.",
+            f"Tried on {datetime.date.today()}: every kind in the table of causal language models of transformers "
+            f"{transformers.__version__}, tiny and random.",
+            "",
+            f"{tried} decoder-only kinds can be built so: {counts.get('all probes', 0)} run all probes, "
+            f"{counts.get('blocks only', 0)} are read block by block, where what attention and MLP add is NaN, and "
+            f"{counts.get('refused', 0)} are refused. On each that runs, contribution, logit lens and layer effects "
+            "equal plain PyTorch to 1e-5 of the largest value. Not built: encoders, encoder-decoders, and what needs a "
+            "config or a package of its own.",
             "",
             "| kind | state | blocks and what they add, or why not |",
             "|---|---|---|",
