@@ -1,51 +1,28 @@
-"""The only place that opens an nnsight session: a probe runs here, or as journalled jobs on a server."""
+"""The only place that opens an nnsight session: a probe runs in one here, or as journalled jobs on a server."""
 
 import contextlib
-import contextvars
 import inspect
 import os
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
-import nnsight
 import torch
-import zstandard
-from nnsight.schema.request import RequestModel
-from nnsight.tracing.backend import Backend
+from nnsight import TransformersModel
 
 from .models.check import CHECKED, RUNNING, check_call, judge, not_computed, running
 from .models.parallel import check_same
 from .progress import steps, ticked
-from .remote.deployment import Call, Deployment
-from .remote.errors import NotReady
+from .remote.backend import JobBackend, complete
+from .remote.errors import NotReady, ResultNotFinite
 from .remote.journal import Entry
-from .remote.status_line import StatusLine
-from .remote.travel import travelling
+from .remote.travel import fingerprint, settings_hash, travelling
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
-MINUTES_PER_JOB = 40  # after which a job of several calls begins no other; servers end one after an hour
-_PLANNED = contextvars.ContextVar("planned", default=None)  # where calls are written down instead of being made
-
-
-class _Planned(Exception):
-    """The call was written down, not made."""
-
-
-def planned(function: Callable) -> list[Call]:
-    """What function() would run on a server, instead of that: one call for each job."""
-    token = _PLANNED.set([])
-    try:
-        with contextlib.suppress(_Planned):
-            function()
-        return _PLANNED.get()
-    finally:
-        _PLANNED.reset(token)
 
 
 def run(
     probe: Callable,
-    llm: nnsight.TransformersModel,
+    llm: TransformersModel,
     *args: object,
     remote: bool | str = False,
     over: str | None = None,
@@ -57,31 +34,27 @@ def run(
 
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
     over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
-    DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all); if it is any other, they are prompts, of which this
+    DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
     machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
-    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). Each job is journalled: another call with the same
-    probe, model and arguments, in this process or another one, waits for the same job, and an interrupted run repeats
-    at most one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not
-    satisfy the probes' identities (part of the first job).
+    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). Each job is journalled: an interrupted run, called
+    again, repeats at most one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's
+    model does not satisfy the probes' identities (part of the first job).
     """
     arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
     arguments.pop(next(iter(inspect.signature(probe).parameters)))
     if not remote:
         check_same(llm, probe.__name__, [value for name, value in arguments.items() if name not in ("arch", "tick")])
-    calls = cut(Call(probe, arguments, over), remote, per_job)
     label = label or probe.__name__.replace("_", " ")
-    if (written := _PLANNED.get()) is not None:
-        written.extend(calls)
-        raise _Planned
-    if not remote or remote == "local":
-        calls = steps(calls, label) if over not in (None, "layers") else calls
-        results = [_here(llm, call, remote) for call in calls]
-    else:
-        results = _there(Deployment(llm, remote), calls, label)
-    return joined(results)
+    if remote and remote != "local":
+        parts = _cut(arguments, over, _items_per_job(arguments, over, per_job))
+        return joined(_on_server(llm, probe, parts, over, remote, label))
+    if over in (None, "layers"):
+        return _here(llm, probe, arguments, remote)
+    parts = _cut(arguments, over, None if remote else 1)
+    return joined([_here(llm, probe, part, remote) for part in steps(parts, label)])
 
 
-def run_ticking(probe: Callable, llm: nnsight.TransformersModel, arch: dict, *work: object, remote: bool | str) -> dict:
+def run_ticking(probe: Callable, llm: TransformersModel, arch: dict, *work: object, remote: bool | str) -> dict:
     """run(probe, …, over="layers"); on this machine the probe is given a tick, to say how far it is."""
     with contextlib.nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
         how = {"tick": tick} if tick else {}
@@ -92,64 +65,132 @@ def joined(results: list[dict]) -> dict:
     """The results of a call's parts as one."""
     if len(results) == 1:
         return results[0]
-    return {key: _one_after_the_other([result[key] for result in results]) for key in results[0]}
+    return {key: _concatenated([result[key] for result in results]) for key in results[0]}
 
 
-def _one_after_the_other(parts):
+def _concatenated(parts):
     return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [entry for part in parts for entry in part]
 
 
-def cut(call: Call, remote: bool | str, per_job: int | None) -> list[Call]:
-    """The call as one for each job, or here for each step of a progress bar."""
-    if call.over is None:
-        return [call]
-    items = call.arguments[call.over]
-    here, size = not remote or remote == "local", len(items)
-    if call.over == "layers":
-        size = not here and _whole_number("DEPTH_LIB_LAYERS_PER_JOB") or size
-    elif not remote:
-        size = 1
-    elif not here:
-        fitting = max(1, PROMPT_BLOCKS_PER_JOB // call.arguments["arch"]["n_layers"])
-        size = per_job or _whole_number("DEPTH_LIB_PROMPTS_PER_JOB") or fitting
-    parts = [items[start : start + size] for start in range(0, len(items), size)]
-    cut = [replace(call, arguments=call.arguments | {call.over: part}) for part in parts]
-    return [replace(one, part=f"{k} of {len(cut)}") for k, one in enumerate(cut, 1)] if cut[1:] else cut
+def _cut(arguments, over, size):
+    """The arguments as one dict for each part, of `size` items of the argument `over` (None: all in one)."""
+    if over is None or size is None:
+        return [arguments]
+    items = arguments[over]
+    return [arguments | {over: items[start : start + size]} for start in range(0, len(items), size)]
 
 
-def _here(llm, call, remote):
-    found = _in_session(llm, {"result": (call.probe, call.arguments)}, None, remote=remote)
+def _items_per_job(arguments, over, per_job):
+    if over == "layers":
+        return _whole_number("DEPTH_LIB_LAYERS_PER_JOB")
+    if over is None:
+        return None
+    fitting = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"]["n_layers"])
+    return per_job or _whole_number("DEPTH_LIB_PROMPTS_PER_JOB") or fitting
+
+
+def _whole_number(variable):
+    """The whole number in an environment variable; None if it is not set."""
+    value = os.environ.get(variable)
+    if value and not (value.isdigit() and int(value)):
+        raise NotReady(f"{variable} is {value!r}; give a whole number of at least 1")
+    return int(value) if value else None
+
+
+def _here(llm, probe, arguments, remote):
+    found = _in_session(llm, {"result": (probe, arguments)}, remote=remote)
     RUNNING[llm] = found["model"]
     return found["results"]["result"]
 
 
-def _in_session(llm, calls, seconds, **how):
-    result = None  # stays so where the session is only written down
+def _in_session(llm, calls, **how):
+    result = None  # stays so where the session is only serialised
     with llm.session(**how):
-        result = _results(llm, calls, seconds).save()  # not by nnsight.save: servers import torch, not nnsight
+        result = _results(llm, calls).save()  # not by nnsight.save: requests may not name the module nnsight
     return result
 
 
-def _results(llm, calls, seconds):
-    """What each of the named calls (function, arguments) returns, in order.
-
-    Those that would begin too late are left out, and those after one that fails: the next job begins with that one.
-    """
-    start, results = time.monotonic(), {}
-    for name, (function, arguments) in calls.items():
-        alone = not results.keys() - {"check"}
-        if not alone and seconds is not None and time.monotonic() - start > seconds:
-            break
-        try:
-            results[name] = function(llm, **arguments)
-        except Exception:
-            if alone:
-                raise
-            break
+def _results(llm, calls):
+    """What each of the named calls (function, arguments) returns, and what the model there is."""
+    results = {name: function(llm, **arguments) for name, (function, arguments) in calls.items()}
     return {"model": running(llm), "results": results}
 
 
-def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> dict:
+def _on_server(llm, probe, parts, over, remote, label):
+    """What the probe returns for each part, one journalled job after the other."""
+    smaller = "DEPTH_LIB_LAYERS_PER_JOB" if over == "layers" else "DEPTH_LIB_PROMPTS_PER_JOB"
+    results, entries = [], []
+    for number, arguments in enumerate(steps(parts, label), 1):
+        backend = JobBackend(llm, remote, f"{smaller} to less than {_n_items(arguments, over)}")
+        entry = Entry(
+            _settings(llm, probe, arguments, backend),
+            probe=probe.__qualname__,
+            host=backend.host,
+            model=backend.model_key,
+            part=f"{number} of {len(parts)}" if len(parts) > 1 else None,
+        )
+        with entry.held():
+            serialise = partial(_serialise, llm, probe, arguments, backend)
+            accept = partial(_check_finite, probe, arguments, over, backend.host)
+            found = complete(backend, entry, serialise, accept)
+        RUNNING[llm] = found["model"]
+        if llm not in CHECKED and "check" in found["results"]:
+            CHECKED[llm] = judge(llm, found["results"]["check"])
+        results.append(found["results"]["result"])
+        entries.append(entry)
+    for entry in entries:
+        entry.used()
+    return results
+
+
+def _n_items(arguments, over):
+    return len(arguments[over]) if over else 1
+
+
+def _settings(llm, probe, arguments, backend):
+    """The hash of all that decides the result of a job."""
+    copies = {}
+    travelling(probe, copies)
+    return settings_hash(
+        args=arguments,
+        host=backend.host,
+        model=backend.model_key,
+        env=backend.env,
+        names=getattr(llm, "_rename", None),
+        sources=fingerprint(copies),
+        probe=probe.__qualname__,
+    )
+
+
+def _serialise(llm, probe, arguments, backend):
+    """Make backend.blob; the model's check goes along if nobody has made it yet."""
+    calls = {"result": (probe, arguments)}
+    identities, of_sentence = check_call(llm)
+    if llm not in CHECKED and probe is not identities:
+        calls = {"check": (identities, of_sentence)} | calls
+    copies = {}
+    calls = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
+    travelling(_in_session, copies)(llm, calls, backend=backend)
+
+
+def _check_finite(probe, arguments, over, host, found):
+    """ResultNotFinite names the probe, the layer and the number."""
+    for key, value in found["results"]["result"].items():
+        if over is None or not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all()):
+            continue
+        first = torch.nonzero(~torch.isfinite(value))[0].tolist()
+        where = f"layer {arguments['layers'][0] + first[0]}" if over == "layers" else f"prompt {first[0]} of the job"
+        if over != "layers" and first[1:]:
+            where += f", layer {first[1]}"
+        raise ResultNotFinite(
+            f"{probe.__name__}: {key} is {value[tuple(first)].item()} at {where}, and is not kept; the server computes "
+            f"in {found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, "
+            "or run it where you choose the dtype",
+            host,
+        )
+
+
+def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
 
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
@@ -167,63 +208,3 @@ def check_model(llm: nnsight.TransformersModel, remote: bool | str = False) -> d
             raise not_computed(llm, error) from error
         CHECKED[llm] = judge(llm, found)
     return CHECKED[llm]
-
-
-def _there(deployment, calls, label):
-    """What each call returns, one journalled job after the other."""
-    results, held = [], []
-    for call in calls:
-        line, settings = StatusLine(f"{label}, job {call.part}" if call.part else label), deployment.settings(call)
-        with deployment.entry(settings, line, probe=call.probe.__qualname__, part=call.part) as entry:
-            results.append(job(deployment, {settings: call}, entry, line)[settings])
-            entry.used()
-            held.append(entry)
-    for entry in held:
-        entry.hand_over()
-    return results
-
-
-def job(deployment: Deployment, calls: dict[str, Call], entry: Entry, line: StatusLine) -> dict[str, dict]:
-    """What one job computed of these calls, by settings; the model's check goes along if nobody has made it yet."""
-    llm = deployment.llm
-
-    def payload():
-        asked = {settings: (call.probe, call.arguments) for settings, call in calls.items()}
-        check = check_call(llm)
-        if llm not in CHECKED and not any(call.probe is check[0] for call in calls.values()):
-            asked = {"check": check} | asked
-        return written_down(llm, asked, 60 * minutes_per_job())
-
-    found = deployment.found(calls, payload, entry, line)
-    RUNNING[llm] = found["model"]
-    if llm not in CHECKED and "check" in found["results"]:
-        CHECKED[llm] = judge(llm, found["results"]["check"])
-    return found["results"]
-
-
-class _WrittenDown(Backend):
-    """Serialises what a session captured, and sends nothing."""
-
-    def __call__(self, tracer):
-        raw = RequestModel.serialize(tracer)
-        self.blob = zstandard.ZstdCompressor(level=19 if len(raw) < 1e6 else 3).compress(raw)
-
-
-def written_down(llm: nnsight.TransformersModel, calls: dict, seconds: float | None = None) -> bytes:
-    """The compressed request that makes a server return what the named calls, (function, arguments), return."""
-    backend, copies = _WrittenDown(), {}
-    sent = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
-    travelling(_in_session, copies)(llm, sent, seconds, backend=backend)
-    return backend.blob
-
-
-def minutes_per_job() -> int:
-    return _whole_number("DEPTH_LIB_MINUTES_PER_JOB") or MINUTES_PER_JOB
-
-
-def _whole_number(variable):
-    """The whole number in an environment variable; None if it is not set."""
-    value = os.environ.get(variable)
-    if value and not (value.isdigit() and int(value)):
-        raise NotReady(f"{variable} is {value!r}; give a whole number of at least 1")
-    return int(value) if value else None

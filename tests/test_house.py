@@ -19,8 +19,9 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as there is no circle
     {"params", "progress", "files", "hub", "data", "embedded"},
     {"probes"},
+    {"models"},
     {"remote"},
-    {"models", "session", "one_job"},
+    {"session"},
     {"api", "model_maps"},
     {"results"},
     {"effective_depth"},

@@ -1,8 +1,9 @@
-"""A run on a server that loses nothing: what travels, the journal, the waiting, and what can go wrong."""
+"""A run on a server that loses nothing: what travels, the journal, nnsight's client, and what can go wrong."""
 
 # ruff: noqa: F401 (names for others)
 from .errors import (
     JobFailed,
+    JobInterrupted,
     JobOverdue,
     JobUnknown,
     NotReady,
@@ -15,4 +16,3 @@ from .errors import (
     SubmissionUnconfirmed,
 )
 from .journal import journalled
-from .waiting import Patience

@@ -1,5 +1,7 @@
 """What can go wrong on the way to a server and back: RemoteError and its kinds."""
 
+import re
+
 
 class RemoteError(Exception):
     """A remote run ended without a result; the message is one line and ends with the next step.
@@ -14,7 +16,7 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing before a job can be sent: a key, the model on the server, a version that fits."""
+    """Something is missing before a job can be sent: a key, the model's name, a disk for the journal."""
 
 
 class ServerUnreachable(RemoteError):
@@ -33,6 +35,10 @@ class JobFailed(RemoteError, RuntimeError):
     """The server ran the job, or tried to, and reports an error; `server_text` holds its traceback."""
 
 
+class JobInterrupted(JobFailed):
+    """The server ended the job for reasons of its own: cancelled, preempted, or the model's process died."""
+
+
 class JobOverdue(RemoteError):
     """The deadline passed before the job ended."""
 
@@ -46,14 +52,61 @@ class ResultLost(RemoteError):
 
 
 class ResultRefused(RemoteError):
-    """The result holds something that could run code here; its bytes are kept, unread."""
+    """The result holds something that could run code here; it was not loaded."""
 
 
 class ResultNotFinite(RemoteError, ValueError):
     """The result holds NaN or infinite numbers where a probe's are finite; it is not kept."""
 
 
-def last_line(text: str) -> str:
-    """The line of a server's text that says what happened: the last one of a traceback."""
-    lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+# A job that the server ended like this may run if it is sent again.
+_INTERRUPTED = ("cancelled or preempted", "process died")
+_TOO_LONG = "Job took longer than timeout"
+
+
+def job_failed(text: str, smaller: str, host: str, job_id: str, cost: dict | None = None) -> JobFailed:
+    """The exception for an ERROR status with this text. smaller: the variable that makes a job smaller."""
+    text = text or "no reason given"
+    last_line = text.strip().splitlines()[-1].strip()
+    reports = f"the server reports: {last_line}{_cost_in_words(cost)}"
+    if any(words in text for words in _INTERRUPTED):
+        return JobInterrupted(f"{reports}; run again to submit the job anew", host, job_id, text)
+    if _TOO_LONG in text:
+        return JobFailed(f"{reports}; make smaller jobs: set {smaller}, then run again", host, job_id, text)
+    return JobFailed(
+        f"{reports}; correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the "
+        "models that run)",
+        host,
+        job_id,
+        text,
+    )
+
+
+def refused(status_code: int, text: str, host: str) -> RequestRefused:
+    """The exception for a request that the server answered with a 4xx status and this text."""
+    python = re.search(r"does not match server version: (\d+\.\d+)", text)
+    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", text)
+    if status_code in (401, 403):
+        advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
+    elif python:
+        advice = f"make an environment with that Python: conda create -n depth-lib python={python[1]}"
+    elif nnsight:
+        advice = f"pip install 'nnsight>={nnsight[1]}'"
+    else:
+        advice = "change what it says, then run again"
+    return RequestRefused(
+        f"the server refused the request (HTTP {status_code}: {one_line(text)}); {advice}", host, server_text=text
+    )
+
+
+def one_line(error: object) -> str:
+    """The first line of a text, or the kind and the first line of an exception."""
+    line = next(iter(str(error).splitlines()), "")
+    if not isinstance(error, Exception):
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _cost_in_words(cost):
+    """What a job cost the server, in its own words; worth reading when the job ran out of something."""
+    return f" ({', '.join(f'{name} {value}' for name, value in cost.items())})" if cost else ""

@@ -1,28 +1,30 @@
 """What is known of a submitted job, on the disk before anybody waits for it, so that no kernel's death loses it.
 
-One small JSON file a job, named by the hash of its settings, and beside it the bytes of its result once they have
+One small JSON file per job, named by the hash of its settings, and beside it the bytes of its result once they have
 arrived. They lie in `<artifact>.job/` beside the artifact that they are for (`journalled`), else in the user's cache
-folder. A process that is at a job holds the lock of its entry; whoever asks for the same meanwhile waits for the lock
-and reads the result that was kept. What has been returned is kept some minutes longer, for those. Never a key in it.
+folder. A process holds the lock of an entry while it works at the job. Never a key in it.
 """
 
 import contextlib
 import contextvars
 import datetime
 import json
+import shutil
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..files import Busy, cache_folder, hold, move_aside, write_together
-from .errors import NotReady
-from .reading import load
+from filelock import FileLock, Timeout
 
-_PLACE = contextvars.ContextVar("place", default=(None, None))  # the artifact, and what its jobs were
-_KEPT_DAYS = 7  # what nobody came back for; servers keep results for an hour
-_SHARED_FOR = 600  # seconds that a returned result is kept for other processes that wait for it
+from ..files import cache_folder, move_aside, write_together
+from .errors import NotReady
+
+_ARTIFACT = contextvars.ContextVar("artifact", default=None)  # what the jobs of this block are for
+_JOBS = contextvars.ContextVar("jobs", default=None)  # the list of what this block's jobs were
+_KEPT_DAYS = 7  # entries in the cache folder that nobody came back for; servers keep results for two hours
 
 
 @contextlib.contextmanager
@@ -31,37 +33,16 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
 
     Write the artifact inside the block: if that fails, or the process dies, the next run finds the results that have
     arrived and the jobs that still run, and submits nothing twice. Yields a list of what the block's jobs were, for the
-    artifact's meta: `id`, `cost` (the server's word on run time and memory) and `versions`.
+    artifact's meta: `id` and `cost` (what the server says of run time and memory).
     """
-    with journalled_at(artifact) as jobs:
-        yield jobs
-    for entry in entries(journal_folder(artifact)):
-        with contextlib.suppress(Busy, OSError), hold(entry.path.with_suffix(".lock"), wait=False):
-            entry.hand_over(ended=True)
-    with contextlib.suppress(OSError):
-        for lock in journal_folder(artifact).glob("*.lock"):
-            lock.unlink()
-        journal_folder(artifact).rmdir()
-
-
-@contextlib.contextmanager
-def journalled_at(artifact: str | Path) -> Iterator[list[dict]]:
-    """The same, but nothing is forgotten when the block ends."""
     jobs = []
-    token = _PLACE.set((Path(artifact), jobs))
+    tokens = _ARTIFACT.set(Path(artifact)), _JOBS.set(jobs)
     try:
         yield jobs
     finally:
-        _PLACE.reset(token)
-
-
-def entries(folder: Path) -> list["Entry"]:
-    """The readable entries in a folder of journals."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(_stored(path))
-    return found
+        _ARTIFACT.reset(tokens[0])
+        _JOBS.reset(tokens[1])
+    shutil.rmtree(journal_folder(artifact), ignore_errors=True)
 
 
 def journal_folder(artifact: str | Path) -> Path:
@@ -69,78 +50,47 @@ def journal_folder(artifact: str | Path) -> Path:
     return Path(artifact).with_name(Path(artifact).name + ".job")
 
 
-def _stored(path):
-    entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
-    entry.folder = path.parent
-    return entry
-
-
 @dataclass
 class Entry:
     """One job: what it computes (`settings` is the hash of all that decides the result), where, and how far it is.
 
-    state: "submitting" (sent, no answer yet), "refused", "submitted" (it has a job id), "failed", "lost" (the server
-    has no such job, or its result no more), "unread" (its result is here, but is not plain) or "done" (and is).
-    calls: the settings of the calls that one job computes together.
+    state: "new", "submitting" (sent, no answer yet), "submitted" (it has a job id), "ended" (failed, refused or lost:
+    `problem` says why) or "done" (its result is here).
     """
 
     settings: str
     probe: str
     host: str
     model: str
-    artifact: str | None = None
     part: str | None = None
-    calls: list | None = None
     state: str = "new"
     job_id: str | None = None
     submitted: str | None = None
-    said: str | None = None
+    problem: str | None = None
     cost: dict | None = None
-    versions: dict | None = None
-    returned: float | None = None  # when it was given to the caller, who needs it here no more
+    folder: Path = field(default_factory=lambda: _folder(), repr=False)
 
-    def __post_init__(self):
-        self.folder = journal_folder(self.artifact) if self.artifact else cache_folder("jobs")
-
-    @classmethod
     @contextlib.contextmanager
-    def held(cls, settings: str, began: float, say: Callable[[str], None], **facts: object) -> Iterator["Entry"]:
-        """The entry with these settings, as the disk has it or new, while no other process is at it.
-
-        began: when the call that asks for it began: what was returned to another caller since then is its result, too.
-        Raises NotReady if the disk refuses.
-        """
-        artifact = _PLACE.get()[0]
-        entry = cls(settings, artifact=artifact and str(artifact), **facts)
+    def held(self) -> Iterator[None]:
+        """Hold the entry's lock for a block, with what the disk says about the job. NotReady if the disk refuses."""
         with contextlib.ExitStack() as stack:
-            with entry._refused():  # what the block itself does with a disk is another matter
-                entry._lock(stack, say)
-                if not entry._read(began):
-                    _forget_old()
-            yield entry
+            with self._disk():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _forget_old()
+                stack.enter_context(_lock(self.path.with_suffix(".lock")))
+                self._read()
+            yield
 
-    def _lock(self, stack, say):
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # the folder went, with the job of whoever held the lock
-                return stack.enter_context(hold(self.path.with_suffix(".lock"), say=say))
-
-    def _read(self, began):
-        """Take over what the disk says; False if it says nothing that concerns a call that began then."""
-        for path in (self.path, cache_folder("jobs") / self.path.name):
-            try:
-                stored = _stored(path)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, TypeError) as error:
-                kept = move_aside(path, "unreadable")
-                warnings.warn(f"{path} could not be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
-                continue
-            if (stored.returned or began) >= began:
-                here = {"artifact": self.artifact, "part": self.part, "folder": stored.folder}  # it may have moved
-                vars(self).update(vars(stored) | here)
-                return True
-        return False
+    def _read(self):
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            for name in ("state", "job_id", "submitted", "problem", "cost"):
+                setattr(self, name, stored[name])
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            kept = move_aside(self.path, "unreadable")
+            warnings.warn(f"{self.path} cannot be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
 
     @property
     def path(self) -> Path:
@@ -157,50 +107,43 @@ class Entry:
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._write(self.path, json.dumps(asdict(self), indent=1).encode())
+        facts = {name: value for name, value in asdict(self).items() if name != "folder"}
+        with self._disk():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_together({self.path: json.dumps(facts, indent=1).encode()})
 
-    def keep(self, content: bytes, state: str = "done", **facts: object) -> None:
+    def keep(self, content: bytes, cost: dict | None) -> None:
         """Write the bytes of the job's result beside the journal."""
-        self._write(self.content, content)
-        self.note(state, **facts)
+        with self._disk():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_together({self.content: content})
+        self.note("done", problem=None, cost=cost)
 
-    def result(self) -> dict | None:
-        """What was saved in the result that was kept; None if there is none. Raises reading.NotPlain."""
-        if self.state not in ("done", "unread"):
-            return None
-        try:
-            return load(self.content.read_bytes())["result"]
-        except (OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError):  # a disk's fault: it is not there
-            return None
+    def kept(self) -> bytes | None:
+        """The bytes of the result that was kept; None if there is none."""
+        if self.state == "done":
+            with contextlib.suppress(OSError):
+                return self.content.read_bytes()
+        return None
+
+    def set_aside(self, reason: str) -> None:
+        """The kept result is damaged: move it aside; the server may still have it."""
+        with self._disk():
+            kept = move_aside(self.content, "damaged")
+        warnings.warn(f"{self.content} is damaged ({reason}); kept as {kept.name}, fetching it again", stacklevel=2)
+        self.note("submitted" if self.job_id else "new")
 
     def used(self) -> None:
-        """Tell the block of the artifact about the job."""
-        if (jobs := _PLACE.get()[1]) is not None:
-            jobs.append({"id": self.job_id, "cost": self.cost, "versions": self.versions})
-
-    def hand_over(self, ended: bool = False) -> None:
-        """The caller has the result: keep it in the cache folder for who waits for it. What is for an artifact stays
-        beside it until the artifact's block has `ended`."""
-        if self.state == "unread" or (self.artifact and not ended):
-            return
-        away = replace(self, artifact=None, returned=time.time())
-        with contextlib.suppress(OSError, NotReady):
-            if self.state == "done":
-                away.keep(self.content.read_bytes())
-        if self.artifact:
-            self._remove()
-
-    def _remove(self):
-        for path in (self.content, self.path):
-            path.unlink(missing_ok=True)
-
-    def _write(self, path, content):
-        with self._refused():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_together({path: content})
+        """Tell the block of the artifact about the job; without one, forget it."""
+        jobs = _JOBS.get()
+        if jobs is not None:
+            jobs.append({"id": self.job_id, "cost": self.cost})
+        else:
+            for path in (self.content, self.path, self.path.with_suffix(".lock")):
+                path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _refused(self):
+    def _disk(self):
         try:
             yield
         except OSError as error:
@@ -212,10 +155,27 @@ class Entry:
             ) from error
 
 
+def _folder():
+    artifact = _ARTIFACT.get()
+    return journal_folder(artifact) if artifact else cache_folder("jobs")
+
+
+@contextlib.contextmanager
+def _lock(path):
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0.3)
+    except Timeout:
+        print("waiting for another process, which is at the same job", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _forget_old():
-    for entry in entries(cache_folder("jobs")):
+    for path in cache_folder("jobs").glob("*"):
         with contextlib.suppress(OSError):
-            age = time.time() - entry.path.stat().st_mtime
-            old = age > (_SHARED_FOR if entry.returned else _KEPT_DAYS * 86400)
-            if old and entry.state != "unread":
-                entry._remove()
+            if time.time() - path.stat().st_mtime > _KEPT_DAYS * 86400:
+                path.unlink()

@@ -16,8 +16,9 @@ import torch
 
 from .errors import NotReady
 
-# What a function may use by name: the server imports these and refuses others.
-ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum time nnsight".split())
+# What a function may use by name: the server imports these and refuses others. It has the module time as well, but
+# where several processes run one request, what depends on a clock differs between them, and they wait for ever.
+ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
 
 
 def travelling(function: FunctionType, copies: dict | None = None) -> FunctionType:
@@ -29,6 +30,8 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     copies = {} if copies is None else copies
     if id(function) in copies:
         return copies[id(function)]
+    for module in _imports(function.__code__):
+        _check_module(module, function)
     globals_ = {"__name__": function.__module__, "__builtins__": __builtins__}
     cells = tuple(CellType() for _ in function.__closure__ or ())
     code = _renamed(function.__code__, _public_name(function))
@@ -38,9 +41,9 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     copies[id(function)] = copy
     for name in _global_names(function.__code__):
         if name in function.__globals__:
-            globals_[name] = _sent(function.__globals__[name], name, function, copies)
-    for name, mine, theirs in zip(code.co_freevars, cells, function.__closure__ or (), strict=True):
-        mine.cell_contents = _sent(theirs.cell_contents, name, function, copies)
+            globals_[name] = _sent(function.__globals__[name], function, copies)
+    for mine, theirs in zip(cells, function.__closure__ or (), strict=True):
+        mine.cell_contents = _sent(theirs.cell_contents, function, copies)
     return copy
 
 
@@ -67,16 +70,20 @@ def settings_hash(**settings: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sent(value, name, function, copies):
-    root = (value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "").split(".")[0]
-    if isinstance(value, FunctionType) and root not in ON_SERVER:
+def _sent(value, function, copies):
+    if isinstance(value, ModuleType):
+        _check_module(value.__name__, function)
+    elif isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ON_SERVER:
         return travelling(value, copies)
-    if isinstance(value, ModuleType) and root not in ON_SERVER:
-        raise NotReady(
-            f"{function.__qualname__} uses the module {name}, which a server does not import; "
-            "use torch and builtins only in functions that travel"
-        )
     return value
+
+
+def _check_module(module, function):
+    if module.split(".")[0] not in ON_SERVER:
+        raise NotReady(
+            f"{function.__qualname__} uses the module {module}, which has no place on a server; use torch and builtins "
+            "only in functions that travel"
+        )
 
 
 def _public_name(function):
@@ -116,6 +123,11 @@ def _codes(code):
 def _renamed(code, filename):
     constants = tuple(_renamed(c, filename) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=filename, co_consts=constants)
+
+
+def _imports(code):
+    """The modules that import statements in a function name."""
+    return {step.argval for c in _codes(code) for step in dis.get_instructions(c) if step.opname == "IMPORT_NAME"}
 
 
 def _global_names(code):

@@ -2,12 +2,10 @@
 
 import contextlib
 import datetime
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from pathlib import Path
 
 import nnsight
 import torch
@@ -20,7 +18,6 @@ from ..models import check
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
-from ..one_job import together
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
@@ -94,7 +91,6 @@ class Run(RunSpec):
         if reasons != [NONE_YET]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time
-        self._in_one_job(path, llm)
         # a remote job that outlives this process is found again beside the result
         with journalled(path) as jobs, self._warnings_named():
             start = time.perf_counter()
@@ -119,15 +115,6 @@ class Run(RunSpec):
         function = partial(getattr(api, row.function or probe), llm)
         return [partial(function, mode=mode, **how) for mode in how.pop("modes", ())] or [partial(function, **how)]
 
-    def _in_one_job(self, path: Path, llm: nnsight.TransformersModel) -> None:
-        """With DEPTH_LIB_JOBS=one, what all missing probes need from a server comes as one job, the first time."""
-        if os.environ.get("DEPTH_LIB_JOBS") != "one" or self.remote in (False, "local"):
-            return
-        missing = [probe for probe in self.asked["PROBES"] if self._reasons(probe)]
-        calls = [(self.paths[probe], call) for probe in missing for call in self._calls(probe, llm)]
-        together(llm, calls, self.remote, path.with_name("probes"))
-
-    @contextlib.contextmanager
     def _warnings_named(self) -> Iterator[None]:
         """Our warnings begin with dataset and model, and what two probes warn of is said once."""
         show = warnings.showwarning

@@ -1,4 +1,4 @@
-"""All public probes in all modes, and copies of the code that travels with one thing changed in it."""
+"""The public probes in all modes, and copies of the code that travels with one thing changed in it."""
 
 import importlib
 import re
@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import api, by_difficulty
+from depth_lib import api
 from depth_lib import probes as package
 from depth_lib.data.examples import Example
-from tests.remote.loopback.client import SUM, TEXTS
 
+TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
+SUM = ("5 + 7 + 1 = ", "13")
 ANY = {"quadrature": 1.0}  # an estimated error that any first panel has
 EXAMPLES = [Example(1, "5 + 7 = ", "12"), Example(2, "8 apples and 5, thir", "teen")]
 
@@ -41,6 +42,7 @@ EVERY |= {
     for mode in ("future", "all", "remove")
     for part in ("layer", "attention", "mlp")
 }
+FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "residual_erasure", "gradients")
 
 
 def differences(result, truth):
@@ -66,11 +68,10 @@ def mutated(monkeypatch, folder, pattern, replacement):
     assert count, f"nothing in depth_lib/probes is like {pattern}"
     monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
-    for module in (api, by_difficulty):
-        for attribute, value in list(vars(module).items()):
-            if getattr(value, "__module__", "").startswith(package.__name__ + "."):
-                twin = importlib.import_module(f"{name}.{value.__module__.rpartition('.')[2]}")
-                monkeypatch.setattr(module, attribute, getattr(twin, value.__name__))
+    for attribute, value in list(vars(api).items()):
+        if str(getattr(value, "__module__", "")).startswith(package.__name__ + "."):
+            twin = importlib.import_module(f"{name}.{value.__module__.rpartition('.')[2]}")
+            monkeypatch.setattr(api, attribute, getattr(twin, value.__name__))
     for module in [module for module in sys.modules if module.startswith(name)]:
         monkeypatch.delitem(sys.modules, module)
 

@@ -1,147 +1,133 @@
 """Every fault of the way to the server and back: the right result or the right exception, and a rerun completes."""
 
-import json
-import time
+import contextlib
+import io
+import os
+import signal
+import socket
+import threading
 
-import httpx
 import pytest
 import torch
+import zstandard
 
 import depth_lib as dl
 from depth_lib import remote, session
-from depth_lib.remote import journal, server
-from tests.remote.loopback.fixture import KEY, hurried, loopback, same, unreturned  # noqa: F401 (fixtures)
+from depth_lib.remote import backend
+from tests.remote.loopback.fixture import KEY, hurried, is_running, journal, loopback, same  # noqa: F401 (fixtures)
 
 TEXTS = ["abcdefghijkl mnop", "8 apples and 5, thirteen"]
+CANCELLED = "Your job was cancelled or preempted by the server."
+TOO_LONG = "Job took longer than timeout: 60 seconds"
+DIED = "The model's process died while the job was running. Please resubmit it."
+PYTHON = {"detail": "Client python version 3.9 does not match server version: 3.12. Please update your python version."}
+NNSIGHT = {
+    "detail": "Client nnsight version 0.1 is incompatible. The minimum supported version is 0.9.1. Please update"
+}
 
 
 @pytest.fixture(scope="module")
 def model(loopback):  # noqa: F811
-    """(the client's model, what the probe gives when nothing goes wrong)"""
-    llm = loopback.model("loopback/llama")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NDIF_API_KEY", KEY)
-        return llm, dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    """(the client's model, the local numbers)"""
+    return loopback.model("loopback/llama"), dl.logit_lens(loopback.here("loopback/llama"), TEXTS)
+
+
+def lens(model, host):
+    same(dl.logit_lens(model[0], TEXTS, remote=host), model[1])
 
 
 @pytest.mark.parametrize(
-    "faults, jobs",
+    "faults, jobs, says",
     [
-        ({"post": [503, 502, 429]}, 1),
-        ({"poll": [503, 502, "reset", "garbage", 500]}, 1),
-        ({"poll": ["hang"]}, 1),
-        ({"status": ["reset", 503]}, 1),
-        ({"forget": [True, True]}, 1),
-        ({"result": [403]}, 1),  # what an expired address answers
-        ({"result": ["truncated"]}, 1),
-        ({"result": ["reset", 503]}, 1),
-        ({"result": [403, 403, 403]}, 2),  # the address stays expired: the job is submitted again
-        ({"result": ["truncated"] * 3}, 2),
+        ({"post": [503, 502, 429]}, 1, "cannot be reached"),
+        ({"poll": [503, 502, "reset", "garbage", 500]}, 1, "cannot be reached"),
+        ({"poll": ["hang"]}, 1, ""),
+        ({"forget": [True, True]}, 1, ""),
+        ({"result": ["truncated", 503]}, 1, ""),
+        ({"result": ["reset"]}, 1, ""),
+        ({"result": [403]}, 2, "the address of its result has expired"),
+        ({"result": ["truncated"] * 3}, 2, "could not be fetched"),
+        ({"end": [CANCELLED]}, 2, "cancelled or preempted"),
+        ({"end": [DIED, DIED]}, 3, "process died"),
     ],
     ids=str,
 )
-def test_a_fault_that_passes_leaves_the_right_result(model, loopback, monkeypatch, faults, jobs):  # noqa: F811
-    monkeypatch.setattr(server, "_TIMEOUT", httpx.Timeout(1))
-    llm, truth = model
-    remote.preflight._PASSED.clear()
+def test_a_fault_that_passes_leaves_the_right_result(model, loopback, monkeypatch, capfd, faults, jobs, says):  # noqa: F811
+    monkeypatch.setattr("nnsight.intervention.backends.remote._READ_TIMEOUT", 1)
     with loopback.faults(**faults) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        lens(model, loopback.host)
         assert submitted() == jobs
-    assert not unreturned()
+    printed = capfd.readouterr().err
+    assert printed.count("\n") == (jobs - 1 if jobs > 1 else bool(says)) and says in printed
+    assert not journal()
 
 
 REFUSED = [
     # faults, exception, what it says, submissions before and in the rerun
     ({"post": [401]}, remote.RequestRefused, "Invalid API key.*check NDIF_API_KEY", (0, 1)),
-    ({"post": [400]}, remote.RequestRefused, "The request is malformed", (0, 1)),
-    ({"post": [503] * 99}, remote.ServerUnreachable, "HTTP 503: Try later", (0, 1)),
+    ({"post": [PYTHON]}, remote.RequestRefused, "does not match.*conda create -n depth-lib python=3.12", (0, 1)),
+    ({"post": [NNSIGHT]}, remote.RequestRefused, "is incompatible.*pip install 'nnsight>=0.9.1'", (0, 1)),
+    ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: Try later", (0, 1)),
     ({"post": ["swallow"]}, remote.SubmissionUnconfirmed, "may be running, under an id nobody knows", (0, 1)),
     ({"post": ["hang"]}, remote.SubmissionUnconfirmed, "ReadTimeout", (0, 1)),
     ({"post": ["garbage"]}, remote.SubmissionUnconfirmed, "may be running", (1, 1)),
     ({"poll": [401]}, remote.RequestRefused, "Invalid API key", (1, 0)),
-    ({"poll": [503] * 99}, remote.ServerUnreachable, "HTTP 503", (1, 0)),
-    ({"poll": ["reset"] * 99}, remote.ServerUnreachable, "RemoteProtocolError", (1, 0)),
-    ({"forget": [True] * 999}, remote.JobUnknown, "no status of the job", (1, 1)),
-    ({"result": [403] * 6}, remote.ResultLost, "HTTP 403", (2, 1)),
-    ({"result": ["truncated"] * 6}, remote.ResultLost, "could not be fetched", (2, 1)),
+    ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", (1, 0)),
+    ({"forget": [True] * 9999}, remote.JobUnknown, "no status of the job", (3, 1)),
+    ({"result": [403] * 3}, remote.ResultLost, "HTTP 403", (3, 1)),
+    ({"result": ["truncated"] * 9}, remote.ResultLost, "could not be fetched", (3, 1)),
+    ({"end": [CANCELLED] * 3}, remote.JobInterrupted, "cancelled or preempted", (3, 1)),
+    ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs: set DEPTH_LIB_PROMPTS_PER_JOB to less than 2", (1, 1)),
+    ({"end": ["Traceback\nCUDA out of memory"]}, remote.JobFailed, "CUDA out of memory", (1, 1)),
 ]
 
 
 @pytest.mark.parametrize("faults, kind, says, jobs", REFUSED, ids=lambda value: str(value)[:40])
 def test_a_fault_that_stays_is_named_and_a_rerun_completes(model, loopback, monkeypatch, faults, kind, says, jobs):  # noqa: F811
-    monkeypatch.setattr(server, "_TIMEOUT", httpx.Timeout(1))
-    llm, truth = model
-    with loopback.faults(**faults) as submitted:
+    monkeypatch.setattr("nnsight.intervention.backends.remote._READ_TIMEOUT", 1)
+    with loopback.faults(**faults) as submitted, monkeypatch.context() as patch:
+        patch.setattr(backend, "SILENCE", 0.3)
+        patch.setattr(backend, "UNKNOWN", 0.3)
         with pytest.raises(kind, match=says) as caught:
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            lens(model, loopback.host)
         assert submitted() == jobs[0]
     assert caught.value.host == loopback.host and loopback.host in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1 and KEY not in str(caught.value)
-    (file,) = journal.cache_folder("jobs").glob("*.json")
-    entry = json.loads(file.read_text())
+    (entry,) = journal()
     if jobs[1] == 0:
         assert entry["state"] == "submitted" and entry["job_id"] in loopback.asked()["jobs"]
     with loopback.faults() as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        lens(model, loopback.host)
         assert submitted() == jobs[1]
-    assert not unreturned()
+    assert not journal()
 
 
 def test_an_unconfirmed_submission_is_mentioned_when_it_is_repeated(model, loopback, capfd):  # noqa: F811
-    llm, truth = model
     with loopback.faults(post=["swallow"]), pytest.raises(remote.SubmissionUnconfirmed):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        lens(model, loopback.host)
+    lens(model, loopback.host)
     assert "never confirmed" in capfd.readouterr().err
 
 
 def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(model, loopback, monkeypatch):  # noqa: F811
-    llm, truth = model
-    short = remote.Patience(deadline=1, shortest=0.05, longest=0.2)
     with loopback.faults(hold="RUNNING") as submitted:
-        with monkeypatch.context() as patch, pytest.raises(remote.JobOverdue, match="RUNNING after 1 s") as caught:
-            patch.setattr(remote.Patience, "of_user", classmethod(lambda cls: short))
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
-        assert caught.value.job_id in loopback.asked()["jobs"]
+        with monkeypatch.context() as patch, pytest.raises(remote.JobOverdue, match="the job is .* after"):
+            patch.setenv("DEPTH_LIB_DEADLINE", "0.0001")
+            lens(model, loopback.host)
         loopback.switch()
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        lens(model, loopback.host)
         assert submitted() == 1
-
-
-def test_an_expired_job_of_long_ago_is_submitted_again_without_asking_for_long(model, loopback, hurried):  # noqa: F811
-    llm, truth = model
-    with loopback.faults(poll=[401]), pytest.raises(remote.RequestRefused):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    (file,) = journal.cache_folder("jobs").glob("*.json")
-    entry = json.loads(file.read_text())
-    file.write_text(json.dumps(entry | {"job_id": "0" * 32, "submitted": "2025-01-01T00:00:00+00:00"}))
-    with loopback.faults() as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
-        assert submitted() == 1
-
-
-def test_a_wrong_key_is_refused_and_never_shown(model, loopback, monkeypatch):  # noqa: F811
-    llm, _ = model
-    monkeypatch.setenv("NDIF_API_KEY", "my-secret")
-    with pytest.raises(remote.RequestRefused, match="HTTP 401") as caught:
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    assert "my-secret" not in str(caught.value) + str(caught.value.server_text)
-    assert "my-secret" not in "".join(file.read_text() for file in journal.cache_folder("jobs").glob("*"))
 
 
 def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(loopback):  # noqa: F811
     llm = loopback.model("loopback/llama")
     with loopback.faults() as submitted:
-        with pytest.raises(remote.JobFailed, match="ZeroDivisionError: division by zero") as caught:
-            session.run(_divide, llm, 0, remote=loopback.host)
-        assert "x = 1 / number" in caught.value.server_text and "test_faults.py#" in caught.value.server_text
-        assert caught.value.job_id in loopback.asked()["jobs"]
-        assert submitted() == 1
-        (file,) = journal.cache_folder("jobs").glob("*.json")
-        assert json.loads(file.read_text())["state"] == "failed"
-        with pytest.raises(remote.JobFailed):  # asked again by a person, it is tried again
-            session.run(_divide, llm, 0, remote=loopback.host)
-        assert submitted() == 2
+        for attempt in (1, 2):  # asked again by a person, it is tried again
+            with pytest.raises(remote.JobFailed, match="ZeroDivisionError: division by zero") as caught:
+                session.run(_divide, llm, 0, remote=loopback.host)
+            assert submitted() == attempt
+    assert "x = 1 / number" in caught.value.server_text and "test_faults.py#" in caught.value.server_text
+    assert caught.value.job_id in loopback.asked()["jobs"] and journal()[0]["state"] == "ended"
 
 
 def _divide(llm, number):
@@ -151,31 +137,107 @@ def _divide(llm, number):
     return {"x": x}
 
 
-def test_a_model_that_goes_between_preflight_and_job_is_the_jobs_own_error(loopback):  # noqa: F811
+def test_a_model_that_is_not_there_is_the_servers_own_error(loopback, monkeypatch):  # noqa: F811
     llm = loopback.model("loopback/llama")
-    llm.repo_id = "nobody/nothing"
-    from nnsight.modeling.huggingface import _ID_CACHE
-
-    _ID_CACHE["nobody/nothing"] = "nobody/nothing"
-    with pytest.raises(remote.NotReady, match="nobody/nothing is not hosted there"):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    remote.preflight._PASSED[loopback.host, llm.to_model_key()] = time.monotonic(), {}
-    with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed"):
+    monkeypatch.setattr(llm, "to_model_key", lambda: 'x:{"repo_id": "nobody/nothing"}')
+    with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed.*nnsight.ndif.status"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 
-@pytest.mark.parametrize("key", ["SECRETa\nSECRETb", "SECRET\tx", "SECRET x", "schlüssel"])
-def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key, monkeypatch):
+@pytest.mark.parametrize("key", ["my-secret", "SECRETa\nSECRETb", "SECRET x", "schlüssel"])
+def test_a_wrong_key_is_refused_and_never_shown(model, loopback, monkeypatch, key):  # noqa: F811
     monkeypatch.setenv("NDIF_API_KEY", key)
-    with pytest.raises(remote.NotReady, match="characters that no key has") as caught:
-        server.Server("http://127.0.0.1:9")
-    assert key.split()[0] not in str(caught.value)
+    with pytest.raises(remote.RemoteError, match="NDIF_API_KEY") as caught:
+        lens(model, loopback.host)
+    assert key.split()[0] not in f"{caught.value} {caught.value.server_text} {journal()}"
 
 
-@pytest.mark.parametrize("answer", [["x"], {"packages": ["torch"]}, {"deployments": [1]}, {"deployments": {"a": "b"}}])
-def test_what_a_server_says_in_another_shape_is_no_traceback(answer):
-    remote.preflight._check_versions(None, answer)
-    if isinstance(answer, dict) and "deployments" in answer:
-        key = 'x:{"repo_id": "owner/name"}'
-        with pytest.raises(remote.NotReady, match="not hosted there"):
-            remote.preflight._check_model(server.Server("http://127.0.0.1:9"), key, answer)
+def test_a_job_cancelled_by_the_workers_death_is_run_again(loopback):  # noqa: F811
+    llm, killed = loopback.model("loopback/llama"), []
+
+    def kill():
+        killed.append(loopback.until(is_running)["worker"])
+        os.kill(killed[0], signal.SIGSTOP)
+        loopback.switch()
+        os.kill(killed[0], signal.SIGKILL)
+
+    with loopback.faults(hold="RUNNING"), meanwhile(kill):
+        assert session.run(_count, llm, 9, remote=loopback.host) == {"n": 9}
+    assert loopback.asked()["worker"] != killed[0]
+
+
+def _count(llm, n):
+    return {"n": sum(1 for _ in range(n))}
+
+
+@contextlib.contextmanager
+def meanwhile(action):
+    """Does `action` in a thread while the block runs."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_a_host_where_nobody_listens_is_named(model, loopback, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(backend, "SILENCE", 0.3)
+    with socket.socket() as taken:  # and not listening
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(remote.ServerUnreachable, match="ConnectError.*check the host"):
+            lens(model, f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+class Code:
+    """What, unpickled by anybody who trusts it, creates a folder."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def compressed(value, **how):
+    buffer = io.BytesIO()
+    torch.save({"result": value}, buffer, **how)
+    return zstandard.ZstdCompressor().compress(buffer.getvalue())
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_code_in_a_result_is_never_run(tmp_path, protocol):
+    code = Code(tmp_path / "x")
+    for value in (code, {"deeper": [torch.ones(2), code]}, torch.nn.Linear(2, 2), print):
+        with pytest.raises(remote.ResultRefused, match="may run code"):
+            backend.plain(compressed(value, pickle_protocol=protocol))
+    inner = torch.storage._load_from_bytes
+    with pytest.raises(remote.ResultRefused):
+        backend.plain(compressed(inner, pickle_protocol=protocol))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_torchscript_archive_is_refused():
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
+    with pytest.raises(remote.ResultRefused, match="TorchScript"):
+        backend.plain(zstandard.ZstdCompressor().compress(buffer.getvalue()))
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_tensors_and_plain_values_are_read_as_they_were(protocol):
+    x = torch.arange(6.0).reshape(2, 3)
+    value = {"x": x, "view": x.t()[1:], "half": x.bfloat16(), "ids": x.long(), "more": [(1, 2.5, "text", None, True)]}
+    found = backend.plain(compressed(value, pickle_protocol=protocol))
+    same(found, value)
+    assert found["half"].dtype == torch.bfloat16
+
+
+def test_a_result_that_is_not_finite_is_named_and_not_kept(loopback):  # noqa: F811
+    llm = loopback.model("loopback/llama")
+    for over, says in (("prompts", "prompt 1 of the job, layer 2"), ("layers", "layer 6")):
+        with pytest.raises(remote.ResultNotFinite, match=f"_times: x is inf at {says}, .*bfloat16"):
+            session.run(_times, llm, {"n_layers": 4}, [5, 6], [[0, 0, 0], [0, 0, 1]], remote=loopback.host, over=over)
+    assert [entry["state"] for entry in journal()] == ["ended"]  # one job, of one set of settings
+
+
+def _times(llm, arch, layers, prompts):
+    return {"x": torch.tensor(prompts, dtype=torch.float32) * 2.0**127 * 2}

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from depth_lib import remote
-from tests.remote.conditions import EVERY, differences, mutate  # noqa: F401 (a fixture)
-from tests.remote.loopback.client import PROBES
+import depth_lib as dl
+from depth_lib import api, remote
+from depth_lib.remote.travel import travelling
+from tests.remote.conditions import EVERY, FIVE, differences, mutate  # noqa: F401 (a fixture)
 from tests.remote.loopback.fixture import hurried, loopback, same  # noqa: F401 (fixtures)
 
 MODELS = ("loopback/llama", "loopback/gpt2", "loopback/falcon")
-MATRIX = [EVERY[name] for name in EVERY]
+# what one of several processes that run a request together may find otherwise than the others
+OF_ONE_PROCESS = {"mem_get_info", "memory_reserved", "memory_allocated", "get_num_threads", "cpu_count"}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -31,13 +33,11 @@ def test_every_probe_gives_the_local_numbers_bit_for_bit(both, probe, loopback):
     assert not loopback.asked()["printed"][printed:], "an attribute of a module was copied on the server"
 
 
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("probe", FIVE)
 def test_a_friendly_server_gives_the_numbers_of_float32(probe, loopback):  # noqa: F811
-    import depth_lib as dl
-
     here = dl.load_model(loopback.models[MODELS[0]])
     with loopback.faults(friendly=True):
-        same(PROBES[probe](loopback.model(MODELS[0]), remote=loopback.host), PROBES[probe](here))
+        same(EVERY[probe](loopback.model(MODELS[0]), remote=loopback.host), EVERY[probe](here))
 
 
 @pytest.mark.parametrize("probe", EVERY)
@@ -49,7 +49,11 @@ def test_autocast_changes_nothing_that_a_probe_computes_of_given_residuals(llama
     for key, value in EVERY[probe](here).items():
         if isinstance(value, torch.Tensor):
             assert result[key].dtype == torch.float32
-            assert (result[key] - value).abs().max() <= 1e-6 * value.abs().max(), key
+            assert close(result[key], value), key
+
+
+def close(tensor, truth):
+    return (tensor - truth).abs().max() <= 1e-6 * truth.abs().max()
 
 
 @pytest.mark.parametrize("probe", EVERY)
@@ -73,9 +77,12 @@ def test_a_tensor_without_a_dtype_is_noticed(llama, loopback, mutate, probe):  #
 
 def test_reading_a_weight_is_noticed(llama, loopback, mutate):  # noqa: F811
     printed = len(loopback.asked()["printed"])
-    mutate(r"llm\.config\.vocab_size", "llm.unembed.weight.shape[0]")
+    mutate(r"llm\.config\.get_text_config\(\)\.vocab_size", "llm.unembed.weight.shape[0]")
     EVERY["logit_lens"](llama[0], remote=loopback.host)
     assert "attribute `weight` of Linear" in loopback.asked()["printed"][printed]
+
+
+BEFORE = r"( +)with torch\.no_grad\(\):\n"  # where the mutations below put a statement
 
 
 @pytest.mark.parametrize(
@@ -84,9 +91,49 @@ def test_reading_a_weight_is_noticed(llama, loopback, mutate):  # noqa: F811
         ("llm.unembed.to(torch.float32)", "Attribute `to` cannot be accessed"),
         ("open('/etc/hostname')", "name 'open' is not defined"),
         ("__import__('functools')", "Module functools is not whitelisted"),
+        ("__import__('depth_lib')", "Module depth_lib is not whitelisted"),
     ],
 )
 def test_what_the_server_refuses_is_noticed(llama, loopback, mutate, statement, sentence):  # noqa: F811
-    mutate(r"( +)with torch\.no_grad\(\):\n", rf"\1{statement}\n\g<0>")
+    mutate(BEFORE, rf"\1{statement}\n\g<0>")
     with pytest.raises(remote.JobFailed, match=sentence):
         EVERY["logit_lens"](llama[0], remote=loopback.host)
+
+
+@pytest.mark.parametrize("module", ["functools", "time", "os"])
+def test_a_forbidden_import_and_a_clock_are_refused_before_anything_is_sent(llama, loopback, mutate, module):  # noqa: F811
+    mutate(BEFORE, rf"\1import {module}\n\g<0>")
+    with loopback.faults() as submitted:
+        with pytest.raises(remote.NotReady, match=f"uses the module {module}, which has no place on a server"):
+            EVERY["logit_lens"](llama[0], remote=loopback.host)
+        assert submitted() == 0
+
+
+def of_one_process():
+    """Which of these names the code that travels uses."""
+    copies = {}
+    for function in vars(api).values():
+        if ".probes." in f".{getattr(function, '__module__', '')}" or "mutated" in getattr(function, "__module__", ""):
+            travelling(function, copies)
+    return {name for copy in copies.values() for name in copy.__code__.co_names} & OF_ONE_PROCESS
+
+
+def test_nothing_that_travels_depends_on_one_process(mutate):  # noqa: F811
+    assert not of_one_process()
+    mutate(BEFORE, r"\1torch.cuda.mem_get_info()\n\1torch.get_num_threads()\n\g<0>")
+    assert of_one_process() == {"mem_get_info", "get_num_threads"}
+
+
+NEED_EXACT = {"relative_contribution": "att_cos", "logit_lens": "res_jsd", "gradients": "igrads"}
+
+
+@pytest.mark.parametrize("probe", NEED_EXACT)
+def test_products_that_autocast_would_round_are_noticed(llama, loopback, mutate, probe):  # noqa: F811
+    """Inner products, the Jensen–Shannon divergence and the quadrature are our own float32 products."""
+    there, here = llama
+    truth = EVERY[probe](here)
+    mutate(r"enabled=False", "enabled=torch.is_autocast_enabled('cpu'), dtype=torch.bfloat16")
+    with loopback.faults(shielded=True):
+        result = EVERY[probe](there, remote=loopback.host)
+    changed = {key for key in truth if isinstance(truth[key], torch.Tensor) and not close(result[key], truth[key])}
+    assert NEED_EXACT[probe] in changed, changed

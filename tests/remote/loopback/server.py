@@ -1,21 +1,21 @@
-"""NDIF's protocol over real sockets: jobs, statuses, results by address or inline, keys, a few Hub routes, and faults.
+"""NDIF's protocol for clients that poll, over real sockets: jobs, statuses, results by address, keys, faults, the Hub.
 
 `python server.py '<json>'` with {"models": {repo id: folder}, "key": …}; prints {"port": …} when the models are loaded
 and stops when its stdin ends, so it never outlives the tests. Models live in a process of their own (worker.py); this
 one imports neither nnsight nor torch nor the package. Faults are switched at /loopback/faults:
 
-post, poll, result, status: lists with one entry a request: null (no fault), an HTTP code (503, 401 …), "reset" (the
-socket closes without an answer), "hang" (silence), "garbage" (200 and no JSON); post also "swallow" (the job is taken,
-then the socket closes); result also "truncated"; forget: a list with one true for each poll of an "unknown" job.
-hold: "QUEUED" or "RUNNING", jobs stay there. state: of the deployments. absent: models not listed. env: of the server.
-socket: "refuse" answers its handshake with 403, "close" and "cut" end a subscription after its first status. inline:
-its results come as a binary frame. friendly, autocast, shielded: how jobs run (see worker.py).
+post, poll, result: lists with one entry per request: null (no fault), an HTTP code (503, 401 …), "reset" (the socket
+closes without an answer), "hang" (silence), "garbage" (200 and no JSON); post also "swallow" (the job is taken, then
+the socket closes) and {"detail": …} (a 400 that says this); result also "truncated"; forget: one true for each poll of
+an "unknown" job. hold: "QUEUED" or "RUNNING", jobs stay there. end: a list with what each job ends with, as an error,
+instead of being run. friendly, autocast, shielded: how jobs run (see worker.py).
 """
 
 import hashlib
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -23,12 +23,76 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import websocket  # noqa: E402 (this folder's, not the client of that name)
-from jobs import Jobs  # noqa: E402
-
 SETUP = json.loads(sys.argv[1])
 MODELS, KEY = SETUP["models"], SETUP["key"]
+
+
+class Jobs:
+    """All jobs, one worker, and the order they run in."""
+
+    def __init__(self):
+        self.lock = threading.Condition()
+        self.statuses, self.results, self.taken, self.faults = {}, {}, queue.Queue(), {}
+        self.log, self.printed, self.worker, self.ready, self.address = [], [], None, 0, None
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def fault(self, kind):
+        with self.lock:
+            pending = self.faults.get(kind) or []
+            return pending.pop(0) if pending else None
+
+    def tell(self, job, status, description="", **more):
+        with self.lock:
+            self.statuses[job] = {"id": job, "status": status, "description": description} | more
+            self.lock.notify_all()
+
+    def hold(self, state):
+        with self.lock:
+            self.lock.wait_for(lambda: self.faults.get("hold") != state)
+
+    def read(self, job):
+        """The worker's answer about a job; EOFError if another process has taken its place meanwhile."""
+        while True:
+            head = json.loads(self.worker.stdout.readline())
+            content = self.worker.stdout.read(head["size"])
+            if "ready" in head:
+                self.ready = head["ready"]
+                if job is None:
+                    return None
+                raise EOFError
+            if head["id"] == job:
+                return head, content
+
+    def work(self):
+        command = [sys.executable, "-I", str(Path(__file__).with_name("worker.py")), json.dumps(MODELS)]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        self.worker = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.read(None)
+        while True:
+            job, request, blob = self.taken.get()
+            self.tell(job, "QUEUED", "Your job is at queue position 1")
+            self.hold("QUEUED")
+            self.tell(job, "RUNNING", "Your job has started running.")
+            self.hold("RUNNING")
+            self.run(job, request, blob)
+
+    def run(self, job, request, blob):
+        if end := self.fault("end"):
+            return self.tell(job, "ERROR", end)
+        conditions = {name: bool(self.faults.get(name)) for name in ("friendly", "autocast", "shielded")}
+        head = request | conditions | {"id": job, "size": len(blob)}
+        self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
+        self.worker.stdin.flush()
+        try:
+            answer, content = self.read(job)
+        except EOFError:
+            return self.tell(job, "ERROR", "The model's process died while the job was running. Please resubmit it.")
+        if answer["status"] == "ERROR":
+            return self.tell(job, "ERROR", answer["description"])
+        self.results[job] = content
+        if answer["printed"]:
+            self.printed.append(answer["printed"])
+        self.tell(job, "COMPLETED", data=f"{self.address}/results/{job}", meta={"run_time": answer["seconds"]})
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,12 +101,10 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def reply(self, body, code=200, kind="application/json", **headers):
+    def reply(self, body, code=200, **headers):
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
@@ -50,35 +112,24 @@ class Handler(BaseHTTPRequestHandler):
         self.note(code, len(body))
 
     def note(self, code, size=0):
-        JOBS.log.append(
-            {
-                "method": self.command,
-                "path": self.path,
-                "code": code,
-                "bytes": size,
-                "headers": {k.lower(): v for k, v in self.headers.items()},
-            }
-        )
+        entry = {"method": self.command, "path": self.path, "code": code, "bytes": size}
+        JOBS.log.append(entry | {"headers": {name.lower(): value for name, value in self.headers.items()}})
 
     def spoil(self, kind):
-        """Do what the next fault of this kind says; False if there is none."""
+        """Do what the next fault of this kind says; False if there is none, else True, or a fault for the caller."""
         fault = JOBS.fault(kind)
-        if fault is None:
-            return False
         if isinstance(fault, int):
-            self.reply(
-                {"detail": {401: "Invalid API key.", 400: "The request is malformed."}.get(fault, "Try later.")}, fault
-            )
+            self.reply({"detail": {401: "Invalid API key."}.get(fault, "Try later.")}, fault)
+        elif isinstance(fault, dict):
+            self.reply(fault, 400)
         elif fault == "garbage":
-            self.reply(b"<html>proxy</html>", kind="text/html")
-        elif fault == "hang":
-            time.sleep(SETUP.get("hang", 5))
-            self.close_connection = True
-        elif fault == "reset":
+            self.reply(b"<html>proxy</html>")
+        elif fault in ("hang", "reset"):
+            time.sleep(5 if fault == "hang" else 0)
             self.note(0)
             self.close_connection = True
         else:
-            return fault
+            return fault or False
         return True
 
     def allowed(self):
@@ -89,19 +140,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = self.path.split("?")[0]
-        if path == "/subscribe":
-            return self.subscribe()
         if path == "/loopback":
-            return self.reply({"log": JOBS.log, "printed": JOBS.printed, "worker": JOBS.ready, "jobs": JOBS.statuses})
-        if path == "/status":
-            return self.spoil("status") or self.reply({"deployments": deployments()})
-        if path == "/env":
-            return self.reply(JOBS.faults.get("env") or JOBS.env)
-        if path.startswith("/response/"):
-            return self.poll(path.removeprefix("/response/"))
-        if path.startswith("/results/"):
-            return self.result(path.removeprefix("/results/"))
-        self.hub(path)
+            self.reply({"log": JOBS.log, "printed": JOBS.printed, "worker": JOBS.ready, "jobs": JOBS.statuses})
+        elif path.startswith("/response/"):
+            self.poll(path.removeprefix("/response/"))
+        elif path.startswith("/results/"):
+            self.result(path.removeprefix("/results/"))
+        else:
+            self.hub(path)
 
     def do_HEAD(self):
         self.hub(self.path.split("?")[0])
@@ -109,19 +155,16 @@ class Handler(BaseHTTPRequestHandler):
     def poll(self, job):
         if self.spoil("poll") or not self.allowed():
             return
-        status = JOBS.statuses.get(job)
-        if status is None or JOBS.fault("forget"):
-            return self.reply({"detail": "Not found"}, 404)
-        self.reply(status)
+        if job not in JOBS.statuses or JOBS.fault("forget"):
+            self.reply({"detail": "Not found"}, 404)
+        else:
+            self.reply(JOBS.statuses[job])
 
     def result(self, job):
         fault = self.spoil("result")
-        if fault is True:
-            return
-        content = JOBS.results.get(job)
-        if content is None:
-            return self.reply({"detail": "Not found"}, 404)
-        self.reply(content[: len(content) // 2] if fault == "truncated" else content, kind="application/octet-stream")
+        if fault is not True:
+            content = JOBS.results[job]
+            self.reply(content[: len(content) // 2] if fault == "truncated" else content)
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -135,83 +178,30 @@ class Handler(BaseHTTPRequestHandler):
             return
         request, blob = parts_of(self.headers["Content-Type"], body)
         self.headers["Loopback-Payload"] = str(len(blob))
-        job = uuid.uuid4().hex
-        model = json.loads(request["model_key"].split(":", 1)[1])["repo_id"]
-        if request["session_id"]:
-            JOBS.listeners[job] = [SUBSCRIPTIONS[request["session_id"]]]
-        if model not in MODELS:
-            JOBS.tell(job, "ERROR", f"Model {model} is not deployed.")
-        else:
+        job, model = uuid.uuid4().hex, json.loads(request["model_key"].split(":", 1)[1])["repo_id"]
+        if model in MODELS:
             JOBS.tell(job, "RECEIVED", "Your job has been received.")
-            details = {"model": model, "env": request["env"], "compress": request["compress"]}
-            JOBS.taken.put((job, details, blob))
+            JOBS.taken.put((job, {"model": model, "env": request["env"]}, blob))
+        else:
+            JOBS.tell(job, "ERROR", f"Model {model} is not deployed.")
         if fault == "swallow":
             self.note(0)
             self.close_connection = True
-            return
-        self.reply({"id": job, "status": "RECEIVED", "description": ""} if model in MODELS else JOBS.statuses[job])
-
-    def subscribe(self):
-        if not self.allowed():
-            return
-        self.close_connection = True
-        if JOBS.faults.get("socket") == "refuse":
-            return self.reply({"detail": "No websockets here."}, 403)
-        websocket.accept(self)
-        session = uuid.uuid4().hex
-        messages = SUBSCRIPTIONS[session] = queue.Queue()
-        websocket.send(self, json.dumps({"session_id": session}))
-        while True:
-            status, frame = messages.get()
-            if frame is not None and JOBS.faults.get("inline"):
-                websocket.send(self, frame, websocket.BINARY)
-            else:
-                websocket.send(self, json.dumps(status))
-            if JOBS.faults.get("socket") == "close":
-                websocket.send(self, b"\x03\xe8", websocket.CLOSE)
-            if JOBS.faults.get("socket") or status["status"] in ("COMPLETED", "ERROR"):
-                return
+        else:
+            self.reply(JOBS.statuses[job])
 
     def hub(self, path):
         """The Hub's answers about a hosted model: its canonical name, and its small files. Weights are not there."""
         for name, folder in MODELS.items():
             if path.lower() in (f"/api/models/{name}".lower(), f"/api/models/{name}/revision/main".lower()):
                 files = [{"rfilename": file.name} for file in Path(folder).iterdir()]
-                return self.reply(
-                    {
-                        "id": name,
-                        "modelId": name,
-                        "sha": "0" * 40,
-                        "siblings": files,
-                        "private": False,
-                        "downloads": 0,
-                        "likes": 0,
-                        "tags": [],
-                    }
-                )
+                about = {"id": name, "modelId": name, "sha": "0" * 40, "siblings": files, "private": False, "tags": []}
+                return self.reply(about | {"downloads": 0, "likes": 0})
             file = Path(folder) / path.rsplit("/", 1)[-1]
             if path.startswith(f"/{name}/resolve/") and file.suffix in (".json", ".jinja", ".txt") and file.is_file():
                 content = file.read_bytes()
                 return self.reply(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"', X_Repo_Commit="0" * 40)
         self.reply({"error": "Entry not found"}, 404, X_Error_Code="EntryNotFound")
-
-
-def deployments():
-    state = JOBS.faults.get("state") or ("RUNNING" if JOBS.ready else "DEPLOYING")
-    hosted = [name for name in MODELS if name not in (JOBS.faults.get("absent") or [])]
-    return {
-        name: {
-            "repo_id": name,
-            "revision": None,
-            "task": "text-generation",
-            "deployment_level": "HOT",
-            "application_state": state,
-            "trust_remote_code": False,
-            "model_key": "nnsight.modeling.transformers.TransformersModel:"
-            + json.dumps({"repo_id": name, "revision": None, "task": "text-generation"}),
-        }
-        for name in hosted
-    }
 
 
 def parts_of(content_type, body):
@@ -232,7 +222,7 @@ class Listener(ThreadingHTTPServer):
         pass  # clients that hang up are what the tests are about
 
 
-SUBSCRIPTIONS, JOBS = {}, Jobs(MODELS)
+JOBS = Jobs()
 HTTP = Listener(("127.0.0.1", 0), Handler)
 JOBS.address = f"http://127.0.0.1:{HTTP.server_address[1]}"
 threading.Thread(target=HTTP.serve_forever, daemon=True).start()

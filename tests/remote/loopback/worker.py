@@ -13,11 +13,12 @@ code of a request has a list of imports and builtins. A job may run under "autoc
 import builtins
 import contextlib
 import copy
-import importlib.metadata
+import importlib
 import io
 import json
 import os
 import sys
+import time
 import traceback
 import types
 
@@ -124,7 +125,6 @@ def main():
     from nnsight import TransformersModel
     from nnsight.intervention import serialization
     from nnsight.schema.request import RequestModel
-    from nnsight.schema.response import ResponseModel, Status
     from nnsight.tracing import tracer as tracing
     from nnsight.tracing import util
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,9 +149,6 @@ def main():
             value = super().persistent_load(pid)
             return protected(value, (torch.Tensor, list, dict)) if isinstance(value, torch.nn.Module) else value
 
-    class FriendlyUnpickler(serialization.CustomCloudUnpickler):
-        pass
-
     plain_scope = util.Scope.__init__
 
     def scope(self, own, shared, glbls):
@@ -162,8 +159,8 @@ def main():
 
     util.Scope.__init__ = scope
 
-    def answer(head, *parts):
-        answers.write(json.dumps(head | {"sizes": [len(part) for part in parts]}).encode() + b"\n" + b"".join(parts))
+    def answer(content=b"", **head):
+        answers.write(json.dumps(head | {"size": len(content)}).encode() + b"\n" + content)
         answers.flush()
 
     def load(folder, dtype):
@@ -181,9 +178,9 @@ def main():
             llm = friendly_models[job["model"]] = load(folders[job["model"]], torch.float32)
         torch.set_default_dtype(torch.float32 if friendly else torch.bfloat16)
         llm._remoteable_set_env(job["env"])
-        unpickler = FriendlyUnpickler if friendly else Unpickler
+        unpickler = serialization.CustomCloudUnpickler if friendly else Unpickler
         persistent = llm._remoteable_persistent_objects()
-        tracer = RequestModel.deserialize(blob, persistent, job["compress"], unpickler)
+        tracer = RequestModel.deserialize(blob, persistent, True, unpickler)
         if not friendly:
             tracer.info.frame.f_globals["__builtins__"] = SAFE_BUILTINS
         printed = io.StringIO()
@@ -199,23 +196,23 @@ def main():
 
     folders, friendly_models, switch = json.loads(sys.argv[1]), {}, {"on": False}
     models = {name: load(folder, torch.bfloat16) for name, folder in folders.items()}
-    packages = {name: importlib.metadata.version(name) for name in ("nnsight", "torch", "transformers")}
     while (child := os.fork()) != 0:
-        answer({"ready": child, "env": {"python_version": sys.version, "packages": packages}})
+        answer(ready=child)
         if os.waitpid(child, 0)[1] == 0:
             return
     while head := requests.readline():
         job = json.loads(head)
         blob = requests.read(job["size"])
+        start = time.perf_counter()
         try:
             saved, printed = run(job, blob)
             buffer = io.BytesIO()
             torch.save(saved, buffer, pickle_protocol=4)  # as nnsight's own schema does
-            result = zstandard.ZstdCompressor().compress(buffer.getvalue()) if job["compress"] else buffer.getvalue()
-            frame = ResponseModel(id=job["id"], status=Status.COMPLETED, data=result).pickle()
-            answer({"id": job["id"], "status": "COMPLETED", "printed": printed}, result, frame)
+            result = zstandard.ZstdCompressor().compress(buffer.getvalue())
+            seconds = time.perf_counter() - start
+            answer(result, id=job["id"], status="COMPLETED", printed=printed, seconds=seconds)
         except BaseException:
-            answer({"id": job["id"], "status": "ERROR", "description": traceback.format_exc()})
+            answer(id=job["id"], status="ERROR", description=traceback.format_exc())
 
 
 if __name__ == "__main__":
