@@ -94,7 +94,7 @@ test-oracles: oracles ## probes against TransformerLens, captum and shorter mode
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
 
-bench: $(READY) ## how fast the probes are (BENCH=big, BENCH_DEVICE=cuda; BENCH=maps TOKENS=20000)
+bench: $(READY) ## how fast the probes are (BENCH=real DTYPE=bfloat16; BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m tests.benchmarks
 
 lint: $(READY) ## check style

@@ -146,7 +146,7 @@ def _share(points, known, again):
     another path, does not count.
     """
     v = torch.stack([torch.stack([known[r][0] for r in points]), *again])  # [path, point, T]
-    return (v.std(0).norm(dim=1) / v.mean(0).norm(dim=1)).median().item()
+    return (v.std(0).norm(dim=1) / v.mean(0).norm(dim=1).clamp_min(1e-37)).median().item()
 
 
 def _incompleteness(integral, known, share, largest_f):

@@ -95,14 +95,19 @@ def layer_effects(config, lengths, positions):
     Of one prompt's positions t, tokens 1..max(t)−1 are the same under all t (a suffix sees only tokens below its t) and
     count once, then each t has its suffix t..T−1: max(t) − 1 + Σ (T − t) tokens. Unembedded are the suffixes, clean
     from min(t) on and for s < L−1 (skipping the last block changes nothing from t on).
+    All mode (positions None): T − 1 tokens, unembedded for every s and clean; token 0 never changes.
     """
     work, L = Work(config), config.num_hidden_layers
     for T, starts in zip(lengths, positions, strict=True):
-        changed = max(starts) - 1 + sum(T - t for t in starts)
-        pairs = seen(1, max(starts)) + sum(seen(t, T) for t in starts)
+        if starts is None:
+            changed, pairs = T - 1, seen(1, T)
+            unembedded = T + L * (T - 1)
+        else:
+            changed = max(starts) - 1 + sum(T - t for t in starts)
+            pairs = seen(1, max(starts)) + sum(seen(t, T) for t in starts)
+            unembedded = T - min(starts) + (L - 1) * sum(T - t for t in starts)
         for l in range(L):  # before block l, l blocks have been skipped in one variant each
             work.block(T + l * changed, seen(0, T) + l * pairs, at_once=T + l * changed, length=T)
-        unembedded = T - min(starts) + (L - 1) * sum(T - t for t in starts)
         work.unembed(unembedded, at_once=unembedded)
     return work
 

@@ -1,11 +1,12 @@
 """The benchmark: its rivals equal the package's probes, its floor counts what torch counts, its table is written."""
 
+import pandas as pd
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.benchmarks import floor
+from tests.benchmarks import coverage, floor
 from tests.benchmarks.__main__ import chosen, main, options
 from tests.benchmarks.run import largest_difference, measure, spread
 from tests.benchmarks.shapes import model_of
@@ -114,3 +115,11 @@ def test_settings_come_from_the_environment(monkeypatch):
         "logit lens",
         "residual erasure",
     ]
+
+
+def test_intervals_cover_the_truth_as_often_as_was_measured():
+    measured = pd.read_csv(coverage.MEASURED).query(
+        "metric == 'kl' and population == 'lingering' and noise == 'skewed'"
+    )
+    again = coverage.coverage("kl", "lingering", "skewed", 10, repeats=40)
+    assert again["coverage"] == pytest.approx(measured[measured.n_prompts == 10].coverage.item(), abs=0.1)
