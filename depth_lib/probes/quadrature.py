@@ -59,62 +59,54 @@ def left_ends(steps):
 def panels(tolerance, eps, largest_f=1, limit=256):
     """Panels that are refined until no part's estimated error is above tolerance · the largest |integral|.
 
-    They are not refined for less than 2.5 · eps · F, nor for less than rounding makes of the integral; eps is the
-    machine epsilon of the model's dtype, and of float32 rounding is not measured. At most `limit` points.
+    A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype. In half
+    precision it is not refined for less than rounding makes of the integral either, nor below a width of eps: points
+    closer than that are told apart by their rounding alone. largest_f: the largest F there can be. At most `limit`
+    points.
 
     Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
     `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
     """
-    rules = gauss_kronrod()
-    known, done, pieces = {}, [], [(0.0, 1.0, 7)]
-    half = eps > 1e-4
-    few, again, share, rounding = rules[7]["nodes"][1::2], [], 0.0, 0.0
-    narrowest = 0.0
+    rules, half = gauss_kronrod(), eps > 1e-4
+    some, again, share, rounding, narrowest = rules[7]["nodes"][1::2], [], 0.0, 0.0, 0.0
     if half:
-        limit -= 4 * len(few)
-        narrowest = eps  # closer points are told apart by their rounding alone
+        limit, narrowest = limit - 4 * len(some), eps
+    known, done, pieces = {}, [], [(0.0, 1.0, 7)]
     while pieces:
         points = _unknown(pieces, known, rules)
         v, f = yield points, 0
         known.update(zip(points, zip(v, f, strict=True), strict=True))
         if half and not again:
-            again += yield from _again(few, (1, 2))
-            share = _share(few, known, again)
+            again = yield from _again(some, (1, 2))
+            share = _share(some, known, again)
         done += [_panel(piece, known, rules, share, largest_f) for piece in pieces]
         integral = sum(panel["integral"] for panel in done)
-        if half:
+        if half:  # errors of panels are as independent as rounding is
             rounding = KEPT * share * _absolute(done)
-            error = sum(panel["error"] ** 2 for panel in done).sqrt()  # they are independent
+            error = sum(panel["error"] ** 2 for panel in done).sqrt().max().item()
+            error = max(error, _incompleteness(integral, known, share, largest_f))
         else:
-            error = sum(panel["error"] for panel in done)
-        largest, scale = error.max().item(), integral.abs().max().item()
-        if half:
-            largest = max(largest, _incompleteness(integral, known, share, largest_f))
-        refined, pieces = [], []
-        if largest > max(tolerance * scale, rounding):  # false for NaN
+            error = sum(panel["error"] for panel in done).max().item()
+        scale = integral.abs().max().item()
+        pieces = []
+        if error > max(tolerance * scale, rounding):  # false for NaN
             least = rounding if half else 2.5 * eps * max(f for _, f in known.values())
             for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
                 if panel["worst"] > (max(least, tolerance * scale) if pieces else least):
                     room = limit - len(known) - len(_unknown(pieces, known, rules))
-                    affordable = [
-                        finer
-                        for finer in _finer(panel)
-                        if len(_unknown(finer, known, rules)) <= room
-                        and min(end - start for start, end, _ in finer) >= narrowest
-                    ]
-                    if affordable:
-                        refined, pieces = [*refined, panel], pieces + affordable[0]
-        done = [panel for panel in done if not any(panel is other for other in refined)]
+                    finer = _finer(panel, known, rules, room, narrowest)
+                    done = [other for other in done if other is not panel or not finer]
+                    pieces = pieces + finer
     if half and len(known) > 40:  # where six more points are few, rounding is measured better
-        again += yield from _again(few, (3, 4))
-        rounding = KEPT * _share(few, known, again) * _absolute(done)
+        again += yield from _again(some, (3, 4))
+        rounding = KEPT * _share(some, known, again) * _absolute(done)
     scale = scale or 1.0
     return {
         "integral": integral,
-        "n_nodes": len(known) + len(few) * len(again),
+        "n_nodes": len(known) + len(some) * len(again),
         "f": (known[0.0][1], known[1.0][1]),
-        "error": math.hypot(largest, rounding) / scale,
-        "quadrature": largest / scale,
+        "error": math.hypot(error, rounding) / scale,
+        "quadrature": error / scale,
         "rounding": rounding / scale,
     }
 
@@ -201,8 +193,8 @@ def _panel(piece, known, rules, share, largest_f):
     }
 
 
-def _finer(panel, share=0.7):
-    """Ways to refine a panel, the best first, each a list of pieces.
+def _finer(panel, known, rules, room, narrowest, share=0.7):
+    """The pieces that refine a panel with at most `room` new points, none narrower than `narrowest`; none if none can.
 
     If a narrow stretch has 70 % of what is missed: cut around the shortest such; else 15 nodes for 7; or else halves.
     """
@@ -213,12 +205,17 @@ def _finer(panel, share=0.7):
         for j in range(i + 1, len(points))
         if not sum(missed[i:j]) < share * sum(missed)
     )
-    ways = [[(start, end, 15)]] if n == 7 else []
+    middle, ways = (start + end) / 2, []
     if sum(missed) and width < 0.4 * (end - start):
         cuts = sorted({start, low, high, end})
-        ways = [[(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]]
-    middle = (start + end) / 2
-    return [*ways, [(start, middle, 7), (middle, end, 7)]]
+        ways.append([(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
+    elif n == 7:
+        ways.append([(start, end, 15)])
+    ways.append([(start, middle, 7), (middle, end, 7)])
+    for pieces in ways:
+        if len(_unknown(pieces, known, rules)) <= room and min(b - a for a, b, _ in pieces) >= narrowest:
+            return pieces
+    return []
 
 
 def gauss_kronrod():

@@ -6,15 +6,18 @@ import os
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
 from tests.oracles import answer_span
 from tests.real import reference
+from tests.real.conftest import NAME
 
 TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KEPT.read_text()).items()}
-BLOCKS = sorted(TRUTH) if os.environ.get("DEPTH_LIB_LONG_TESTS") else [2, 12, 25, 28]  # all take minutes
+LONG = bool(os.environ.get("DEPTH_LIB_LONG_TESTS"))
+BLOCKS = sorted(TRUTH) if LONG else [2, 12, 25, 28]  # all take minutes
 
 
 @pytest.mark.parametrize("l", BLOCKS)
@@ -31,6 +34,33 @@ def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
         assert off <= 0.01 and found["completeness"].abs() <= 0.01 * found["f_difference"].abs()
     else:
         assert found["n_nodes"] > 200 and l < 8  # where F jumps
+
+
+@pytest.fixture(scope="module")
+def in_bfloat16(gguf):
+    return dl.load_model(NAME, dtype="bfloat16")
+
+
+def gradients(llm, blocks):
+    ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
+    work = (describe(llm), ids, list(range(*span)), blocks, "block", None, 0.01, None)
+    return run(integrated_gradients, llm, *work)
+
+
+def test_bfloat16_says_how_far_it_is_from_float32(in_bfloat16):
+    blocks = list(range(30)) if LONG else [16, 25, 28, 29]
+    result, ratios = gradients(in_bfloat16, blocks), []
+    for l, igrads, error in zip(blocks, result["igrads"], result["error"], strict=True):
+        off = (igrads[: len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max()
+        ratios.append((error / off).item())
+    outside = [(l, ratio) for l, ratio in zip(blocks, ratios, strict=True) if not 0.5 <= ratio <= 3]
+    assert len(outside) <= max(1, len(blocks) // 10), outside
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: DEPTH_LIB_LONG_TESTS=1")
+def test_bfloat16_takes_no_more_nodes_than_float32(llm, in_bfloat16):
+    blocks = list(range(30))
+    assert gradients(in_bfloat16, blocks)["n_nodes"].sum() <= 1.3 * gradients(llm, blocks)["n_nodes"].sum()
 
 
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
