@@ -1,6 +1,7 @@
 """Is the model that runs the one the probes are written for? What is asked of it, and the verdict."""
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 
 import nnsight
@@ -9,7 +10,7 @@ from nnsight import TransformersModel
 
 from ..probes.identities import identities
 from .discovery import ArchitectureError
-from .families import describe
+from .families import FOUND, describe
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
@@ -80,6 +81,26 @@ def check_here(llm: TransformersModel) -> None:
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({reason[0]}).")
+
+
+def report(llm: TransformersModel) -> str:
+    """What was found in a model, and how far its identities are off once they were measured, a line for each."""
+    found, arch = FOUND[llm], describe(llm)
+    numbers = CHECKED.get(llm)
+    parts = Counter(found.parts or ()).most_common()
+    lines = [
+        f"{name_of(llm)} ({llm.config.model_type})",
+        f"blocks: {arch['n_layers']}, {found.blocks}",
+        *(f"h + a + m: a = {a or 0}, m = {m or 0} (blocks: {count})" for (a, m), count in parts),
+        f"order: {'parallel' if found.parallel else 'sequential'}; scale of a and m: {found.residual_scale}",
+        f"logits: {' > '.join(filter(None, (found.ln_final, found.project_out, found.unembed)))}; "
+        f"scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
+        "probes: all" if found.parts else f"probes: those of whole blocks, what needs a and m is NaN ({found.missing})",
+    ]
+    if numbers:
+        errors = f"identity 1: {numbers['identity_1']:.1e}, identity 2: {numbers['identity_2']:.1e}"
+        lines.append(f"{errors} (tolerance: {numbers['tolerance']:.1e})")
+    return "\n".join(lines)
 
 
 def name_of(llm: TransformersModel) -> str:

@@ -23,6 +23,7 @@ from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, reason
 from .parallel import check_degree, check_ranks
 
+FROM_ENTRY = "entry"  # what is not given is as the registry's entry has it
 _NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
 
 
@@ -31,8 +32,8 @@ def load_model(
     remote: bool | str = False,
     revision: str | None = None,
     dtype: torch.dtype | str | None = None,
-    quantization: str | None = None,
-    device_map: str | dict | None = None,
+    quantization: str | None = FROM_ENTRY,
+    device_map: str | dict | None = FROM_ENTRY,
     gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
@@ -47,7 +48,9 @@ def load_model(
     quantization ("8bit" or "4bit" weights, bitsandbytes) what the model computes in, bfloat16 unless given. device_map:
     as in transformers: "auto" spreads the blocks over the devices, "cuda:0" names one, a dict places each module; None
     is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
-    many processes that `torchrun` started; every one of them has to make the same calls.
+    many processes that `torchrun` started; every one of them has to make the same calls. Of a registry name, revision,
+    dtype, quantization and device_map are those of its file in params/models unless given; the last three only where
+    the weights are loaded here.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
     `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`.
@@ -57,7 +60,12 @@ def load_model(
     """
     name = str(name)
     weights_here = remote is False or remote == "local"
-    dtype = floating_type(dtype)
+    entry = _entry(name)
+    revision = revision or entry.get("REVISION")
+    entry = entry if weights_here else {}
+    dtype = floating_type(dtype or entry.get("DTYPE"))
+    quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
+    device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
     check_quantization(quantization, weights_here)
     if weights_here:
         check_devices(device_map)
@@ -96,6 +104,13 @@ def load_model(
     except Exception as error:  # whatever transformers, safetensors, accelerate or the allocator raise
         raise ModelError(_why(name, source, revision, error)) from error
     return wrapped(module, **names)
+
+
+def _entry(name):
+    """The registry's parameters of a model; none for a folder or a file of that name."""
+    path = Path(name).expanduser()
+    registered = name and not path.is_file() and not (path / "config.json").is_file()
+    return (find_model(name) if registered else None) or {}
 
 
 def _check_parallel(tensor_parallel, weights_here, device_map, quantization):
@@ -219,6 +234,8 @@ def _why(name, source, revision, error):
         return f"{what} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or {_NO_NETWORK}."
     if caused_by(errors.LocalEntryNotFoundError, ConnectionError):
         return f"{what} is not in the cache, and the Hub cannot be reached; check the network, or {_NO_NETWORK}."
+    if any("trust_remote_code" in str(one) for one in chain):
+        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
     if caused_by(MemoryError, torch.OutOfMemoryError):
         return f'{what} does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.'
     return (

@@ -138,7 +138,7 @@ def init(asked: argparse.Namespace) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """whether a model satisfies what the probes rely on: load it, measure the identities, say what was found"""
-    from ..models.families import describe  # loads torch
+    from ..models.check import report  # loads torch
     from ..models.load import load_model
     from ..session import check_model
 
@@ -146,9 +146,8 @@ def check(asked: argparse.Namespace) -> int:
     params = plan.model_params(asked.model) | plan.overrides
     names = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP", "REMOTE")
     llm = load_model(params["MODEL_ID"], **{name.lower(): params[name] for name in names if name in params})
-    report = check_model(llm, params.get("REMOTE", False)) | describe(llm)
-    for name, value in report.items():
-        print(f"{name:16}{value}")
+    check_model(llm, params.get("REMOTE", False))
+    print(report(llm))
     return 0
 
 

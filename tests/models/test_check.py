@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as tf
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.models import load
+from depth_lib.models.check import report
 from depth_lib.models.discovery import ArchitectureError
 from tests.families import FAMILIES, REFUSED, SHAPE, build, randomise, save_family
 from tests.tiny_tokenizers import char_tokenizer
@@ -81,6 +83,34 @@ def test_an_encoder_is_refused():
     model = tf.BertLMHeadModel(tf.BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     with pytest.raises(ArchitectureError, match="bert: its tokens see later ones: it is an encoder"):
         load.wrapped(model, char_tokenizer())
+
+
+def test_the_report_says_what_was_found():
+    lines = report(load.wrapped(build("granite"), char_tokenizer())).splitlines()
+    assert lines[1:6] == [
+        "blocks: 4, model.layers",
+        "h + a + m: a = self_attn, m = mlp (blocks: 4)",
+        "order: sequential; scale of a and m: residual_multiplier",
+        "logits: model.norm > lm_head; scale: 1 / logits_scaling; soft-cap: None",
+        "probes: all",
+    ]
+    assert lines[6].startswith("identity 1: ")
+
+
+class Gated(LlamaDecoderLayer):
+    """Attention passes a gate before it is added."""
+
+    def forward(self, hidden_states, **options):
+        attended = self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+        hidden_states = hidden_states + torch.tanh(hidden_states.mean(-1, keepdim=True)) * attended
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+def test_a_gate_around_a_part_is_never_taken_for_the_part(monkeypatch):
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Gated)
+    with pytest.warns(UserWarning, match=r"no two modules of block 0 add up to what it adds: .* off by .*%"):
+        llm = load.wrapped(build("llama"), char_tokenizer())
+    assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
 
 
 def test_the_check_runs_once_a_load(tmp_path, monkeypatch):

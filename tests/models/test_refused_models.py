@@ -69,7 +69,18 @@ def refusal(*args, **options):
 def test_a_registry_name_stands_for_its_hub_id_even_beside_a_results_folder_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "Qwen2.5-Math-7B").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert "'Qwen2.5-Math-7B' (Qwen/Qwen2.5-Math-7B) is not in the cache" in refusal("Qwen2.5-Math-7B")
+    line = refusal("Qwen2.5-Math-7B", quantization=None)
+    assert "'Qwen2.5-Math-7B' (Qwen/Qwen2.5-Math-7B) is not in the cache" in line
+
+
+def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monkeypatch):
+    quantized, mapped = [], []
+    monkeypatch.setattr("depth_lib.models.load.check_quantization", lambda kind, here: quantized.append(kind))
+    monkeypatch.setattr("depth_lib.models.load.check_devices", mapped.append)
+    refusal("Qwen2.5-7B-Instruct")
+    refusal("Qwen2.5-7B-Instruct", quantization="4bit", device_map=None)
+    refusal("Qwen2.5-7B-Instruct", remote=True)
+    assert quantized == ["8bit", "4bit", None] and mapped == ["auto", None]
 
 
 @pytest.mark.parametrize(
