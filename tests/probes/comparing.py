@@ -25,6 +25,13 @@ def load(name, folder):
     return dl.load_model(str(save_family(name, folder, char_tokenizer()))), in_float64(build(name))
 
 
+def loaded(model, folder):
+    """A model of tests.families as a user loads it."""
+    model.save_pretrained(folder)
+    char_tokenizer().save_pretrained(folder)
+    return dl.load_model(folder)
+
+
 def compare_in_batch(patch, whether=True):
     """Every probe compares an intervention with a clean row of its own batch, or none does."""
     for name, module in list(sys.modules.items()):

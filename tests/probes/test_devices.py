@@ -122,22 +122,15 @@ def vector(device):
 
 MIXES = {  # an operation on tensors of two devices, and whether torch does it
     "sum": (lambda a, b: vector(a) + vector(b), False),
-    "product in place": (lambda a, b: vector(a).mul_(vector(b)), False),
     "stack": (lambda a, b: torch.stack([vector(a), vector(b)]), False),
-    "stack of numbers": (lambda a, b: torch.stack([vector(a)[0], vector(b)[0]]), False),
     "linear": (lambda a, b: torch.nn.functional.linear(vector(a)[None], vector(b)[None]), False),
-    "embedding": (lambda a, b: torch.nn.functional.embedding(vector(b).long(), vector(a)[:, None]), False),
-    "comparison": (lambda a, b: torch.equal(vector(a), vector(b)), False),
     "values by index": (lambda a, b: vector(a).index_put_((torch.tensor([0, 1], device=a),), vector(b)[:2]), False),
-    "values by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b)[:2]), False),
     "numpy": (lambda a, b: vector(a).numpy(), False),
     "moved": (lambda a, b: vector(a) + vector(b).to(vector(a).device), True),
-    "as another": (lambda a, b: vector(a) + vector(b).to(vector(a)), True),
     "made there": (lambda a, b: vector(a) + torch.ones(3, device=a), True),
     "copy": (lambda a, b: vector(a).copy_(vector(b)), True),
     "slice": (lambda a, b: vector(a).__setitem__(slice(0, 2), vector(b)[:2]), True),
     "index on the CPU": (lambda a, b: vector(a)[vector(b).long().cpu()], True),
-    "number by list": (lambda a, b: vector(a).__setitem__([0, 1], vector(b).sum().cpu()), True),
     "number on the CPU": (lambda a, b: vector(a) * vector(b).sum().cpu(), True),
 }
 
@@ -162,13 +155,6 @@ def test_real_devices_mix_as_the_pretended_ones():
     assert {name: is_done(operation, "cuda:0", "cpu") for name, (operation, _) in MIXES.items()} == {
         name: done for name, (_, done) in MIXES.items()
     }
-
-
-def test_an_edit_on_another_device_does_not_show_on_the_first():
-    with PretendDevices():
-        here = place(torch.zeros(2), "cuda:0")
-        here.to("cuda:1").add_(1)
-        assert not here.any()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -11,7 +11,7 @@ from depth_lib.models.families import describe
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
 from tests.families import build
-from tests.probes.test_parts import loaded
+from tests.probes.comparing import loaded
 from tests.probes.test_quadrature import integrate, path
 
 

@@ -9,8 +9,7 @@ from depth_lib.data.tokens import tokenize
 from tests import oracles as oracle
 from tests.families import build
 from tests.oracles.streams import in_float64
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY
-from tests.probes.test_parts import loaded
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, loaded
 
 FAMILIES = ["llama", "qwen3", "mixtral_dense", "olmo2", "gemma2", "gpt2", "gpt_neox", "cohere", "granite", "bloom"]
 FACTOR = 2  # what rounding does is one draw; the mean residual that erases is rounded too

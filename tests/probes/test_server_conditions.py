@@ -7,8 +7,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, L
 import depth_lib as dl
 from depth_lib.data.examples import Example
 from tests.families import build
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY
-from tests.probes.test_parts import loaded
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, loaded
 
 TEXTS = [SIXTY, "abcdefghijklmnop"]
 EFFECTS = [("future", "layer"), ("all", "attention"), ("remove", "mlp")]

@@ -8,7 +8,7 @@ from depth_lib.models.families import describe
 from depth_lib.probes import integrated_gradients as gradients
 from depth_lib.session import run
 from tests.families import L, build
-from tests.probes.test_parts import loaded
+from tests.probes.comparing import loaded
 
 QUESTION = ("5 + 7 + 5 = ", "17")
 
