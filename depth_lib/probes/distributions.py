@@ -7,7 +7,7 @@ from .residual_stream import finished, inputs, rows_of_logits, unembedded
 
 def pieces(logits, *others):
     """Logits [N, V] and others [N, …], a few rows at a time where a CPU passes over them: its cache holds few."""
-    rows = max(1, 2**19 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    rows = max(1, 2**18 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     return zip(*(x.split(rows) for x in (logits, *others)), strict=True)
 
 

@@ -38,7 +38,7 @@ def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
     *h, final = residuals(llm, arch, ids)
     sums = torch.zeros(len(KEYS), len(h), dtype=torch.float32)
-    size = min(256, rows_of_logits(llm, final.device))
+    size = min(512, rows_of_logits(llm, final.device))
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:
             for start in range(0, len(ids), size):

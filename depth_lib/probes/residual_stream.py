@@ -20,14 +20,16 @@ def token_budget(llm, budget, blocks_held=1):
         return budget
     token = bytes_of_a_token(llm, blocks_held)
     if llm.device.type == "cpu":
-        most = 3072 if blocks_held == 1 else 512
+        forward = 8192 if compares_in_batch(llm) else 3072  # the more, where every pass has unmodified rows of its own
+        most = forward if blocks_held == 1 else 512
         return max(1, min(most, 2**30 // token))
     return max(1024 // blocks_held, min(2**17, 2**32 // token))
 
 
 def rows_of_logits(llm, device):
-    """How many rows of logits are computed at once: 28 MB of float32 on a CPU, half a GB elsewhere."""
-    return max(1, (7 * 2**20 if device.type == "cpu" else 2**27) // llm.config.get_text_config().vocab_size)
+    """How many rows of logits are computed at once: 28 MB on a CPU, half a GB elsewhere, in the model's dtype."""
+    row = llm.config.get_text_config().vocab_size * llm.dtype.itemsize
+    return max(1, (28 * 2**20 if device.type == "cpu" else 2**29) // row)
 
 
 def is_sharded(llm):
