@@ -73,10 +73,10 @@ def hold(
 ) -> Iterator[None]:
     """Hold the lock at this path for a block; the operating system frees it when its holder dies, however it dies.
 
-    Beside it `<path>.json` notes who holds it and what it is `doing`. If somebody has to be waited for, `say` is told
+    Beside it `<path>.holder` notes who holds it and what it is `doing`. If somebody has to be waited for, `say` is told
     once who. Raises Busy without `wait`, and OSError if the file cannot be made. The file stays afterwards, unlocked.
     """
-    lock, note = FileLock(path), Path(f"{path}.json")
+    lock, note = FileLock(path), Path(f"{path}.holder")
     try:
         lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
     except Timeout:
@@ -104,7 +104,7 @@ def holder(path: str | Path) -> dict | None:
             with FileLock(path, timeout=0):
                 pass
     except Timeout:
-        return _read_note(Path(f"{path}.json"))
+        return _read_note(Path(f"{path}.holder"))
     except OSError:  # another user's
         pass
     return None

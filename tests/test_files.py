@@ -61,7 +61,7 @@ def test_a_killed_holder_keeps_nothing_and_who_waits_is_told_for_whom_once(tmp_p
     with hold(path, say=kill):
         assert holder(path)["pid"] == os.getpid()
     assert len(said) == 1 and f"process {other.pid}" in said[0]
-    assert holder(path) is None and not path.with_name(".lock.json").exists()
+    assert holder(path) is None and not path.with_name(".lock.holder").exists()
 
 
 def test_a_lock_that_nobody_ever_held_is_free_and_nothing_is_written_to_see_that(tmp_path):

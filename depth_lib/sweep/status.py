@@ -129,18 +129,19 @@ def matrix(out: str, runs: list[RunStatus]) -> str:
     """A row for each run, a column for each probe; then a line for whatever is not as it should be, and a count."""
     columns = [probe for probe in ARTIFACTS if probe in PROBES or any(probe in run.cells for run in runs)]
     pair = runs[0].pair if len({run.pair for run in runs}) == 1 else ""
-    names = [of_pair(probe, pair) if ARTIFACTS[probe].of_pair else probe for probe in columns]
-    rows = [("dataset", "model", *names)]
-    rows += [(run.dataset, run.model, *(_shown(run.cells.get(probe)) for probe in columns)) for run in runs]
+    rows = [["dataset", "model"] + [of_pair(name, pair) if ARTIFACTS[name].of_pair else name for name in columns]]
+    for run in runs:
+        rows.append([run.dataset, run.model] + [_shown(run.cells.get(probe)) for probe in columns])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    for run in runs:
+        lines += remarks(run)
     cells = [cell for run in runs for cell in run.cells.values()]
     counts = Counter(cell.state for cell in cells)
     others = "".join(f", {counts[state]} {state}" for state in STATES[1:] if counts[state])
-    size = _bytes(sum(cell.bytes for cell in cells))
     hint = "" if has_results(out) else elsewhere(out, "status")
-    total = f"{out}: {counts['done']} of {len(cells)} done{others}; {size}{hint}"
-    return "\n".join([*table, *(line for run in runs for line in remarks(run)), total])
+    size = _bytes(sum(cell.bytes for cell in cells))
+    return "\n".join([*lines, f"{out}: {counts['done']} of {len(cells)} done{others}; {size}{hint}"])
 
 
 def as_json(out: str, runs: list[RunStatus]) -> str:
@@ -178,10 +179,9 @@ def _bytes(size: int) -> str:
 
 
 def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    units = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+    unit = next((unit for unit, length in units.items() if seconds >= length), "s")
+    return f"{max(0, seconds) / units[unit]:.0f} {unit}"
 
 
 def has_results(out: str | os.PathLike) -> bool:

@@ -33,26 +33,28 @@ def covered(plan: Plan, all_there: bool = False) -> Covered:
     all_there: without names, everything that is there. ParamsError for a name that neither the params files nor the
     results have, or if there is no result of what is asked for; ArtifactError for a shared folder that is damaged.
     """
-    out, here = Path(plan.folder), _runs_in(Path(plan.folder))
-    theirs = {run for other in plan.beside for run in _runs_in(_shared(other))}
-    everything = here | theirs
-    plan.check_names({model for _, model in everything}, {dataset for dataset, _ in everything})
+    out = Path(plan.folder)
+    here = _runs_in(out)
+    everything = here.union(*(_runs_in(_shared(other)) for other in plan.beside))
+    own, models_there = {model for _, model in here}, {model for _, model in everything}
+    there = {dataset for dataset, _ in everything}
+    plan.check_names(models_there, there)
     if not everything:
         raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: {command('sweep', OUT=str(out))}")
-    there = {dataset for dataset, _ in everything}
     papers = [name for name in PAPER_DATASETS if name in there]
-    all_datasets = papers + sorted(there - {*papers})
-    datasets = list(plan.datasets) or (all_datasets if all_there else papers or all_datasets)
-    own, named = {model for _, model in here}, bool(plan.models or plan.set)
-    of_set = named or own & {*plan.all_models} and not (all_there or (out / "runs.parquet").is_file())
-    models = plan.all_models if of_set else []
-    chosen = {dataset for dataset, model in here if not models or model in models} | {dataset for dataset, _ in theirs}
-    if not chosen & {*datasets}:
+    ordered = papers + sorted(there - {*papers})
+    datasets = list(plan.datasets) or (ordered if all_there else papers or ordered)
+    models = []
+    if plan.models or plan.set:
+        models = plan.all_models
+    elif not all_there and not (out / "runs.parquet").is_file() and own & {*plan.all_models}:
+        models = plan.all_models
+    if not any(dataset in datasets and (not models or model in models) for dataset, model in everything):
         asked = " × ".join(filter(None, (" ".join(datasets), " ".join(models))))
-        there = f"{' '.join(all_datasets)} × {' '.join(sorted({model for _, model in everything}))}"
-        raise ParamsError(f"no results of {asked} under {out}; choose of what is there, {there}")
-    left_out = [] if plan.datasets else [f"{name} (DATASETS=…)" for name in all_datasets if name not in datasets]
-    if models and not named:
+        choice = f"{' '.join(ordered)} × {' '.join(sorted(models_there))}"
+        raise ParamsError(f"no results of {asked} under {out}; choose of what is there, {choice}")
+    left_out = [f"{name} (DATASETS=…)" for name in ordered if name not in datasets and not plan.datasets]
+    if models and not (plan.models or plan.set):
         left_out += [f"{name} (MODELS=…)" for name in sorted(own - {*models})]
     return Covered(models, datasets, ", ".join(left_out))
 
@@ -70,7 +72,7 @@ def make_table(plan: Plan) -> int:
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)
     with hold(out / ".table", say=lambda who: print(f"table and figures: waiting, {who} is at them")):
-        source = _source(plan, covers, parameters)
+        source = _source(plan, parameters)
         if source and all((out / name).is_file() for name in TABLES) and source == _made_from(notebook):
             return 0
         print(f"table and figures: running, log in {log}", flush=True)
@@ -91,18 +93,16 @@ def make_table(plan: Plan) -> int:
     return 0
 
 
-def _source(plan: Plan, covers: Covered, parameters: dict) -> str:
-    """A hash of all that a table is made from: names, sizes and times of the results, the notebook and its parameters;
-    "" if that cannot be known, as of what is on the Hub."""
+def _source(plan: Plan, parameters: dict) -> str:
+    """A hash of all that a table is made from: names, sizes and times of the results and of the notebook, and its
+    parameters; "" if that cannot be known, as of what is on the Hub."""
     folders = [Path(plan.folder), *map(Path, plan.beside)]
     if not all(folder.is_dir() for folder in folders):
         return ""
-    results = [path for folder in folders for path in (*folder.glob("*/*/*.pt"), *folder.glob("runs.parquet"))]
-    results = [path for path in results if path.suffix == ".parquet" or path.parts[-3] in covers.datasets]
-    files = [[str(path), (there := path.stat()).st_size, there.st_mtime_ns] for path in sorted(results)]
-    template = NOTEBOOKS / "effective_depth.ipynb"
-    content = json.dumps([files, parameters, hashlib.sha256(template.read_bytes()).hexdigest()])
-    return hashlib.sha256(content.encode()).hexdigest()
+    results = [path for folder in folders for kind in ("*/*/*.pt", "runs.parquet") for path in folder.glob(kind)]
+    stats = {str(path): path.stat() for path in sorted([*results, NOTEBOOKS / "effective_depth.ipynb"])}
+    files = [(name, there.st_size, there.st_mtime_ns) for name, there in stats.items()]
+    return hashlib.sha256(json.dumps([files, parameters]).encode()).hexdigest()
 
 
 def _made_from(notebook: Path) -> str | None:

@@ -77,7 +77,9 @@ def test_a_run_of_all_five_probes_from_the_wheel_ends_with_its_effective_depths_
 
 
 def test_without_a_clone_the_next_step_is_a_command_of_the_wheel(depth_lib_command, tmp_path):
-    done = subprocess.run([depth_lib_command, "table"], cwd=tmp_path, capture_output=True, text=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [depth_lib_command, "table"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode != 0 and "no results under outputs; run: depth-lib sweep --out=outputs" in done.stderr
 
 
