@@ -1,5 +1,7 @@
 """The benchmark: its rivals equal the package's probes, its floor counts what torch counts, its table is written."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
@@ -123,3 +125,10 @@ def test_intervals_cover_the_truth_as_often_as_was_measured():
     )
     again = coverage.coverage("kl", "lingering", "skewed", 10, repeats=40)
     assert again["coverage"] == pytest.approx(measured[measured.n_prompts == 10].coverage.item(), abs=0.1)
+
+
+def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():
+    from tests.benchmarks import ndif_cost
+
+    docs = (Path(ndif_cost.__file__).parents[2] / "docs" / "remote.md").read_text(encoding="utf-8")
+    assert "\n".join(ndif_cost.lines()) in docs
