@@ -97,6 +97,7 @@ def layer_effects(
     """
     if part not in ("layer", "attention", "mlp"):
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
+    _check_parts(llm, part != "layer")
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote), f"{part} effects, {mode}"
     arch, how = describe(llm), {"remote": remote, "over": "work", "label": label}
@@ -211,6 +212,7 @@ def integrated_gradients(
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if at not in ("block", "attention", "mlp"):
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
+    _check_parts(llm, at != "block")
     ids, places, tokens = answer_span(llm, question, answer)
     arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     budget = tokens_per_pass(llm, budget, remote, blocks_held=arch["n_layers"])
@@ -318,6 +320,12 @@ def _free_memory(gpu):
     """Bytes that this process may still use on a GPU; what torch keeps for reuse belongs to them."""
     kept = torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
     return torch.cuda.mem_get_info(gpu)[0] + kept
+
+
+def _check_parts(llm, needed):
+    """ValueError where a and m are needed, and the model is read block by block."""
+    if needed and not describe(llm)["parts"]:
+        raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
 
 
 def _check_finite(result):

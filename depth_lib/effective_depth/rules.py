@@ -24,9 +24,12 @@ def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> 
     """The last layer after which the contributions turn from removing to adding features.
 
     c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0.
-    Each curve has shape [L], cosines in [-1, 1]. ValueError if one is not finite, or if their lengths differ.
+    Each curve has shape [L], cosines in [-1, 1]. None for a model in which attention and MLP cannot be told apart,
+    whose att_cos is NaN. ValueError if a curve is not finite otherwise, or if their lengths differ.
     Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
     """
+    if np.isnan(as_array(att_cos)).all() and np.isnan(as_array(mlp_cos)).all():
+        return None
     c = mean_cosine(att_cos, mlp_cos, layer_cos)
     return _last((c[:-1] < 0) & (c[1:] >= 0))
 

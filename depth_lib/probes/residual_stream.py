@@ -122,10 +122,9 @@ def parts(block):
 
 def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
-    x [B, T, d], what the block's `part` returns: "attention" or "mlp". NaN if these cannot be told apart."""
+    x [B, T, d], what the block's `part` returns: "attention" or "mlp", where they are known."""
     if not arch["parts"]:
-        c = _change(block.input.clone(), block)[:, start:]
-        return c * torch.nan if change and part != "layer" else c
+        return _change(block.input.clone(), block)[:, start:]
     shape = block.input.shape
     outputs = []
     for name, module in parts(block).items():

@@ -87,7 +87,8 @@ def blocks_of(model):
     """The blocks, by the names that they go by."""
     depth = model.config.get_text_config().num_hidden_layers
     lists = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    return next(list(m) for path, m in lists if len(m) == depth and path.split(".")[-1] in ("layers", "h", "blocks"))
+    names = ("layers", "layer", "h", "blocks")
+    return next(list(m) for path, m in lists if len(m) == depth and path.split(".")[-1] in names and "vis" not in path)
 
 
 def first(output):
@@ -216,6 +217,8 @@ def state(kind):
             dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0)
     except ArchitectureError as reason:
         return "refused", str(reason), {}
+    except Exception as error:
+        return "crashed", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}", {}
     return "all probes" if FOUND[llm].parts else "blocks only", FOUND[llm], found
 
 

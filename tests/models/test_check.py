@@ -31,6 +31,14 @@ def test_a_block_that_normalises_the_residual_is_read_as_a_whole(name, tmp_path)
     curves = dl.relative_contribution(llm, ["abc"])
     assert curves["att_cos"].isnan().all() and curves["norm_mlp"].isnan().all()
     assert curves["layer_cos"].isfinite().all() and curves["rc_layer"].isfinite().all()
+    assert dl.effective_depth_cosine(curves["att_cos"], curves["mlp_cos"], curves["layer_cos"]) is None
+    for ask in (lambda: dl.layer_effects(llm, ["abc"], "all", part="mlp"), lambda: gradients(llm, at="attention")):
+        with pytest.raises(ValueError, match="what attention and MLP of this model add is not known"):
+            ask()
+
+
+def gradients(llm, **options):
+    return dl.integrated_gradients(llm, "5 + 7 = ", "12", **options)
 
 
 def parts(attention=None, mlp=None):
