@@ -79,7 +79,7 @@ def test_a_killed_sweep_goes_on_with_the_job_that_runs_and_ends_with_the_local_n
         second = run_make(study, *SWEEP, **ndif)
         assert second.returncode == 0, second.stdout + second.stderr
         assert submitted() == 2, "one job a probe, and none twice"
-        assert "all 1 runs finished" in run_make(study, *SWEEP, **ndif).stdout and submitted() == 2
+        assert "1 of 1 runs finished" in run_make(study, *SWEEP, **ndif).stdout and submitted() == 2
     here = loopback.here("meta-llama/Llama-3.1-8B")
     prompts = dl.load_prompts("gsm8k", 10, source="embedded")
     for name, probe in (("logitlens_10exps", dl.logit_lens), ("relative_contribution", dl.relative_contribution)):
