@@ -115,6 +115,7 @@ class Run(RunSpec):
         function = partial(getattr(api, row.function or probe), llm)
         return [partial(function, mode=mode, **how) for mode in how.pop("modes", ())] or [partial(function, **how)]
 
+    @contextlib.contextmanager
     def _warnings_named(self) -> Iterator[None]:
         """Our warnings begin with dataset and model, and what two probes warn of is said once."""
         show = warnings.showwarning
