@@ -6,10 +6,13 @@ runs next has to be the same on every rank; what may differ is rank 0's to decid
 (`probes.residual_stream.agreed`).
 """
 
+import datetime
 import hashlib
 import os
 import sys
+from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 from nnsight import TransformersModel
 from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
@@ -17,6 +20,8 @@ from transformers import PreTrainedConfig
 
 from ..probes.residual_stream import is_sharded
 from .gguf import ModelError
+
+T = TypeVar("T")
 
 
 def check_ranks(n_ranks: int) -> None:
@@ -35,6 +40,23 @@ def check_ranks(n_ranks: int) -> None:
         f"tensor_parallel={n_ranks} needs {n_ranks} processes and {found}; run: torchrun --nproc-per-node {n_ranks} "
         f'{script}   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
     )
+
+
+def join_ranks(n_ranks: int) -> None:
+    """Meet the other ranks, so that rank 0 can decide before any of them loads a model; nothing for a single one."""
+    check_ranks(n_ranks)
+    if n_ranks > 1 and not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(hours=2))  # loading takes long, and differs
+
+
+def agreed_by_ranks(value: T) -> T:
+    """Rank 0's value, on every rank, all of which have to come here; a lone process keeps its own."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    shared = [value]
+    dist.broadcast_object_list(shared)
+    return shared[0]
 
 
 def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:

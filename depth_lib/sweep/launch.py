@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -34,19 +35,12 @@ def execution(name: str, output: str | Path, parameters: Mapping, ranks: int = 1
 
     ranks: with several, torchrun starts as many processes of it, which share the model.
     """
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks > 1 else []
+    notebook, given = os.path.relpath(NOTEBOOKS / f"{name}.ipynb"), json.dumps(dict(parameters), ensure_ascii=False)
+    if ranks > 1:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        return [sys.executable, "-m", *torchrun, "-m", "depth_lib.sweep.rank", notebook, str(output), given]
     papermill = ["papermill", "--kernel", "python3", "--no-progress-bar", "--log-output", "--start-timeout", "300"]
-    given = json.dumps(dict(parameters), ensure_ascii=False)  # which is YAML too
-    return [
-        sys.executable,
-        "-m",
-        *torchrun,
-        *papermill,
-        os.path.relpath(NOTEBOOKS / f"{name}.ipynb"),
-        str(output),
-        "-y",
-        given,
-    ]
+    return [sys.executable, "-m", *papermill, notebook, str(output), "-y", given]  # JSON is YAML too
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -233,6 +227,8 @@ def _why(folder: Path, status: int) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if cancelled := next((line for line in lines if "CANCELLED" in line), None):
         return cancelled.strip("* ")
+    if rank := next((line for line in lines if re.match(r"rank \d+: ", line)), None):
+        return rank
     if error := _error_in(folder / "probe.partial.ipynb"):
         return error
     if any("DeadKernelError" in line for line in lines):

@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 
 import nnsight
@@ -18,6 +18,7 @@ from ..models import check
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
+from ..models.parallel import agreed_by_ranks, is_first, join_ranks
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
@@ -29,6 +30,9 @@ __all__ = ["Run", "in_project"]
 
 class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
+
+    With TENSOR_PARALLEL this process is one of so many ranks that make the same calls: rank 0 decides what is computed,
+    keeps locks and writes results.
 
     The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every wrong
     parameter.
@@ -44,16 +48,22 @@ class Run(RunSpec):
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
         path = self.paths[probe]
-        if self._reasons(probe):
-            with self._alone(probe):
-                if reasons := self._reasons(probe):  # whoever had the lock may have computed it
+        if agreed_by_ranks(self._reasons(probe)):
+            with self._alone(probe) if is_first() else contextlib.nullcontext():
+                # whoever had the lock may have computed it
+                if reasons := agreed_by_ranks(self._reasons(probe) if is_first() else None):
                     self._write(probe, reasons)
+                    agreed_by_ranks("written")
                     return load_artifact(path)
         if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
             with self._alone(probe), journalled(path):
                 pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
+
+    def __init__(self, cell: Mapping):
+        super().__init__(cell)
+        join_ranks(self.asked["TENSOR_PARALLEL"])
 
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
@@ -97,6 +107,8 @@ class Run(RunSpec):
             result = {key: value for call in self._calls(probe, llm) for key, value in call().items()}
             seconds = round(time.perf_counter() - start, 3)
             about = self.provenance(probe) | self._circumstances() | {"seconds": seconds}
+            if not is_first():
+                return
             save_artifact(path, result, about | ({"jobs": jobs} if jobs else {}))
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 

@@ -1,0 +1,81 @@
+"""Sweeps of runs on two ranks: killed, they end soon with a line; repeated, with the numbers of one process."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from tests.notebooks import ROOT
+from tests.parallel.test_tensor_parallel import torchrun  # noqa: F401 (skips where the pins cannot)
+
+PROBES = ("relative_contribution", "logit_lens", "layer_effects")
+FILES = ("relative_contribution.pt", "logitlens_2exps.pt", "layer_effects_2exps.pt")
+MODELS = ("toy-4l", "toy-8l")
+
+
+def sweep(out, ranks=2, **how):
+    """The process of a sweep over two toys."""
+    words = ["--models", *MODELS, "--datasets", "gsm8k", "--out", str(out), "--probes", *PROBES]
+    given = [f"TENSOR_PARALLEL={ranks}", "N_EXAMPLES=2", "SOURCE=embedded"]
+    command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words, *(word for p in given for word in ("-p", p))]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
+
+
+def results(out):
+    return {(model, name): torch.load(out / "gsm8k" / model / name) for model in MODELS for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    """What runs of one process give."""
+    out = tmp_path_factory.mktemp("alone")
+    process = sweep(out, ranks=1)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    return results(out)
+
+
+def family(process, ending):
+    """The running descendants of a process whose command has these words."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if ending in " ".join(child.cmdline())]
+
+
+def victim(process, who):
+    if who == "launcher":
+        return family(process, "torch.distributed.run")[0]
+    ranks = [one for one in family(process, "depth_lib.sweep.rank") if "torch.distributed.run" not in one.cmdline()]
+    ranks.sort(key=lambda rank: rank.environ()["RANK"])
+    chosen = ranks[int(who[-1])]
+    return chosen.children()[0] if who.startswith("kernel") else chosen
+
+
+@pytest.mark.parametrize(
+    "who", ["kernel 1", *(pytest.param(who, marks=pytest.mark.slow) for who in ("kernel 0", "rank 1", "launcher"))]
+)
+def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(tmp_path, truth, who):
+    process = sweep(tmp_path)
+    while not (tmp_path / "gsm8k/toy-4l" / FILES[0]).exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    os.kill(victim(process, who).pid, signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "toy-4l: FAILED" in said
+    if who.startswith("kernel"):
+        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError", said)
+    assert not list(tmp_path.rglob("*.part"))
+    again = sweep(tmp_path)
+    said, _ = again.communicate(timeout=200)
+    assert again.returncode == 0, said
+    for (model, name), expected in truth.items():
+        found = results(tmp_path)[model, name]
+        for key, value in expected.items():
+            if isinstance(value, torch.Tensor):
+                tolerance = 5e-5 * value.abs().max().clamp_min(1e-6)
+                assert (found[key] - value).abs().max() <= tolerance, f"{model} {name}: {key}"
