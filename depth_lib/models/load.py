@@ -127,7 +127,12 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
     for found in architectures(module.config, module):
-        llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
+        try:
+            llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
+        except ValueError as error:  # a module that is called as what nnsight calls something else
+            raise ArchitectureError(
+                f"{module.config.model_type}: nnsight cannot name its modules ({error})."
+            ) from error
         FOUND[llm] = found
         try:
             check_here(llm)

@@ -4,6 +4,7 @@ As a command it writes docs/architectures.md: python -m tests.models.kinds > doc
 """
 
 import datetime
+import re
 import sys
 import warnings
 
@@ -85,10 +86,13 @@ def _config(kind):
 
 def blocks_of(model):
     """The blocks, by the names that they go by."""
-    depth = model.config.get_text_config().num_hidden_layers
-    lists = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    names = ("layers", "layer", "h", "blocks")
-    return next(list(m) for path, m in lists if len(m) == depth and path.split(".")[-1] in names and "vis" not in path)
+    lists = [
+        list(module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and path.split(".")[-1] in ("layers", "layer", "h", "blocks")
+        if not re.search("vision|visual|image|audio", path)
+    ]
+    return max(lists, key=len)
 
 
 def first(output):
