@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 import nnsight
@@ -38,8 +38,19 @@ class Run(RunSpec):
     parameter.
     """
 
-    def result(self, probe: str) -> dict | None:
+    def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
+        super().__init__(cell)
+        if prompts is not None:
+            self.prompts = list(prompts)  # in place of those that DATASET and SOURCE name
+        join_ranks(self.asked["TENSOR_PARALLEL"])
+
+    def result(
+        self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object
+    ) -> dict | None:
         """The probe's result as `load_artifact` gives it; None if PROBES leaves it out. Says which of the two it did.
+
+        call: computes it from the model; unless given, the probe's own function with the settings of its artifact.
+        settings: what a call of one's own measures otherwise, which a kept result must have been made with.
 
         A file that is there but was made from something else is stale: what differs is printed, and it is computed
         again. Raises what the model, the prompts, the probe or the disk raise.
@@ -48,11 +59,11 @@ class Run(RunSpec):
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
         path = self.paths[probe]
-        if agreed_by_ranks(self._reasons(probe)):
+        if agreed_by_ranks(self._reasons(probe, settings)):
             with self._alone(probe) if is_first() else contextlib.nullcontext():
                 # whoever had the lock may have computed it
-                if reasons := agreed_by_ranks(self._reasons(probe) if is_first() else None):
-                    self._write(probe, reasons)
+                if reasons := agreed_by_ranks(self._reasons(probe, settings) if is_first() else None):
+                    self._write(probe, reasons, call, settings)
                     agreed_by_ranks("written")
                     return load_artifact(path)
         if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
@@ -60,10 +71,6 @@ class Run(RunSpec):
                 pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
-
-    def __init__(self, cell: Mapping):
-        super().__init__(cell)
-        join_ranks(self.asked["TENSOR_PARALLEL"])
 
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
@@ -75,9 +82,13 @@ class Run(RunSpec):
             check_fits(source, **how)
         return load_model(source, remote=self.remote, tensor_parallel=self.asked["TENSOR_PARALLEL"], **how)
 
-    def _reasons(self, probe: str) -> list[str]:
+    def _reasons(self, probe: str, settings: Mapping) -> list[str]:
         """Why a result has to be computed; [] if it is there and matches."""
-        return why_stale(self.paths[probe], self.provenance(probe))
+        return why_stale(self.paths[probe], self._made_from(probe, settings))
+
+    def _made_from(self, probe: str, settings: Mapping) -> dict:
+        provenance = self.provenance(probe)
+        return provenance | {"settings": provenance["settings"] | settings}
 
     @contextlib.contextmanager
     def _alone(self, probe: str) -> Iterator[None]:
@@ -96,7 +107,7 @@ class Run(RunSpec):
                 ) from error
             yield
 
-    def _write(self, probe: str, reasons: list[str]) -> None:
+    def _write(self, probe: str, reasons: list[str], call: Callable | None, settings: Mapping) -> None:
         path = self.paths[probe]
         if reasons != [NONE_YET]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
@@ -104,9 +115,9 @@ class Run(RunSpec):
         # a remote job that outlives this process is found again beside the result
         with journalled(path) as jobs, self._warnings_named():
             start = time.perf_counter()
-            result = {key: value for call in self._calls(probe, llm) for key, value in call().items()}
+            result = call(llm) if call else {k: v for one in self._calls(probe, llm) for k, v in one().items()}
             seconds = round(time.perf_counter() - start, 3)
-            about = self.provenance(probe) | self._circumstances() | {"seconds": seconds}
+            about = self._made_from(probe, settings) | self._circumstances() | {"seconds": seconds}
             if not is_first():
                 return
             save_artifact(path, result, about | ({"jobs": jobs} if jobs else {}))

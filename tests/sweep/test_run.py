@@ -216,3 +216,21 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
         :1
     ]
     assert "prompts_hash" in reason or "seed" in reason
+
+
+def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell, capsys):
+    asked, own = own_cell | {"PROBES": ["logit_lens"]}, ["a prompt of my own", "and another"]
+    before = Run(asked).result("logit_lens")
+
+    def call(llm):
+        return dl.logit_lens(llm, own)
+
+    first = Run(asked, prompts=own).result("logit_lens", call)
+    assert "prompts_hash: stored" in capsys.readouterr().out
+    assert not torch.equal(first["res_kl_divs"], before["res_kl_divs"])
+    assert torch.equal(first["res_kl_divs"], dl.logit_lens(dl.load_model("toy-4l"), own)["res_kl_divs"])
+    again = Run(asked, prompts=own)
+    again.result("logit_lens", call)
+    assert "nothing to compute" in capsys.readouterr().out
+    again.result("logit_lens", call, temperature=2)
+    assert "settings.temperature: stored nothing, asked 2" in capsys.readouterr().out
