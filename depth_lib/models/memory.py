@@ -71,10 +71,15 @@ def _in_gguf(file: Path) -> Weights:
     return Weights(linear, sum(sizes.values()) - linear, besides=4 * sum(sizes.values()))
 
 
-def free_bytes(device_map: str | None, quantization: str | None = None) -> tuple[int, str]:
-    """The free memory that a device_map leads to, and where it is; quantised weights stay off the CPU."""
+def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> tuple[int, str]:
+    """The free memory that a device_map leads to, and where it is; quantised weights stay off the CPU.
+
+    n_ranks: of GPUs that each hold an equal share of every layer; the fullest of them decides.
+    """
     gpus = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
     ram = psutil.virtual_memory().available
+    if n_ranks > 1 and gpus:
+        return n_ranks * min(gpus[:n_ranks]), f"on {n_ranks} GPUs that share each layer"
     one = re.fullmatch(r"cuda(?::(\d+))?", device_map or "")
     if device_map == "cpu" or not gpus:
         return ram, "in this machine's memory"
@@ -85,12 +90,14 @@ def free_bytes(device_map: str | None, quantization: str | None = None) -> tuple
     return (sum(gpus), where) if quantization else (sum(gpus) + ram, f"{where} and the CPU")
 
 
-def check_fits(source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None) -> None:
+def check_fits(
+    source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None, n_ranks: int = 1
+) -> None:
     """DoesNotFit if the weights alone are more than the free memory; nothing where that cannot be known."""
     weights = weights_of(source, revision)
     if weights is None:
         return
-    free, where = free_bytes(device_map, quantization)
+    free, where = free_bytes(device_map, quantization, n_ranks)
     needed = weights.bytes(dtype, quantization)
     if needed <= free:
         return
@@ -98,7 +105,7 @@ def check_fits(source: str, revision: str | None, dtype: str, quantization: str 
     fitting = [
         f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
         for dtype, kind in ways
-        if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind)[0]
+        if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
     ]
     held = f"{quantization} with {dtype}" if quantization else dtype
     raise DoesNotFit(

@@ -79,7 +79,7 @@ class Run(RunSpec):
         source = str(self.checkpoint or self.asked["MODEL_ID"])
         how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
         if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
-            check_fits(source, **how)
+            check_fits(source, n_ranks=self.asked["TENSOR_PARALLEL"], **how)
         return load_model(source, remote=self.remote, tensor_parallel=self.asked["TENSOR_PARALLEL"], **how)
 
     def _reasons(self, probe: str, settings: Mapping) -> list[str]:

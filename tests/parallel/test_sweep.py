@@ -13,17 +13,19 @@ import torch
 
 from tests.notebooks import ROOT
 from tests.parallel.test_tensor_parallel import torchrun  # noqa: F401 (skips where the pins cannot)
+from tests.sweep import slurm
 
 PROBES = ("relative_contribution", "logit_lens", "layer_effects")
 FILES = ("relative_contribution.pt", "logitlens_2exps.pt", "layer_effects_2exps.pt")
 MODELS = ("toy-4l", "toy-8l")
 
 
-def sweep(out, ranks=2, **how):
+def sweep(out, ranks=2, launch="", **how):
     """The process of a sweep over two toys."""
     words = ["--models", *MODELS, "--datasets", "gsm8k", "--out", str(out), "--probes", *PROBES]
     given = [f"TENSOR_PARALLEL={ranks}", "N_EXAMPLES=2", "SOURCE=embedded"]
-    command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words, *(word for p in given for word in ("-p", p))]
+    words += [word for parameter in given for word in ("-p", parameter)] + (["--launch", launch] if launch else [])
+    command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
 
 
@@ -79,3 +81,14 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
             if isinstance(value, torch.Tensor):
                 tolerance = 5e-5 * value.abs().max().clamp_min(1e-6)
                 assert (found[key] - value).abs().max() <= tolerance, f"{model} {name}: {key}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not slurm.available, reason="needs root, slurm-wlm and munge")
+def test_a_launcher_gives_the_ranks_of_a_run_one_allocation(tmp_path, truth):
+    (tmp_path / "slurm").mkdir()
+    with slurm.slurm(tmp_path / "slurm") as environment:
+        process = sweep(tmp_path, launch="srun --ntasks=1 --cpus-per-task=2", env=environment)
+        said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert results(tmp_path).keys() == truth.keys()

@@ -33,6 +33,7 @@ SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
 MailProg=/bin/true
 KillWait=10
+SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,sched_interval=1
 GresTypes=gpu
 NodeName={host} NodeAddr=127.0.0.1 CPUs=4 Gres=gpu:2 State=UNKNOWN
