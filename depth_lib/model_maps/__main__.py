@@ -28,7 +28,7 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
     wanted = {"source_model": source, "target_model": target, "what": what, "texts": str(texts)}
     wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
     path.parent.mkdir(parents=True, exist_ok=True)
-    with hold(path.with_name(f"{path.name}.computing"), wait=False):
+    with hold(path.with_name(f".{path.name}.computing"), wait=False):
         if not why_stale(path, wanted):
             print(f"{path}: nothing to compute")
         else:

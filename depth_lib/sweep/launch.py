@@ -128,6 +128,8 @@ class Sweep:
             self._say(run, f"running, log in {log}")
             status = self._wait(run, partial, file)
         _wait_for_the_kernel(folder)
+        if -status in (signal.SIGTERM, signal.SIGINT) and not self.signal:
+            time.sleep(0.5)  # a signal to the group reaches the notebook and this process in either order
         if self.signal == signal.SIGINT:
             return self._say(run, f"stopped by Ctrl-C; {_KEPT}; go on with: {run.command}")
         if self.signal:

@@ -79,7 +79,8 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     assert main(asked) == 0
     folder = tmp_path / "outputs" / "linear_maps"
     stem = "linear_map_toy-4l_to_toy-4l"
-    assert {path.name for path in folder.iterdir()} == {f"{stem}.{end}" for end in ("pt", "pdf", "png")}
+    shown = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert shown == {f"{stem}.{end}" for end in ("pt", "pdf", "png")}
     result = load_artifact(folder / f"{stem}.pt")
     assert probe_of(folder / f"{stem}.pt") == ("linear_map", None)
     assert SCHEMAS["linear_map"].required.keys() <= result.keys()

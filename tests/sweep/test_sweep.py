@@ -115,7 +115,15 @@ def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(co
 def test_a_model_that_several_gpus_share_is_started_by_torchrun():
     assert "torch.distributed.run" not in execution("probe", "out.ipynb", {})
     words = execution("probe", "out.ipynb", {}, ranks=4)
-    assert words[1:8] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "papermill"]
+    assert words[1:8] == [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "4",
+        "-m",
+        "depth_lib.sweep.rank",
+    ]
 
 
 @pytest.mark.parametrize(

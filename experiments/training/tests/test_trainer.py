@@ -21,6 +21,7 @@ RECIPE = trainer.Recipe("small", seed=3, steps=6, peak_rate=1e-2, question_weigh
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
+    torch.set_num_threads(1)  # the same weights are those of the same number of threads
     monkeypatch.setattr(trainer, "EVERY", 2)
     monkeypatch.setattr("experiments.training.shared.BLOCKS", 4)
 
