@@ -1,5 +1,5 @@
-# A study: each model x dataset is one executed notebook with its results beside it. Which runs there are, which are
-# missing and what becomes of them, python -m depth_lib.sweep knows; make has the names, -j and -k.
+# A study: each model x dataset is one executed notebook with its results beside it. python -m depth_lib.sweep knows which
+# runs there are, which are missing and how each ended; make passes on its variables, -j and -k.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -18,6 +18,7 @@ READY  := $(VENV)/.depth-lib-installed
 ## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
 ## JOBS=4                 runs side by side, as -j4
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
+## TENSOR_PARALLEL=4      each run's model is shared by four GPUs: torchrun with four ranks
 ## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status
 ## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
@@ -31,7 +32,7 @@ SWEEP := $(PY) -m depth_lib.sweep
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo --make
 
-real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: all that in outputs/real
+real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
 	@exec $(SWEEP) real --make
 
 sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures

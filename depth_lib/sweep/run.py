@@ -78,9 +78,12 @@ class Run(RunSpec):
         print(f"loading {self.asked['MODEL_ID']}")
         source = str(self.checkpoint or self.asked["MODEL_ID"])
         how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
+        n_ranks = self.asked["TENSOR_PARALLEL"]
+        if n_ranks > 1 and how["device_map"] == "auto":
+            how["device_map"] = None  # the params files' word for one process; here each rank has a GPU of its own
         if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
-            check_fits(source, n_ranks=self.asked["TENSOR_PARALLEL"], **how)
-        return load_model(source, remote=self.remote, tensor_parallel=self.asked["TENSOR_PARALLEL"], **how)
+            check_fits(source, n_ranks=n_ranks, **how)
+        return load_model(source, remote=self.remote, tensor_parallel=n_ranks, **how)
 
     def _reasons(self, probe: str, settings: Mapping) -> list[str]:
         """Why a result has to be computed; [] if it is there and matches."""

@@ -218,6 +218,16 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     assert "prompts_hash" in reason or "seed" in reason
 
 
+def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cell, monkeypatch):
+    calls = []
+    monkeypatch.setattr(runs, "join_ranks", lambda n_ranks: None)
+    monkeypatch.setattr(runs, "check_fits", lambda source, **how: None)
+    monkeypatch.setattr(runs, "load_model", lambda source, **how: calls.append(how) or "loaded")
+    large = cell | {"MODEL": "large", "MODEL_ID": "owner/large", "DEVICE_MAP": "auto"}
+    assert [Run(large | {"TENSOR_PARALLEL": n_ranks}).llm for n_ranks in (1, 4)] == ["loaded", "loaded"]
+    assert [(how["device_map"], how["tensor_parallel"]) for how in calls] == [("auto", 1), (None, 4)]
+
+
 def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell, capsys):
     asked, own = own_cell | {"PROBES": ["logit_lens"]}, ["a prompt of my own", "and another"]
     before = Run(asked).result("logit_lens")
