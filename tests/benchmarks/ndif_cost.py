@@ -3,7 +3,7 @@
 Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unembedded rows; a backward pass is twice a
 forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. Memory is what stands beside the
 weights on the fullest GPU: a pass within the token budget, the clean residuals of one prompt, and half a GB of logits.
-Bytes up are the code (the largest request of tests/remote is below) and 3 bytes per token id.
+Bytes up are the bound that tests/remote holds a request with ten such prompts to.
 """
 
 import re
@@ -15,7 +15,7 @@ from depth_lib.session import PROMPT_BLOCKS_PER_JOB
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 FLOPS = 200e12
-CODE_BYTES = 20_000  # the bound that a test holds every request to
+REQUEST_BYTES = 20_000
 BUDGET_BYTES, LOGITS_BYTES = 2**32, 2**29
 ARCH = {"packs": True, "window": None, "width": D}
 NODES = 256  # of integrated gradients: the most per block
@@ -79,7 +79,7 @@ def table(lengths, question, n_answer):
     ]
     for probe, (flops, numbers) in costs(lengths, question, n_answer).items():
         n_jobs = 1 if "gradients" in probe or "erasure" in probe else jobs
-        up = (CODE_BYTES + 3 * (sum(lengths) + question)) / 1e3
+        up = REQUEST_BYTES / 1e3
         memory = (BUDGET_BYTES + LOGITS_BYTES + clean) / 1e9
         lines.append(
             f"| {probe} | {n_jobs} | {flops / FLOPS:,.0f} | {up:.0f} | {4 * numbers / 1e3:,.0f} | {memory:.1f} |"

@@ -3,12 +3,16 @@
 import _thread
 import json
 import os
+import re
 import signal
 import threading
+import zlib
 
 import pytest
 
 import depth_lib as dl
+from depth_lib import api
+from depth_lib.data import tokens
 from depth_lib.remote import NotReady, RequestRefused, journalled
 from depth_lib.remote.backend import JobBackend
 from tests.remote.conditions import EVERY, FIVE, TEXTS
@@ -210,3 +214,31 @@ def test_every_probe_is_one_small_job(loopback):  # noqa: F811
         (job,) = loopback.requests("POST", "/request", since)
         (download,) = loopback.requests("GET", "/results", since)
         assert int(job["headers"]["loopback-payload"]) < 20_000 and download["bytes"] < 1_000_000
+
+
+class Sent(Exception):
+    """Carries the request that would have been sent."""
+
+
+def realistic(text):
+    """The ids of a text in a vocabulary of Llama 3's size, one per word or sign; a word has one id."""
+    return [zlib.crc32(word.encode()) % 128_256 for word in re.findall(r"\w+|[^\w\s]", text)]
+
+
+@pytest.mark.parametrize("probe", FIVE)
+def test_ten_real_prompts_are_one_request_under_20_kb(loopback, monkeypatch, probe):  # noqa: F811
+    """GSM8K's own first problems, and the model's check in the same job."""
+    prompts = [realistic(text) for text in dl.load_prompts("gsm8k", 10, source="sample")]
+    assert sum(map(len, prompts)) > 1_500
+    monkeypatch.setattr(api, "tokenize", lambda llm, texts: prompts)
+    monkeypatch.setattr(tokens, "tokenize", lambda llm, texts: prompts)
+    monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
+
+    def send(backend):
+        raise Sent(backend.blob)
+
+    monkeypatch.setattr(JobBackend, "submit_job", send)
+    with pytest.raises(Sent) as sent:
+        EVERY[probe](loopback.model("loopback/deep"), remote=loopback.host)
+    print(probe, len(sent.value.args[0]))
+    assert 5_000 < len(sent.value.args[0]) < 20_000
