@@ -18,7 +18,7 @@ READY  := $(VENV)/.depth-lib-installed
 ## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
 ## JOBS=4                 runs side by side, as -j4
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
-## TENSOR_PARALLEL=4      each run's model is shared by four GPUs: torchrun with four ranks
+## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
 ## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
 ## FORMAT=json            of status
 ## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
@@ -41,7 +41,7 @@ sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past fail
 table: $(READY) ## the table and figures of what is in OUT
 	@exec $(SWEEP) table --make
 
-report: $(READY) ## table, intervals, figures and where from as one page, OUT/report.html
+report: $(READY) ## table, intervals, figures and provenance on one page, OUT/report.html
 	@exec $(SWEEP) report --make
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo

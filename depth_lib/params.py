@@ -53,7 +53,9 @@ class Params(BaseModel):
     )
     N_EXAMPLES: int = Field(10, ge=1, description="number of prompts, at least 1; of a dataset with levels, per level")
     SOURCE: str = Field(
-        "embedded", min_length=1, description='"hub", "embedded", "sample" or the path of a .jsonl or .parquet file'
+        "embedded",
+        min_length=1,
+        description='"hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file',
     )
     PROBES: list[str] = Field(FIVE_PROBES, description="to run")
     PAIR: str = Field("sum", description="question and answer of erasure and gradients, by name")

@@ -99,7 +99,7 @@ def table(asked: argparse.Namespace) -> int:
 
 
 def report(asked: argparse.Namespace) -> int:
-    """table, intervals, figures and where from as one page, OUT/report.html"""
+    """table, intervals, figures and provenance on one page, OUT/report.html"""
     return _report(_plan(asked))
 
 
