@@ -15,7 +15,7 @@ for them; and tokens behind the last that predicts are left out.
 import torch
 
 from .quadrature import left_ends, panels
-from .residual_stream import contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
+from .residual_stream import agreed, contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, budget, tick=None):
@@ -54,7 +54,7 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
             requests.append((paths[which][k], points))
         for k, sample in zip(taken, _slopes(llm, arch, requests, ids[:end], (ids, answer), rows), strict=True):
             try:
-                wanted[k] = rules[k].send(sample)
+                wanted[k] = rules[k].send(agreed(llm, sample))  # the same nodes on every rank
             except StopIteration as finished:
                 results[k] = _result(finished.value, len(ids))
                 del wanted[k]

@@ -1,11 +1,13 @@
 """What a run takes from a parameters cell, and what it refuses in one line before any model is loaded."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from depth_lib.data.examples import load_examples
+from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
 from depth_lib.results.provenance import differing
 from depth_lib.results.schemas import ArtifactError
@@ -95,3 +97,11 @@ def test_a_file_is_no_folder_of_results(cell, tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(ParamsError, match=r"OUT=.*notes is a file; name a folder"):
         RunSpec(cell | {"OUT": str(tmp_path / "notes")})
+
+
+def test_a_checkpoint_in_the_home_folder_has_a_fingerprint(cell, tmp_path, monkeypatch):
+    shutil.copytree(toy_path("toy-4l"), tmp_path / "ckpt")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    named = RunSpec(cell | {"MODEL": "own", "MODEL_ID": "~/ckpt"}).provenance("logit_lens")["weights"]
+    whole = RunSpec(cell | {"MODEL": "own", "MODEL_ID": str(tmp_path / "ckpt")}).provenance("logit_lens")["weights"]
+    assert named == whole and named
