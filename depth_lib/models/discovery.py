@@ -163,7 +163,7 @@ def _check_sole_stream(run, blocks):
 
 
 def _tail(run, last_block, h):
-    """Final norm, projection and unembedding, and what is done to the logits behind it."""
+    """Final norm, projection and unembedding, and what is done to the logits after it."""
     names = {module: path for path, module in run.model.named_modules()}
     head, calls, passed = run.model.get_output_embeddings(), [], []
 
@@ -176,7 +176,7 @@ def _tail(run, last_block, h):
     logits = run(None, after, names.keys() - set(last_block.modules()) | {last_block})
     reads = [(x, z) for module, x, z in calls if module is head]
     if len(reads) != 1:
-        raise ArchitectureError(f"its unembedding runs {len(reads)} times behind the last block")
+        raise ArchitectureError(f"its unembedding runs {len(reads)} times after the last block")
     (read, z), chain = reads[0], []
     while (scale := _scale(h, read)) is None:
         steps = [(module, y) for module, x, y in calls if module is not head and _alike(x, h) and not _alike(y, h)]

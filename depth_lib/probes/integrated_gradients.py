@@ -8,8 +8,8 @@ The plain version, for the output h of block l, F being the probability of the a
         igrads[l] += ((h - b) * autograd.grad(F(l, x), x)).sum(-1) / 256
 
 This one does three things differently: points on the path are chosen where F is steep (see quadrature.py); points of
-several blocks share a pass, in which those of block l join the batch behind block l, so that no block before it runs
-for them; and tokens behind the last that predicts are left out.
+several blocks share a pass, in which those of block l join the batch after block l, so that no block before it runs
+for them; and tokens after the last that predicts are left out.
 """
 
 import torch
@@ -34,7 +34,7 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
     `n_nodes` and, without steps, the estimated largest errors of a token relative to max |igrads[l]|: `quadrature`,
     what `rounding` makes of the integral in half precision, and both, `error`.
     """
-    end = answer[-1] if arch["cuts"] else len(ids)  # what is behind the last of the answer changes nothing
+    end = answer[-1] if arch["cuts"] else len(ids)  # what follows the last of the answer changes nothing
     rows = token_budget(llm, budget, blocks_held=arch["n_layers"]) // end
     rows = max(1, min(rows, rows_of_logits(llm, llm.device) // len(answer)))
     paths = [_paths(llm, arch, ids, end, layers, at)]
@@ -85,7 +85,7 @@ def _result(integrated, n_tokens):
 
 
 def _paths(llm, arch, ids, end, layers, at, seed=None):
-    """For each l of layers, neighbours, what `_slopes` needs; the blocks behind them do not run.
+    """For each l of layers, neighbours, what `_slopes` needs; the blocks after them do not run.
 
     A dict of the path's begin `b` [1, d] and its way `step` [T', d], float32, T' being the first `end` tokens, `rest`
     [T', d], the residual stream that what moves is added to, its `dtype`, and `l`: the block that reads the sum. What

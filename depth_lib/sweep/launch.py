@@ -72,6 +72,7 @@ class Sweep:
         unfinished = [run for run in self.runs if not status_of(run).finished]
         self.n_finished = len(self.runs) - len(unfinished)
         _check_quantization(unfinished)
+        _check_gpus(unfinished, self.plan.gpus)
         with self._signals():
             left = self._pool(unfinished)
             while left and not self._is_over():
@@ -211,6 +212,13 @@ def _check_quantization(runs: list[PlannedRun]) -> None:
             f"{' and '.join(sorted(kinds))} weights need bitsandbytes, which is not installed; run: "
             f"{sys.executable} -m pip install bitsandbytes   (or add QUANTIZATION=null: weights as wide as DTYPE)"
         )
+
+
+def _check_gpus(runs: list[PlannedRun], gpus: tuple[str, ...]) -> None:
+    """ParamsError, before any run, where each run would have one GPU and needs several."""
+    ranks = max((run.spec.asked["TENSOR_PARALLEL"] for run in runs), default=1)
+    if gpus and ranks > 1:
+        raise ParamsError(f"GPUS gives each run one GPU, and TENSOR_PARALLEL={ranks} needs {ranks}; leave out GPUS")
 
 
 def _wait_for_the_kernel(folder: Path) -> None:

@@ -31,7 +31,7 @@ def main() -> int:
         output = words.output if rank == 0 else str(Path(elsewhere) / "rank.ipynb")
         how = {"kernel_name": "python3", "progress_bar": False, "log_output": rank == 0, "start_timeout": 300}
         try:
-            papermill.execute_notebook(words.notebook, output, words.parameters, **how)
+            _execute(words.notebook, output, words.parameters, how)
         except papermill.PapermillExecutionError as error:
             why = f"{error.ename}: {error.evalue}".strip().splitlines()[0]
         except Exception as error:  # a kernel that died, a disk that is full
@@ -40,6 +40,17 @@ def main() -> int:
             return 0
     print(FAILED_RANK.format(rank) + why, file=sys.stderr, flush=True)
     return 1
+
+
+def _execute(notebook: str, output: str, parameters: dict, how: dict) -> None:
+    """Execute the notebook. Ranks start their kernels at once and may choose the same ports: then once more."""
+    for attempt in range(4):
+        try:
+            papermill.execute_notebook(notebook, output, parameters, **how)
+            return
+        except RuntimeError as error:
+            if "before replying to kernel_info" not in str(error) or attempt == 3:
+                raise
 
 
 def _end_with_torchrun(launcher: int) -> None:

@@ -15,6 +15,7 @@ from tests.notebooks import ROOT
 from tests.parallel.test_tensor_parallel import torchrun  # noqa: F401 (skips where the pins cannot)
 from tests.sweep import slurm
 
+pytestmark = pytest.mark.timeout(900)  # four kernels and their models, twice, beside other tests
 PROBES = ("relative_contribution", "logit_lens", "layer_effects")
 FILES = ("relative_contribution.pt", "logitlens_2exps.pt", "layer_effects_2exps.pt")
 MODELS = ("toy-4l", "toy-8l")
@@ -38,7 +39,7 @@ def truth(tmp_path_factory):
     """What runs of one process give."""
     out = tmp_path_factory.mktemp("alone")
     process = sweep(out, ranks=1)
-    said, _ = process.communicate(timeout=200)
+    said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     return results(out)
 
@@ -67,13 +68,13 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     os.kill(victim(process, who).pid, signal.SIGKILL)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 1 and "toy-4l: FAILED" in said
     if who.startswith("kernel"):
         assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError", said)
     assert not list(tmp_path.rglob("*.part"))
     again = sweep(tmp_path)
-    said, _ = again.communicate(timeout=200)
+    said, _ = again.communicate(timeout=400)
     assert again.returncode == 0, said
     for (model, name), expected in truth.items():
         found = results(tmp_path)[model, name]
@@ -89,6 +90,6 @@ def test_a_launcher_gives_the_ranks_of_a_run_one_allocation(tmp_path, truth):
     (tmp_path / "slurm").mkdir()
     with slurm.slurm(tmp_path / "slurm") as environment:
         process = sweep(tmp_path, launch="srun --ntasks=1 --cpus-per-task=2", env=environment)
-        said, _ = process.communicate(timeout=200)
+        said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     assert results(tmp_path).keys() == truth.keys()

@@ -129,6 +129,10 @@ def test_a_model_that_several_gpus_share_is_started_by_torchrun():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"],
+            "GPUS gives each run one GPU, and TENSOR_PARALLEL=2 needs 2; leave out GPUS",
+        ),
         (["--models", "own"], "no params/models/*/own.yaml; there are DeepSeek-R1-Distill-Qwen-1.5B "),
         (["--datasets", "gsm"], "no params/datasets/gsm.yaml; did you mean gsm8k? There are addition aime24 gsm8k "),
         (["--probes", "logitlens"], "no probe logitlens; did you mean logit_lens? There are relative_contribution "),
