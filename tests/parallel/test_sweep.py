@@ -68,7 +68,7 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     os.kill(victim(process, who).pid, signal.SIGKILL)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "toy-4l: FAILED" in said
     if who.startswith("kernel"):
         assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError", said)
