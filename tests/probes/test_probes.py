@@ -16,7 +16,7 @@ from depth_lib.probes.residual_erasure import residual_erasure as probe_residual
 from depth_lib.session import run
 from tests import oracles as oracle
 from tests.families import FAMILIES
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, TOLERANCE, close, compare_in_batch, load
 
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
 LEFT_ENDS = ("block", 16, None)
@@ -62,7 +62,7 @@ def test_layer_effects_equal_the_oracle(pair, mode, part):
             # float32 rounds a distance of distributions, which is a difference of numbers near 1, and the logits of two
             # batches, whose difference a loss is even where nothing changes: by 4 units of a logit of 8 at most
             scales = {"layer": 1e-9, "loss": 0.2}
-            close(ours[key], matrix, scale=scales.get(key.rpartition("_")[2], 0.1))
+            close(ours[key], matrix, TOLERANCE, scales.get(key.rpartition("_")[2], 0.1))
 
 
 @pytest.mark.filterwarnings("ignore:too short")
