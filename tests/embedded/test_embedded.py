@@ -39,6 +39,7 @@ def replies(model, tokenizer, questions):
     return tokenizer.batch_decode(out[:, ids.input_ids.shape[1] :], skip_special_tokens=True)
 
 
+@pytest.mark.slow
 def test_at_least_95_percent_of_200_held_out_sums_are_answered_exactly(toy, tokenizer):
     rng, by_length = random.Random(20240), {}
     for question, answer in (draw_sum(rng, held_out=True) for _ in range(200)):
@@ -65,6 +66,7 @@ def test_drawn_sums_are_right_and_stay_on_their_side_of_the_split():
     assert set(terms) == {2, 3, 4, 5, 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("source", ["fresh", "sample"])
 def test_each_format_is_read_with_less_than_60_percent_of_a_unigram_models_loss(toy, tokenizer, dataset, source):

@@ -25,6 +25,7 @@ def test_no_curve_of_the_real_model_has_moved(llm, kept):
     assert moved(golden.as_frame(golden.curves(llm)), kept) == {}
 
 
+@pytest.mark.slow
 def test_matrices_rounded_to_bfloat16_are_seen_in_every_curve(llm, kept):
     matrices = [part for block in llm._module.model.layers for part in block.modules() if isinstance(part, nn.Linear)]
     before = [matrix.weight.data for matrix in matrices]

@@ -13,7 +13,7 @@ from tests.real.interventions import MODES, PAIR, TEXTS, effects, erasure
 
 TRUTH = {key: torch.tensor(value) for key, value in json.loads(interventions.KEPT.read_text()).items()}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
-each_text = pytest.mark.parametrize("name", TEXTS)
+each_text = pytest.mark.parametrize("name", ["short", pytest.param("long", marks=pytest.mark.slow)])
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
@@ -65,12 +65,14 @@ def test_the_effects_of_every_block_equal_the_oracle(llm, name, mode):
         close_by_row(ours[key.split(",")[0]], TRUTH[key])
 
 
+@pytest.mark.slow
 def test_the_erasure_of_every_layer_equals_the_oracle(llm):
     ours = dl.residual_erasure(llm, *PAIR, list(TEXTS.values()))["erasure_effect"]
     close(ours, TRUTH["erasure_effect"])
     close_by_row(ours.flatten(), TRUTH["erasure_effect"].flatten())
 
 
+@pytest.mark.slow
 @each_mode
 def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, mode):
     skips = [1, 28]
@@ -78,6 +80,7 @@ def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, 
         torch.testing.assert_close(found[skips].float(), TRUTH[f"{key}, short"][skips], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm):
     found = erasure(llm, [14])
     close(found[14], TRUTH["erasure_effect"][14])

@@ -20,6 +20,7 @@ def committed():
     return summary.load_measured()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_committed_accuracies_are_those_of_the_weights_that_ship(name, committed):
     llm = load_model(TOYS / name, dtype="float32")

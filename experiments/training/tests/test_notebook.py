@@ -9,6 +9,7 @@ from tests.notebooks import ROOT, n_pictures, printed
 NOTEBOOK = ROOT / "experiments/training/training.ipynb"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_notebook_concludes_from_the_numbers_it_is_given(tmp_path, swapped):
     measured = load_measured()

@@ -42,6 +42,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others(tmp_path):
     assert a == b != c and len(a.splitlines()) == 1 + RECIPE.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_after", [2, 3, 5])
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monkeypatch, killed_after):
     whole = weights(trained(tmp_path / "whole"))
