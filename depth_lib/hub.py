@@ -32,13 +32,20 @@ def without_retries(source: str) -> Iterator[None]:
     The Hub's client would wait 23 s for each file. Its settings, and whoever forbade the network, are left as they are.
     source: a repository; of a folder here the Hub is asked nothing.
     """
+    from huggingface_hub import constants
+
+    nothing_to_wait_for = Path(source).is_dir() or constants.HF_HUB_OFFLINE or is_reachable()
+    with contextlib.nullcontext() if nothing_to_wait_for else cached_only():
+        yield
+
+
+@contextlib.contextmanager
+def cached_only() -> Iterator[None]:
+    """In this block the Hub is asked nothing: its files come from the cache, or fail."""
     from unittest import mock  # brings asyncio
 
     from huggingface_hub import constants
 
-    if Path(source).is_dir() or constants.HF_HUB_OFFLINE or is_reachable():
-        yield
-        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
         with contextlib.suppress(ImportError):

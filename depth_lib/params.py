@@ -163,9 +163,14 @@ def find_model(name: str) -> dict | None:
 
 
 def find_dataset(name: str) -> dict | None:
-    """What params/datasets/<name>.yaml says, with DATASET; None if there is no such file."""
+    """What params/datasets/<name>.yaml says, with DATASET, and SOURCE "hub" where it names a repository or a file; None
+    if there is no such file."""
     path = params_files("datasets").get(name)
-    return {"DATASET": name} | load_params(path) if path else None
+    if not path:
+        return None
+    params = load_params(path)
+    own_rows = {"SOURCE": "hub"} if "REPOSITORY" in params or "FILE" in params else {}
+    return {"DATASET": name} | own_rows | params
 
 
 def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 import depth_lib as dl
+from depth_lib.params import find_dataset
 from depth_lib.sweep.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -48,4 +49,5 @@ def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
     (folder / f"{yaml.safe_load(example)['DATASET']}.yaml").write_text(example)
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     monkeypatch.chdir(tmp_path)
+    assert find_dataset("my-questions")["SOURCE"] == "hub"
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .intervals import DRAWS, FEWEST_PROMPTS, SEED, Estimate, NoInterval, drawn_centres, studentised
+from .intervals import DRAWS, SEED, Estimate, NoInterval, drawn_centres, studentised, with_effect
 from .rules import depth_score
 
 EFFECTS = ("layer", "output")
@@ -76,7 +76,7 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     scores, centres, errors, counts = {}, [], [], []
     for k, (level, values) in enumerate(groups.items()):
-        affected = _with_effect(values, level, effect)
+        affected = with_effect(values, f"examples of level {level}")
         level_centres, level_errors = drawn_centres(affected, draws, seed + k)  # each level its own draws
         scores[level] = studentised(level_centres, level_errors, len(affected), (0, values.shape[1] - 1))
         centres.append(level_centres)
@@ -106,28 +106,18 @@ def scores_by_level(study: Mapping) -> pd.DataFrame:
 
 
 def _score_rows(result: Mapping, effect: str) -> list[dict]:
-    """A row per level; scores without an interval where there is none."""
+    """A row per level; without an interval where there is none."""
     groups = importance_by_level(result, effect)
     try:
         difficulty = depth_scores(result, effect)
-        scores, slope, answer = difficulty.scores, difficulty.slope, str(difficulty)
+        answer = str(difficulty)
     except NoInterval as reason:
         scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
-        slope, answer = Estimate(None, None, None), f"{reason}."
-    of_all = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer}
+        difficulty, answer = Difficulty(effect, scores, Estimate(None, None, None)), f"{reason}."
+    slope = difficulty.slope
     rows = []
-    for level, score in scores.items():
+    for level, score in difficulty.scores.items():
         row = {"level": level, "examples": len(groups[level])}
-        rows.append(row | {"score": score.value, "score_low": score.low, "score_high": score.high} | of_all)
+        row |= {"score": score.value, "score_low": score.low, "score_high": score.high}
+        rows.append(row | {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer})
     return rows
-
-
-def _with_effect(values: np.ndarray, level: int, effect: str) -> np.ndarray:
-    """The examples of a level on which some layer has an effect; NoInterval for too few."""
-    affected = values[values.any(1)]
-    if not len(affected):
-        raise NoInterval(f"skipping a layer has no {effect} effect on examples of level {level}")
-    if len(affected) < FEWEST_PROMPTS:
-        which = "" if len(affected) == len(values) else f" with an effect on {_ON[effect]}"
-        raise NoInterval(f"{len(affected)} examples of level {level}{which} are too few; run {FEWEST_PROMPTS} or more")
-    return affected

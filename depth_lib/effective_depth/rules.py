@@ -30,8 +30,9 @@ def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> 
     """
     if np.isnan(as_array(att_cos)).all() and np.isnan(as_array(mlp_cos)).all():
         return None
-    c = mean_cosine(att_cos, mlp_cos, layer_cos)
-    return _last((c[:-1] < 0) & (c[1:] >= 0))
+    curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
+    c = np.stack([_checked(f"cosine: {name}", curve) for name, curve in curves.items()]).sum(0) / 3
+    return _last(holds("cosine", c))
 
 
 def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None:
@@ -40,8 +41,7 @@ def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None
     The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    curve = _checked_curve("kl", kl)
-    return _first(curve[:-1] < float(threshold) * curve.max())
+    return _first(holds("kl", _checked("kl", kl), threshold))
 
 
 def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD) -> int | None:
@@ -50,8 +50,17 @@ def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    # float: a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
-    return _first(_checked_curve("overlap", overlap)[:-1] > float(threshold))
+    return _first(holds("overlap", _checked("overlap", overlap), threshold))
+
+
+def holds(metric: str, curves: np.ndarray, threshold: float = 0) -> np.ndarray:
+    """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for curves [..., L]."""
+    threshold = float(threshold)  # a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
+    if metric == "cosine":
+        return (curves[..., :-1] < 0) & (curves[..., 1:] >= 0)
+    if metric == "kl":
+        return curves[..., :-1] < threshold * curves.max(-1, keepdims=True)
+    return curves[..., :-1] > threshold
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
@@ -73,20 +82,14 @@ def erasure_profile(erasure_effect: Curve, n_answer_tokens: int, first_token: in
     attention sink, and erasing that moves every answer. ValueError if no question token is left, or a value is not
     finite.
     """
-    effects = as_array(erasure_effect).astype(float)
-    if effects.ndim != 2 or not effects.size:
-        raise ValueError(f"erasure must have a row a layer; found shape {list(effects.shape)}")
-    if not np.isfinite(effects).all():
-        layer = np.argwhere(~np.isfinite(effects))[0][0]
-        raise ValueError(f"erasure is not finite at layer {layer}, so it has no effective depth; run the probe again")
-    n_tokens = effects.shape[1]
-    predicts_answer = n_tokens - n_answer_tokens - 1
-    if n_answer_tokens < 1 or predicts_answer <= first_token:
+    effects = _checked("erasure", erasure_effect, n_axes=2).astype(float)
+    question = effects[:-1, first_token : max(effects.shape[1] - n_answer_tokens - 1, 0)]
+    if n_answer_tokens < 1 or not question.size:
         raise ValueError(
             f"erasure: no question token lies between token {first_token} and the one that predicts the answer "
-            f"({n_tokens} tokens, {n_answer_tokens} of them the answer); give a longer question"
+            f"({effects.shape[1]} tokens, {n_answer_tokens} of them the answer); give a longer question"
         )
-    return effects[:-1, first_token:predicts_answer].max(1)
+    return question.max(1)
 
 
 def progress_depth(progress: Curve, threshold: float = 0.5) -> int | None:
@@ -95,7 +98,7 @@ def progress_depth(progress: Curve, threshold: float = 0.5) -> int | None:
     The first l in 0..L-1 with s[l] >= threshold; progress [L + 1] is s_l = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖², mean
     over tokens. None where only the last block gets there. ValueError if it is not finite. The rule is ours.
     """
-    return _first(_checked_curve("progress", progress)[:-1] >= threshold)
+    return _first(_checked("progress", progress)[:-1] >= threshold)
 
 
 def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
@@ -105,7 +108,7 @@ def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
     share of tokens that have by layer l; the first l with settled[l] >= threshold. None where most settle after the
     last block only. ValueError if it is not finite. Thresholds are ours.
     """
-    return _first(_checked_curve("settled", settled) >= threshold)
+    return _first(_checked("settled", settled) >= threshold)
 
 
 def settling_profile(settled: Curve) -> np.ndarray:
@@ -113,18 +116,18 @@ def settling_profile(settled: Curve) -> np.ndarray:
 
     Its centre of mass is the mean over tokens of the settling depth, with L for those that settle last of all.
     """
-    return np.diff(_checked_curve("settled", settled).astype(float), prepend=0, append=1).clip(0)
+    return np.diff(_checked("settled", settled).astype(float), prepend=0, append=1).clip(0)
 
 
 def settles_late(settled: Curve) -> float:
     """The share of tokens that settle after 0.85 L, those included that settle after the last block only."""
-    curve = _checked_curve("settled", settled)
+    curve = _checked("settled", settled)
     return 1 - float(curve[int(LATE * len(curve) + 1e-9)])
 
 
 def skip_profile(kl: Curve) -> np.ndarray:
     """The mean damage of skipping each block, KL(y ‖ ȳ) in nats, without the rounding of what changes nothing, [L]."""
-    return _checked_curve("skip damage", kl).astype(float).clip(0)
+    return _checked("skip damage", kl).astype(float).clip(0)
 
 
 def depth_score(profile: Curve) -> float | None:
@@ -133,21 +136,10 @@ def depth_score(profile: Curve) -> float | None:
     profile has shape [L], no value below zero, such as `skip_profile`. None where nothing has an effect. ValueError
     if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
     """
-    e = _checked_curve("depth score", profile).astype(float)
+    e = _checked("depth score", profile).astype(float)
     if (e < 0).any():
         raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
     return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
-
-
-def mean_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> np.ndarray:
-    """The mean of the three cosines at each layer, shape [L]; ValueError as in `effective_depth_cosine`."""
-    named = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
-    curves = [_checked_curve(f"cosine: {key}", values) for key, values in named.items()]
-    lengths = [len(curve) for curve in curves]
-    if len(set(lengths)) > 1:
-        shown = ", ".join(f"{key} {length}" for key, length in zip(named, lengths, strict=True))
-        raise ValueError(f"cosine: the three curves must have one value a layer, found lengths {shown}")
-    return sum(curves) / 3
 
 
 def ratio(ed: int | None, n_layers: int) -> float | None:
@@ -176,29 +168,27 @@ def n_answer_tokens(result: Mapping) -> int:
     The answer is the one in `meta`, or the papers' ("28") where there is none; 1 if the tokens are not known.
     """
     answer = result.get("meta", {}).get("settings", {}).get("answer", ANSWER)
-    tokens = result.get("tokens")
-    if not tokens:
-        return 1
-    length, count = 0, 0
-    while length < len(answer) and count < len(tokens):
+    count, tokens = 1, result.get("tokens") or []
+    while count < len(tokens) and len("".join(tokens[-count:])) < len(answer):
         count += 1
-        length += len(tokens[-count])
     return count
 
 
-def _checked_curve(name: str, values: Curve) -> np.ndarray:
-    """The values as a float array [L], in their own precision: 0.3 stored as float32 must not exceed 0.3."""
-    curve = as_array(values)
-    if not np.issubdtype(curve.dtype, np.floating):
-        curve = curve.astype(np.float64)
-    if curve.ndim != 1 or len(curve) == 0:
-        raise ValueError(f"{name} must have one value a layer, shape [L]; found shape {list(curve.shape)}")
-    bad = np.flatnonzero(~np.isfinite(curve))
+def _checked(name: str, values: Curve, n_axes: int = 1) -> np.ndarray:
+    """The values as an array in their own precision: 0.3 stored as float32 must not exceed 0.3.
+
+    ValueError if there are none, if they have another number of axes, or if one is not finite.
+    """
+    array = as_array(values)
+    if array.ndim != n_axes or not array.size:
+        raise ValueError(f"{name} must have one {'value' if n_axes == 1 else 'row'} per layer; shape is {array.shape}")
+    bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         raise ValueError(
-            f"{name} is {curve[bad[0]]} at layer {bad[0]}, so its effective depth is undefined; run the probe again"
+            f"{name} is {array[tuple(bad[0])]} at layer {bad[0][0]}, so its effective depth is undefined; run the "
+            "probe again"
         )
-    return curve
+    return array
 
 
 def _first(hits: np.ndarray) -> int | None:

@@ -14,11 +14,11 @@ from plotly.utils import PlotlyJSONEncoder
 from ..data.prompts import PromptError, load_prompts
 from ..effective_depth.rules import METRICS, as_array
 from ..figures.marks import question_of, token_label
+from ..hub import cached_only
 from ..results.provenance import prompts_hash
 from ..results.schemas import of_pair
 from ..results.study import Study
 
-_SHIPPED = ("embedded", "sample", "drawn")  # sources of prompts that are read without a network
 _DECADES = 100  # largest over smallest value of a curve from which its axis is logarithmic
 _PERCENTILE = 98  # of the values of a map, at which its colours end
 
@@ -127,22 +127,20 @@ def _layer_map(title: str, result: Mapping, key: str, unit: str) -> dict:
 
 def _token_map(title: str, result: Mapping, key: str, unit: str) -> dict:
     """Layer × token, without the last token, which predicts nothing; rough layers are marked."""
-    values = as_array(result[key]).astype(np.float32)
-    n_tokens = max(values.shape[1] - 1, 1)
-    values = values[:, :n_tokens]
-    tokens = (result.get("tokens") or [])[:n_tokens]
-    labels = [html.escape(token_label(token), quote=False) for token in tokens]
+    values = as_array(result[key]).astype(np.float32)[:, : max(result[key].shape[1] - 1, 1)]
+    n_layers, n_tokens = values.shape
+    labels = [html.escape(token_label(token), quote=False) for token in (result.get("tokens") or [])[:n_tokens]]
     columns = [f"{position} “{label}”" for position, label in enumerate(labels)] or list(range(n_tokens))
     figure = _figure("Token", "Layer")
     hover = "layer %{y}, token %{x}: %{z:.4g}<extra></extra>"
     figure.add_heatmap(z=values, x=columns, hovertemplate=hover, **_colours(values[:, min(1, n_tokens - 1) :], unit))
-    figure.update_yaxes(_layer_ticks(len(values)))
-    note = f"{question_of(result)}." if tokens else "The first prompt."
-    if tokens:
-        ticks = [position for position, token in enumerate(tokens) if token.strip(" Ġ▁")]
-        names = [labels[position] for position in ticks]
-        angle = 0 if max(map(len, names), default=0) == 1 else -90
-        figure.update_xaxes(type="category", tickvals=ticks, ticktext=names, tickangle=angle)
+    figure.update_yaxes(_layer_ticks(n_layers))
+    note = "The first prompt."
+    if labels:
+        note = f"{question_of(result)}."
+        angle = 0 if max(map(len, labels)) == 1 else -90
+        ticks = ["" if label == "␣" else label for label in labels]
+        figure.update_xaxes(type="category", tickvals=list(range(n_tokens)), ticktext=ticks, tickangle=angle)
     if "error" in result:
         error = as_array(result["error"])
         tolerance = result["meta"].get("settings", {}).get("tolerance", 0.01)
@@ -190,15 +188,19 @@ def _layer_ticks(n_layers: int) -> dict:
 
 
 def _prompt_names(dataset: str, meta: Mapping) -> list[str]:
-    """The texts of a run's prompts without what all begin with, where they ship with the package; else nothing."""
-    if meta.get("source") not in _SHIPPED:
+    """The texts of a run's prompts, without the beginning that all share; nothing where they are not at hand.
+
+    Prompts of the Hub are read from its cache.
+    """
+    if "prompts_hash" not in meta:
         return []
     source = "hub" if meta["source"] == "drawn" else meta["source"]
     try:
-        prompts = load_prompts(dataset, meta["n_prompts"], source, seed=meta["seed"])
+        with cached_only():
+            prompts = load_prompts(dataset, meta["n_prompts"], source, seed=meta["seed"])
     except PromptError:
         return []
-    if prompts_hash(prompts) != meta.get("prompts_hash"):
+    if prompts_hash(prompts) != meta["prompts_hash"]:
         return []
     same = len(os.path.commonprefix(prompts)) if len(prompts) > 1 else 0
     shortened = [textwrap.shorten(prompt[same:], 120, placeholder=" …") for prompt in prompts]

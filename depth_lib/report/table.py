@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.worksheet import Worksheet
 
 from ..effective_depth.difficulty import scores_by_level
@@ -100,13 +99,12 @@ def provenance(study: Study) -> pd.DataFrame:
 
     One row per group of a run's probes that were made alike. Files without `meta` say so.
     """
-    rows = []
+    probes_of: dict[tuple[str, str], list[str]] = {}
     for dataset, model, probe in study:
         if result := study.get((dataset, model, probe)):
-            rows.append((f"{model}, {dataset}", made_from(result["meta"]), probe))
-    frame = pd.DataFrame(rows, columns=["run", "text", "probe"])
-    probes = frame.groupby(["run", "text"], sort=False).probe.agg(", ".join).reset_index()
-    return pd.DataFrame({"run": probes.run, "made_from": probes.probe + ": " + probes.text})
+            probes_of.setdefault((f"{model}, {dataset}", made_from(result["meta"])), []).append(probe)
+    rows = [(run, f"{', '.join(probes)}: {text}") for (run, text), probes in probes_of.items()]
+    return pd.DataFrame(rows, columns=["run", "made_from"])
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
@@ -115,18 +113,14 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
-    model_width = max(map(len, text.index))
-    dataset_width = max(map(len, datasets))
+    model_width, dataset_width = max(map(len, text.index)), max(map(len, datasets))
     lines = []
     for model in text.index:
         for dataset in datasets:
+            cells = text.loc[model].xs(dataset, level="dataset").to_numpy().reshape(-1, 2)  # ED and RATIO per metric
+            depths = [ed if ed == MISSING else f"{ed}({ratio})" for ed, ratio in cells]
             line = f"{model:{model_width}} @ {dataset:{dataset_width}} :"
-            for metric in text.columns.unique("metric"):
-                depth = text.at[model, (metric, dataset, "ED")]
-                ratio = text.at[model, (metric, dataset, "RATIO")]
-                cell = MISSING if depth == MISSING else f"{depth}({ratio})"
-                line += f" {cell:>8}"
-            lines.append(line)
+            lines.append(" ".join([line, *map("{:>8}".format, depths)]))
     return lines
 
 
@@ -154,30 +148,29 @@ def _workbook(tables: Tables) -> bytes:
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
         if ratios:
             styled.to_excel(writer, sheet_name="Effective Depth Results", na_rep=MISSING)
-            _lay_out(writer.sheets["Effective Depth Results"], first_row=tables.effective_depth.columns.nlevels + 2)
         for name, frame in sheets.items():
             if len(frame):
                 frame = frame.rename(columns=lambda column: column.replace("_", " "))
                 title = name.replace("_", " ").title()
                 frame.to_excel(writer, sheet_name=title, index=False, na_rep=MISSING, float_format="%.2f")
-                _lay_out(writer.sheets[title], first_row=2)
+        for title, sheet in writer.sheets.items():
+            n_headers = tables.effective_depth.columns.nlevels + 1 if title == "Effective Depth Results" else 1
+            _lay_out(sheet, n_headers)
     return buffer.getvalue()
 
 
-def _lay_out(sheet: Worksheet, first_row: int) -> None:
+def _lay_out(sheet: Worksheet, n_headers: int) -> None:
     """Columns as wide as their texts, long texts wrapped, headers in sight; printed in landscape, one page wide."""
-    for number, column in enumerate(sheet.iter_cols(), start=1):
-        longest = max(len(str(cell.value)) for cell in column if cell.value is not None)
-        sheet.column_dimensions[get_column_letter(number)].width = min(longest, _WIDEST) + 2
+    for column in sheet.columns:
+        longest = max(len(str(cell.value or "")) for cell in column)
+        sheet.column_dimensions[column[-1].column_letter].width = min(longest, _WIDEST) + 2
         for cell in column:
             cell.alignment = Alignment(horizontal=cell.alignment.horizontal, vertical="top", wrap_text=True)
-    sheet.freeze_panes = sheet.cell(first_row, 2)
-    sheet.print_title_rows = f"1:{first_row - 1}"
+    sheet.freeze_panes = sheet.cell(n_headers + 1, 2)
+    sheet.print_title_rows = f"1:{n_headers}"
     sheet.page_setup.orientation = "landscape"
-    sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
     sheet.page_setup.fitToHeight = 0
     sheet.sheet_properties.pageSetUpPr.fitToPage = True
-    sheet.oddFooter.right.text = "&A, page &P of &N"
 
 
 # TeX

@@ -35,11 +35,6 @@ def prompts_of(metric, curves, n_tokens=None):
     return {f"{key}_sums": curves * n_tokens[:, None] for key in METRICS[metric].keys} | {"n_tokens": n_tokens}
 
 
-def width(interval, n_layers=28):
-    high = n_layers - 1 if interval.high is None else interval.high
-    return high - (-1 if interval.low is None else interval.low)
-
-
 def holds(interval, layer):
     return (interval.low is None or interval.low <= layer) and (interval.high is None or layer <= interval.high)
 
@@ -66,12 +61,6 @@ def test_vectorised_depths_are_those_of_the_rule(metric):
         assert depth == ed if ed is not None else depth in (-1, 5)
 
 
-def test_a_cosine_without_a_turn_is_before_the_first_layer_or_beyond_the_last():
-    never_negative, never_turns, downwards = [0.1, 0.2, 0.3], [-0.1, -0.2, -0.3], [0.1, -0.1, -0.2]
-    assert list(depths_of("cosine", np.array([never_negative, never_turns, downwards]))) == [-1, 2, 2]
-    assert list(depths_of("cosine", np.array([[0.1], [-0.1]]))) == [-1, 0]
-
-
 def test_draws_are_token_pooled_means_of_prompts_drawn_with_replacement():
     sums, n_tokens = np.array([[10.0, 20.0], [300.0, 60.0]]), np.array([10.0, 30.0])
     curve, drawn = bootstrap_curves(sums, n_tokens, 400, seed=3)
@@ -80,23 +69,6 @@ def test_draws_are_token_pooled_means_of_prompts_drawn_with_replacement():
     values, counts = np.unique(drawn, axis=0, return_counts=True)
     assert {tuple(row) for row in values.tolist()} == set(expected)
     np.testing.assert_allclose(counts / 400, list(expected.values()), atol=0.08)
-
-
-@pytest.mark.parametrize("metric", PAPER_METRICS)
-def test_the_same_seed_gives_the_same_interval_and_more_noise_a_wider_one(metric):
-    noise = abs(STEEP[metric]).mean() * np.random.default_rng(0).standard_normal((10, 28))
-    quiet, again, loud = (
-        depth_interval(prompts_of(metric, STEEP[metric] + size * noise), metric) for size in (0.02, 0.02, 1.5)
-    )
-    assert quiet == again and quiet.same > loud.same and width(quiet) < width(loud)
-
-
-def test_long_prompts_weigh_more():
-    shallow, deep = [0.1, 0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.9, 0.9]
-    curves, few, many = np.array([shallow] * 3 + [deep] * 3), [1.0] * 3, [1000.0] * 3
-    for n_tokens, depth in ((few + many, 3), (many + few, 1)):
-        pooled, _ = bootstrap_curves(curves * np.array(n_tokens)[:, None], np.array(n_tokens), 10, 0)
-        assert depths_of("overlap", pooled[None]) == [depth]
 
 
 def test_prompts_of_which_some_never_cross_leave_the_end_open_and_count_the_draws_without_a_depth():

@@ -18,57 +18,6 @@ FORMS = {
 }
 
 
-def cosine_of(c):
-    """The effective depth of a mean curve c, given as three curves whose mean it is."""
-    return effective_depth_cosine([x + 0.5 for x in c], [x - 0.25 for x in c], [x - 0.25 for x in c])
-
-
-@pytest.mark.parametrize(
-    ("c", "ed"),
-    [
-        ([0.1, 0.2, 0.3], None),  # never negative
-        ([-0.1, -0.2, -0.3], None),  # never turns
-        ([0.2, 0.1, -0.1], None),  # turns downwards only
-        ([-0.1, 0.1, 0.2], 0),
-        ([0.1, -0.1, -0.2, 0.1, 0.2], 2),
-        ([0.1, -0.1, 0.2, -0.3, -0.1, 0.4, 0.5], 4),  # several crossings: the last
-        ([-0.5, 0.0, 0.0, 0.25], 0),  # an exact zero is not negative
-        ([-0.5, 0.0, -0.5, 0.25], 2),
-        ([0.0, 0.0, 0.0], None),
-        ([-0.1, -0.1, -0.1, 0.1], 2),  # the last layer may be where it has turned
-        ([0.1, 0.2, -0.1], None),  # the last layer itself is never the effective depth
-        ([-0.1], None),
-        ([0.3], None),
-    ],
-)
-def test_cosine_depth_is_the_last_layer_before_the_mean_turns_from_negative(c, ed):
-    assert cosine_of(c) == ed
-
-
-def test_cosine_depth_reads_the_mean_of_the_three_curves_not_one_of_them():
-    att, mlp, layer = [-1.0, -1.0, 1.0], [0.4, 0.9, 1.0], [0.4, 0.9, 1.0]
-    assert effective_depth_cosine(att, mlp, layer) == 0
-
-
-@pytest.mark.parametrize(
-    ("kl", "ed"),
-    [
-        ([10, 9, 8, 7], None),  # never below half of the maximum
-        ([10, 9, 4.9, 1], 2),
-        ([10, 5, 4, 1], 2),  # exactly half is not below half
-        ([10, 5, 5, 5], None),
-        ([4, 10, 9, 1, 0], 0),  # the maximum may come later
-        ([10, 4, 9, 4, 9, 1], 1),  # several crossings: the first
-        ([10, 9, 8, 1], None),  # the last layer does not count
-        ([10, 0, 0, 0], 1),
-        ([0, 0, 0, 0], None),
-        ([3.0], None),
-    ],
-)
-def test_kl_depth_is_the_first_layer_below_half_of_the_maximum(kl, ed):
-    assert effective_depth_kl(kl) == ed
-
-
 @pytest.mark.parametrize(
     ("overlap", "ed"),
     [
@@ -113,25 +62,14 @@ def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_laye
         effective_depth_overlap(np.array(broken))
 
 
-def test_curves_of_different_lengths_are_an_error_that_names_them():
-    with pytest.raises(ValueError, match="cosine.*att_cos 3, mlp_cos 4, layer_cos 3"):
-        effective_depth_cosine([0.0] * 3, [0.0] * 4, [0.0] * 3)
-
-
 @pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
 def test_what_is_not_one_value_a_layer_is_an_error(curve):
-    with pytest.raises(ValueError, match=r"overlap must have one value a layer, shape \[L\]; found shape"):
+    with pytest.raises(ValueError, match=r"overlap must have one value per layer; shape is"):
         effective_depth_overlap(curve)
 
 
-def test_ratio_counts_layers_up_to_and_with_the_depth():
-    assert ratio(17, 28) == 18 / 28
-    assert ratio(0, 8) == 0.125
-    assert ratio(7, 8) == 1.0
-
-
-def test_a_missing_depth_has_a_missing_ratio_and_never_minus_one_or_zero():
-    assert ratio(None, 28) is None
+def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
+    assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
     for ed in (-1, 28):
         with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
             ratio(ed, 28)

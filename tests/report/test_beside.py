@@ -1,18 +1,13 @@
 """What others shared, here or on the Hub, stands beside one's own results in study and table."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import huggingface_hub
 import pytest
 import torch
 
-from depth_lib.report.table import read_tables, write_tables
+from depth_lib.report.table import read_tables
 from depth_lib.results.schemas import ArtifactError, MissingArtifact
 from depth_lib.results.shared import share
-from depth_lib.results.study import Study, in_order
-from depth_lib.sweep import table
+from depth_lib.results.study import Study
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.table import make_table
 from tests.report.studies import tables_of
@@ -32,50 +27,7 @@ def test_results_of_others_stand_beside_ones_own_under_names_of_their_own(own, s
     assert {run.model for run in both.missing()} == {"toy-4l", "toy-8l"}  # what others lack, they run
 
 
-@pytest.fixture
-def tables_alone(monkeypatch):
-    """make table runs no notebook: its cells of tables run here, and it leaves what a notebook leaves."""
-
-    def run(given, **_):
-        out = Path(given["OUT"])
-        study = Study(out, in_order(given["MODELS"]) or None, given["DATASETS"], given.get("BESIDE", ()))
-        write_tables(read_tables(study), out)
-        (out / "report.html").touch()
-        notebook = {"cells": [], "metadata": {"papermill": {"parameters": given}}}
-        (out / "effective_depth.partial.ipynb").write_text(json.dumps(notebook))
-        return subprocess.CompletedProcess([], 0)
-
-    monkeypatch.setattr(table, "execution", lambda notebook, partial, given: given)
-    monkeypatch.setattr(table.subprocess, "run", run)
-
-
-@pytest.mark.filterwarnings("ignore:.*no meta")
-def test_make_table_of_what_is_shared_is_that_of_ones_own(own, shared, tmp_path, tables_alone):
-    tables = {}
-    for name, given in {
-        "own": {"out": str(own)},
-        "alone": {"out": str(shared)},
-        "beside": {"beside": (str(shared),)},
-    }.items():
-        plan = Plan(**({"out": str(tmp_path)} | given), models=("toy-8l", "Qwen2.5-7B"), datasets=("gsm8k",))
-        assert make_table(plan) == 0
-        tables[name] = Path(plan.folder, "effective_depth.csv").read_bytes()
-    assert tables["own"] == tables["alone"] == tables["beside"]
-
-
-@pytest.mark.filterwarnings("ignore:.*no meta")
-def test_a_table_is_made_again_when_other_folders_are_asked_for_and_not_for_the_same(
-    own, shared, tmp_path, tables_alone
-):
-    def made(*beside):
-        assert make_table(Plan(out=str(tmp_path), beside=tuple(map(str, beside)), datasets=("gsm8k",))) == 0
-        return (tmp_path / "effective_depth.ipynb").stat().st_mtime_ns
-
-    first = made(shared)
-    assert made(shared) == first < made(shared, own)
-    assert b"toy-8l (own" in (tmp_path / "effective_depth.csv").read_bytes()
-
-
+@pytest.mark.slow
 def test_the_notebook_that_make_table_runs_reads_what_is_shared_beside_its_folder(tmp_path):
     write_run(tmp_path / "own", "gsm8k", "toy-8l", 8, ["relative_contribution", "logit_lens"], n_examples=4)
     study = Study(tmp_path / "own")

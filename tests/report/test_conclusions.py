@@ -37,11 +37,11 @@ def test_sizes_are_compared_on_the_datasets_and_training_that_both_have():
         depth(LARGE_BASE, "gsm8k", "kl", 9, 9, 9),
     )
     assert (
-        "Size: from 1.5 to 32 billion parameters the mean ratio changes by +0.10 [+0.00, +0.20] by kl (gsm8k)."
+        "Size: from 1.5 to 32 billion parameters, the mean ratio changes by +0.10 [+0.00, +0.20] by kl (gsm8k)."
         in sentences
     )
     nothing = concluded(depth(SMALL, "gsm8k", "kl", 4, 4, 4), depth(LARGE, "aime24", "kl", 9, 9, 9))
-    assert "Size: cannot be said, as the smallest and the largest models share no dataset and training." in nothing
+    assert "Size: from 1.5 to 32 billion parameters, nothing can be said: no dataset and training in common." in nothing
 
 
 def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_same_models():
@@ -52,14 +52,16 @@ def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_
         depth(SMALL, "hellaswag", "kl", 5, 5, None),
     )
     assert "Training: from base to instruct, the mean ratio changes by -0.20 [-0.20, -0.20] by kl (gsm8k)." in sentences
-    assert f"Task: from gsm8k to hellaswag, the mean ratio changes by +0.30 no interval by kl ({SMALL})." in sentences
+    assert f"Task: from gsm8k to hellaswag, the mean ratio changes by +0.30 (no interval) by kl ({SMALL})." in sentences
 
 
-def test_the_interval_of_a_change_is_that_of_independent_runs():
+def test_the_interval_of_a_change_is_that_of_independent_runs_and_many_names_are_counted():
     rows = [depth("a", d, "kl", 4, 2, 5) for d in ("x", "y")] + [depth("b", d, "kl", 6, 5, 8) for d in ("x", "y")]
-    found = pd.DataFrame(rows)
     # two datasets: sqrt(2 · (0.1² + 0.1²)) / 2 down, sqrt(2 · (0.2² + 0.2²)) / 2 up
-    assert mean_change(found, "model", ("a", "b"), ["dataset"]) == "+0.20 [+0.10, +0.40] by kl (x, y)"
+    change = mean_change(pd.DataFrame(rows), "model", ("a", "b"), ["dataset"])
+    assert change == "the mean ratio changes by +0.20 [+0.10, +0.40] by kl (x, y)"
+    four = [depth(model, d, "kl", 4, 4, 4) for model in "ab" for d in "uvwx"]
+    assert mean_change(pd.DataFrame(four), "model", ("a", "b"), ["dataset"]).endswith("by kl (4 datasets)")
 
 
 @pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
@@ -68,16 +70,15 @@ def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
     assert (facts_of(SMALL_BASE).training, facts_of(SMALL_BASE).billions) == ("base", 1.5)
 
 
-def test_how_sure_the_depths_are_and_which_rest_on_other_prompts():
+def test_how_much_depth_is_used_and_how_sure_that_is():
     sentences = concluded(
         depth("mine", "gsm8k", "cosine", 4, 4, 5),
-        depth("mine", "gsm8k", "kl", 5, 3, 8, prompts=20),
+        depth("mine", "gsm8k", "kl", 5, 3, 8),
         depth("mine", "gsm8k", "overlap", None),
     )
-    assert "50% to 50% (median 50%; 1 of 1 runs) by cosine" in sentences[0] and "overlap" not in sentences[0]
-    assert sentences[1:] == [
+    assert sentences == [
+        "The share of its depth after which a model only refines its answer: 50% by cosine, 60% by kl.",
         "Of 3 depths, 1 are known to within a layer, 1 less well, and 1 have no closed interval; "
         "1 have no effective depth.",
-        "Mixed numbers of prompts for mine on gsm8k: cosine 10, kl 20, overlap 10; run the sweep again.",
     ]
     assert concluded(depth("mine", "gsm8k", "kl", None)) == ["No model has an effective depth here."]

@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 
 from depth_lib import files as storage
-from depth_lib.effective_depth.rules import PAPER_METRICS
 from depth_lib.report.definitions import DEFINITIONS
 from depth_lib.report.table import read_tables, write_tables
 from depth_lib.results.study import Study
 from tests.report.studies import table_of, write_depths, write_published
-from tests.synthetic import DATASETS, write_run
+from tests.synthetic import DATASETS
 
 
 def write(folder, datasets=DATASETS):
@@ -99,12 +98,6 @@ def test_every_sheet_prints_in_landscape_one_page_wide_with_its_header_on_each_p
         assert sheet.page_setup.fitToHeight == 0
         assert sheet.print_title_rows and sheet.freeze_panes
         assert all(column.width <= 62 for column in sheet.column_dimensions.values())
-
-
-def test_every_metric_is_defined(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-8l", 8)
-    metrics = set(read_tables(Study(tmp_path)).five_probes.metric)
-    assert metrics > {*PAPER_METRICS} and metrics <= {*DEFINITIONS}
 
 
 def test_tables_that_cannot_be_written_leave_all_old_files(gaps, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.report.page import write_report
-from depth_lib.report.table import effective_depth_table, read_tables, summary_lines, write_tables
+from depth_lib.report.table import effective_depth_table, read_tables, write_tables
 from depth_lib.results.artifacts import load_artifact, save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
@@ -60,14 +60,6 @@ def test_tables_and_page_have_scores_slope_and_answer_per_run(tables, tmp_path):
     assert "one level of difficulty, 2, has no slope" in section
 
 
-def test_without_such_results_there_is_neither(gaps):
-    study = Study(gaps)
-    tables = read_tables(study)
-    assert tables.by_difficulty.empty
-    assert 'id="difficulty"' not in write_report(study, tables).read_text()
-    assert not [path for path in write_tables(tables, gaps) if "difficulty" in path.name]
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Two toys on GSM8K, one of them also on sums of each number of terms."""
@@ -87,27 +79,6 @@ def test_levels_alone_are_no_columns_and_the_papers_table_keeps_every_byte(folde
     assert all(with_levels[name] == content for name, content in alone.items())
     table = effective_depth_table(Study(folder, datasets=[*THREE, "sums"]))
     assert list(table.columns.unique("dataset")) == THREE, "what is still to come stays a column"
-
-
-def test_a_study_expects_the_probe_of_levels_where_a_dataset_is_run_for_levels(folder):
-    missing = {(run.dataset, run.model): run.probes for run in Study(folder, datasets=["gsm8k", "sums"]).missing()}
-    assert missing == {("sums", "toy-8l"): ("depth_by_difficulty",)}
-    write_run(folder, "sums", "toy-4l", 4, ["logit_lens"])
-    study = Study(folder, datasets=["sums"])
-    assert list(effective_depth_table(study).columns.unique("dataset")) == ["sums"]
-    assert [run.probes for run in study.missing()] == [
-        ("relative_contribution",),
-        ("relative_contribution", "logit_lens", "depth_by_difficulty"),
-    ]
-
-
-def test_levels_alone_are_a_table_a_page_and_a_sentence(folder):
-    study = Study(folder, ["toy-4l"], ["sums"])
-    tables = read_tables(study)
-    lines = summary_lines(tables.effective_depth)
-    assert lines == ["no dataset of this table is run for relative_contribution and logit_lens"]
-    assert all(path.stat().st_size for path in write_tables(tables, folder / "written"))
-    assert "on sums</h1>" in write_report(study, tables).read_text()
 
 
 def test_load_results_has_the_means_of_each_level(folder):
