@@ -43,10 +43,8 @@ def importance(result: Mapping, effect: str) -> np.ndarray:
     """How much each skipped layer matters to each example, [E, L].
 
     effect "layer": e_s = Σ_{l>s} D[s, l] / max(L − 1 − s, 1), the mean effect on later layers; "output": o[s].
-    result: what `depth_by_difficulty` returns. ValueError for any other effect.
+    result: what `depth_by_difficulty` returns.
     """
-    if effect not in EFFECTS:
-        raise ValueError(f'effect {effect!r} is not known; use "layer" or "output".')
     effects = np.asarray(result[f"{effect}_effect"], dtype=float)
     if effect == "output":
         return effects

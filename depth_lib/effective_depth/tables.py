@@ -38,8 +38,10 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
                     if row["note"]:
                         warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
                     rows.append(row)
-            if mixed := _mixed_prompts(study, model, dataset):
-                warnings.warn(f"{dataset} × {model} mixes depths of {mixed}; run the sweep again", stacklevel=2)
+            if _has_mixed_prompts(study, model, dataset):
+                warnings.warn(
+                    f"{dataset} × {model} mixes results of different prompts; run the sweep again", stacklevel=2
+                )
     order = ["model", "dataset", "metric", "layers", "ed", "ratio", "score", "score_low", "score_high", "note"]
     return _frame(rows, order)
 
@@ -76,17 +78,11 @@ def depths_by_threshold(study: Study, found: pd.DataFrame) -> pd.DataFrame:
     return _frame(rows, ["model", "dataset", "metric", "threshold", "ed", "ratio"])
 
 
-def _mixed_prompts(study: Study, model: str, dataset: str) -> str:
-    """The numbers of prompts that the papers' metrics of one run rest on, if they are not the same prompts."""
-    metas = {}
-    for metric in PAPER_METRICS:
-        probe = METRICS[metric].probe
-        meta = (study.get((dataset, model, probe)) or {}).get("meta")
-        if meta and "prompts_hash" in meta:
-            metas[probe] = meta
-    if len({meta["prompts_hash"] for meta in metas.values()}) < 2:
-        return ""
-    return " and ".join(f"{meta.get('n_prompts', '?')} prompts ({probe})" for probe, meta in metas.items())
+def _has_mixed_prompts(study: Study, model: str, dataset: str) -> bool:
+    """Whether the papers' metrics of one run rest on different prompts."""
+    results = [study.get((dataset, model, METRICS[metric].probe)) or {} for metric in PAPER_METRICS]
+    hashes = {result.get("meta", {}).get("prompts_hash") for result in results}
+    return len(hashes - {None}) > 1
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:

@@ -87,11 +87,13 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     labels = {"kl": "KL threshold (share of the maximum)", "overlap": "Overlap threshold"}
     figure, axes = _figure("Ratio of effective depth over the threshold", 0.9 + 1.5 * len(datasets), labels, datasets)
     for row, dataset in zip(axes, datasets, strict=True):
-        for ax, (metric, label) in zip(row, labels.items(), strict=True):
+        for ax, metric in zip(row, labels, strict=True):
             rows = thresholds[(thresholds.dataset == dataset) & (thresholds.metric == metric)]
             _lines(ax, rows, rows.threshold, "model", looks)
             ax.axvline(METRICS[metric].threshold, color=GREY, linestyle=":")
-            ax.set(ylim=(0, 1.04), title=dataset, xlabel=label if row is axes[-1] else "")
+            ax.set(ylim=(0, 1.04), title=dataset)
+    for ax, label in zip(axes[-1], labels.values(), strict=True):
+        ax.set_xlabel(label)
     figure.supylabel(RATIO)
     _legend(figure, looks | {"the papers' threshold": {"color": GREY, "ls": ":"}})
     return figure

@@ -72,7 +72,7 @@ def mean_change(runs: pd.DataFrame, column: str, groups: tuple, same: list[str])
         down=lambda rows: ((rows.ratio - rows.ratio_low) ** 2).fillna(np.inf),
         up=lambda rows: ((rows.ratio_high - rows.ratio) ** 2).fillna(np.inf),
     )
-    parts = []
+    changes, places = [], []
     for metric in PAPER_METRICS:
         rows = runs[runs.metric == metric]
         before, after = (_means(rows[rows[column] == group], same) for group in groups)
@@ -84,10 +84,13 @@ def mean_change(runs: pd.DataFrame, column: str, groups: tuple, same: list[str])
             interval = f"[{change - down:+.2f}, {change + up:+.2f}]" if np.isfinite(down + up) else "(no interval)"
             names = after.index.get_level_values(0).unique()
             where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
-            parts.append(f"{change:+.2f} {interval} by {metric} ({where})")
-    if not parts:
+            changes.append(f"{change:+.2f} {interval} by {metric}")
+            places.append(where)
+    if not changes:
         return f"nothing can be said: no {' and '.join(same)} in common"
-    return f"the mean ratio changes by {', '.join(parts)}"
+    if len(set(places)) > 1:
+        changes = [f"{change} ({where})" for change, where in zip(changes, places, strict=True)]
+    return f"the mean ratio changes by {', '.join(changes)}" + (f" ({places[0]})" if len(set(places)) == 1 else "")
 
 
 def _means(rows: pd.DataFrame, same: list[str]) -> pd.DataFrame:
@@ -98,13 +101,14 @@ def _means(rows: pd.DataFrame, same: list[str]) -> pd.DataFrame:
 
 
 def _certainty(runs: pd.DataFrame) -> str:
-    width = (runs.high - runs.low).dropna()
-    narrow, none = int((width <= 1).sum()), int(runs.ed.isna().sum())
-    lacking = f"; {none} have no effective depth" if none else ""
-    return (
-        f"Of {len(runs)} depths, {narrow} are known to within a layer, {len(width) - narrow} less well, and "
-        f"{len(runs) - len(width)} have no closed interval{lacking}."
-    )
+    width = runs.high - runs.low
+    counts = {
+        "known to within a layer": (width <= 1).sum(),
+        "known less well": (width > 1).sum(),
+        "without a closed interval": width.isna().sum(),
+        "without an effective depth": runs.ed.isna().sum(),
+    }
+    return f"Of {len(runs)} depths: {', '.join(f'{count} {name}' for name, count in counts.items() if count)}."
 
 
 def _published(published: pd.DataFrame) -> list[str]:

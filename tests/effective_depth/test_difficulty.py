@@ -37,8 +37,6 @@ def test_importance_is_the_mean_effect_on_later_layers_and_the_output_effect_its
     found = result_of(layer, [[4.0, 3.0, 2.0, 1.0]], [2])
     assert importance(found, "layer").tolist() == [[2.0, 6.5, 11.0, 0.0]]
     assert importance(found, "output").tolist() == [[4.0, 3.0, 2.0, 1.0]]
-    with pytest.raises(ValueError, match="effect \"?'?both"):
-        importance(found, "both")
 
 
 def test_an_effect_of_one_layer_per_level_gives_these_layers_and_their_slope_without_any_doubt():

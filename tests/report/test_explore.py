@@ -18,7 +18,7 @@ from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import DATASETS, PAPER_MODELS, TOKENS, result_of, write_run
+from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run
 
 GSM8K = "toy-8l, gsm8k"
 
@@ -50,28 +50,20 @@ def array(values):
     return flat.reshape([int(n) for n in values.get("shape", str(len(flat))).split(",")])
 
 
-def test_token_maps_hold_the_results_values_without_the_last_token(study, runs):
-    for title, probe, key in (
+@pytest.mark.parametrize(
+    ("title", "probe", "key"),
+    [
         ("Residual erasure", "residual_erasure", "erasure_effect"),
-        ("Integrated gradients", "integrated_gradients", "igrads"),
         ("Turn of the residual", "relative_contribution", "first_change"),
-    ):
-        heatmap = figure_of(runs, GSM8K, title)["data"][0]
-        truth = study["gsm8k", "toy-8l", probe][key][:, :-1]
-        np.testing.assert_array_equal(array(heatmap["z"]), truth.numpy().astype(np.float32))
-        if probe != "relative_contribution":
-            assert [column.split(" ")[0] for column in heatmap["x"]] == [str(t) for t in range(len(TOKENS) - 1)]
-
-
-def test_layer_effects_are_a_map_whose_impossible_cells_are_gaps(study, runs):
-    for title, key in (("later tokens", "max_future_layer"), ("all tokens", "max_all_layer")):
-        figure = figure_of(runs, GSM8K, f"skipping a layer, {title}")
-        shown = array(figure["data"][0]["z"])
-        truth = study["gsm8k", "toy-8l", "layer_effects"][key].numpy()
-        later = np.triu(np.ones((8, 8), dtype=bool), 1)
-        np.testing.assert_array_equal(shown[later], truth[later])
-        assert np.isnan(shown[~later]).all()
-        assert figure["data"][0]["colorbar"]["title"]["text"] == "relative change"
+        ("skipping a layer, all tokens", "layer_effects", "max_all_layer"),
+    ],
+)
+def test_maps_hold_the_results_values_without_the_last_token_or_what_is_impossible(study, runs, title, probe, key):
+    shown = array(figure_of(runs, GSM8K, title)["data"][0]["z"])
+    truth = study["gsm8k", "toy-8l", probe][key].numpy().astype(np.float32)
+    later = np.triu(np.ones_like(truth), 1) > 0
+    expected = np.where(later, truth, np.nan) if probe == "layer_effects" else truth[:, :-1]
+    np.testing.assert_array_equal(shown, expected)
 
 
 def test_curves_hold_each_prompts_own_and_the_mean_with_threshold_and_depth(study, runs):
