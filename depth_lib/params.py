@@ -6,6 +6,7 @@ command line and make's variables are read with `load_params` and `from_text`, w
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -216,6 +217,17 @@ def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
     near = get_close_matches(str(wrong[0]).lower(), by_small_letters, n=1)
     hint = f"did you mean {by_small_letters[near[0]]}? " if near else ""
     return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, allowed))}"
+
+
+def command(target: str, **variables: str) -> str:
+    """The command that a message names: of make, or of `depth-lib` if there is no clone. Empty ones are left out."""
+    default = {"OUT": "outputs"}
+    chosen = {name: value for name, value in variables.items() if value and value != default.get(name)}
+    if INSTALLED:
+        words = [f"--{name.lower().replace('_', '-')}={value}" for name, value in chosen.items()]
+    else:
+        words = [f"{name}={value}".replace("$", "$$") for name, value in chosen.items()]
+    return " ".join(["depth-lib" if INSTALLED else "make", target, *map(shlex.quote, words)])
 
 
 def _yaml(text: str) -> object:

@@ -20,7 +20,7 @@ from depth_lib.params import (
     load_params,
     registry_names,
 )
-from depth_lib.results.schemas import ARTIFACTS, PROBES, unknown_probe
+from depth_lib.results.schemas import ARTIFACTS, PROBES
 
 SHIPPED = sorted(params.PARAMS.glob("*/**/*.yaml"))
 
@@ -80,8 +80,8 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
 
 
 def test_the_allowed_names_are_those_the_package_knows():
-    assert unknown_probe(ARTIFACTS) is None
-    assert unknown_probe(["logit_lens", "logitlens"]).startswith(
+    assert params.not_among(ARTIFACTS, "PROBES", *ARTIFACTS) is None
+    assert params.not_among(ARTIFACTS, "PROBES", "logit_lens", "logitlens").startswith(
         'PROBES "logitlens" is not known; did you mean logit_lens?'
     )
     assert {*dataset_names()} == {"gsm8k", "hellaswag", "aime24", "mquake", "math", *DRAWN}

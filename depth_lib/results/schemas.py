@@ -1,15 +1,14 @@
 """What each probe's .pt file holds: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
-Without torch, so that results are listed in no time.
+This module does not import torch, so that listing results is fast.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
-from ..params import not_among
 
 
 class ArtifactError(Exception):
@@ -22,15 +21,15 @@ class MissingArtifact(ArtifactError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Schema:
-    """One probe's file: its name with `{n}` for the number of examples, and the shape of each key.
+    """One probe's file: its name, with `{n}` for the number of examples, and the shape of each key.
 
     `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
-    blocks, T the tokens, P the prompts (F those long enough for future mode); a letter means one number per file.
-    `settings` are what a sweep runs the probe with; `baseline`: it reads further prompts, whose hash is a setting too.
-    `by_level`: it runs on examples with levels of difficulty, E of them on K levels.
-    `further`: it runs where PROBES asks for it by name only. `function`: of the api, where it has another name. `cost`:
-    its seconds beside the others', as measured on models of 4 to 16 blocks. `version`: goes up when what the probe
-    computes is mended, so that older results are stale.
+    blocks, T of tokens, P of prompts (F of those long enough for future mode), E of examples on K levels of difficulty;
+    any other letter is a number that is the same for the whole file.
+    `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it is not the row's.
+    `baseline`: the probe reads further prompts, whose hash is a setting too. `by_level`: it runs on examples with
+    levels of difficulty. `further`: it runs only if PROBES names it. `version`: raise it when a mistake in the probe is
+    corrected, so that older results are stale.
     """
 
     file: str
@@ -38,27 +37,26 @@ class Schema:
     optional: Mapping[str, str] = field(default_factory=dict)
     tokens_file: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    function: str = ""
     baseline: bool = False
     by_level: bool = False
     further: bool = False
-    function: str = ""
-    cost: float = 2
     version: int = 1
 
     @property
     def of_pair(self) -> bool:
-        """Whether it looks at a question and its answer, whose label then stands in the file's name."""
+        """Whether the probe measures a question with its answer, whose label is then part of the file's name."""
         return "question" in self.settings
 
     def names(self, n: int | str, pair: str = "") -> tuple[str, str | None]:
-        """The file's name for n examples and a pair's label, and that of the tokens beside it."""
+        """The file's name for n examples and a pair's label, and the name of the text file with its tokens."""
         ending = f"_{pair}" if pair and self.of_pair else ""
         file, tokens = self.file.format(n=n), self.tokens_file and self.tokens_file.format(n=n)
         return f"{file[:-3]}{ending}.pt", tokens and f"{tokens[:-4]}{ending}.txt"
 
 
 def _keys(text: str, sums: bool = False) -> dict[str, str]:
-    """key -> shape, of "shape: key key; shape: key …". sums: of the keys' sums per prompt, and how many tokens each."""
+    """key -> shape, from "shape: key key; shape: key …"; with `sums`, of the keys' sums per prompt and `n_tokens`."""
     keys = {}
     for part in text.split(";"):
         shape, names = part.split(":")
@@ -90,7 +88,6 @@ _SKIPS = Schema(
     required=_keys("L L: max_future_layer; L 1: max_future_out"),
     optional=_skips("future", "F") | _skips("all", "P") | _skips("remove", "P"),
     settings=_MODES,
-    cost=14,
 )
 _GRADIENTS = Schema(
     "igrads_igrads_{n}exps.pt",
@@ -98,13 +95,12 @@ _GRADIENTS = Schema(
     optional=_keys("L: completeness f_difference n_nodes error quadrature rounding"),
     tokens_file="igrads_tokens_{n}exps.txt",
     settings=_PAIR | _GAUSS,
-    cost=7,
 )
 
 
 def _part_effects(part: str) -> Schema:
     file, settings = f"{part}_effects_{{n}}exps.pt", _MODES | {"part": part}
-    return replace(_SKIPS, file=file, settings=settings, further=True, function="layer_effects")
+    return replace(_SKIPS, file=file, settings=settings, function="layer_effects", further=True)
 
 
 def _part_gradients(part: str) -> Schema:
@@ -122,7 +118,6 @@ ARTIFACTS = {
         optional=_keys("; ".join(_FURTHER_CONTRIBUTION))
         | _keys(_CONTRIBUTION, sums=True)
         | _keys(_FURTHER_CONTRIBUTION[0], sums=True),
-        cost=1,
     ),
     "layer_effects": _SKIPS,
     "logit_lens": Schema(
@@ -152,7 +147,6 @@ ARTIFACTS = {
         ),
         settings=_MODES,
         further=True,
-        cost=10,
     ),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
@@ -162,7 +156,6 @@ ARTIFACTS = {
         settings=_PAIR,
         baseline=True,
         further=True,
-        cost=6,
     ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps.pt",
@@ -173,7 +166,6 @@ ARTIFACTS = {
         ),
         by_level=True,
         further=True,
-        cost=14,
     ),
 }
 
@@ -181,12 +173,7 @@ PROBES = tuple(probe for probe, row in ARTIFACTS.items() if not row.further)  # 
 FURTHER_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.further)
 
 
-def unknown_probe(names: Iterable[str]) -> str | None:
-    """What is wrong with the first of these names that is no probe's; None if all are."""
-    return not_among(ARTIFACTS, "PROBES", *names)
-
-
-# What belongs to two models lies one folder higher, `out/linear_maps/`, where no dataset × model looks for its own.
+# Results about two models are in `out/linear_maps/`, outside the folders of a dataset × model.
 BETWEEN_MODELS = {
     "linear_map": Schema(
         "linear_map_{source}_to_{target}.pt",
@@ -199,9 +186,9 @@ SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 
 
 def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int, pair: str = "") -> Path:
-    """Where a probe's result lives: `out/dataset/model/file`. ArtifactError if probe is not one of ARTIFACTS.
+    """Path of a probe's result, `out/dataset/model/file`. ArtifactError if probe is not in ARTIFACTS.
 
-    pair: the label of question and answer (see `pairs.find_pair`), for probes that look at one; "" is the papers'.
+    pair: the label of question and answer (see `pairs.find_pair`), for probes that measure one; "" is the papers'.
     """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
@@ -211,71 +198,61 @@ def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examp
     return Path(out) / dataset / model / ARTIFACTS[probe].names(n_examples, pair)[0]
 
 
-def probe_of(path: str | Path) -> tuple[str, int | None]:
-    """The probe a file name belongs to and its number of examples; ArtifactError if it is no probe's file."""
-    probe, n, _ = _read_name(path)
-    return probe, n
+def parse_name(path: str | Path) -> tuple[str, int | None, str]:
+    """The probe of a file name, its number of examples and its pair's label; ArtifactError for any other name.
 
-
-def pair_of(path: str | Path) -> str:
-    """The label of the question and answer that a file is about; "" for the papers', and where there is none."""
-    return _read_name(path)[2]
-
-
-def of_pair(name: str, pair: str) -> str:
-    """How a probe or metric is called that is about another question than the papers': `residual_erasure:spouse`."""
-    return f"{name}:{pair}" if pair else name
-
-
-def without_pair(name: str) -> str:
-    """The probe or metric of a name that `of_pair` made."""
-    return name.partition(":")[0]
-
-
-def _read_name(path: str | Path) -> tuple[str, int | None, str]:
+    The number is None where the name has none, and the label "" for the papers' pair and for probes without one.
+    """
     for probe, schema in SCHEMAS.items():
         pattern = re.escape(schema.file).replace(r"\{source\}_to_\{target\}", ".+_to_.+")
-        pair = r"(?:_(?P<pair>[a-z0-9_-]+))?" if schema.of_pair else ""
-        pattern = pattern.replace(r"\{n\}exps", rf"(?P<n>\d+)exps{pair}")
+        label = "(?:_([a-z0-9_-]+))?" if schema.of_pair else "()"
+        pattern = pattern.replace(r"\{n\}exps", rf"(\d+)exps{label}")
         if match := re.fullmatch(pattern, Path(path).name):
-            found = match.groupdict()
-            return probe, int(found["n"]) if "n" in found else None, found.get("pair") or ""
+            n, pair = match.groups() or (None, "")
+            return probe, n and int(n), pair or ""
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
 
+def of_pair(name: str, pair: str) -> str:
+    """The name of a probe or metric for another question than the papers': `residual_erasure:spouse`."""
+    return f"{name}:{pair}" if pair else name
+
+
+def without_pair(name: str) -> str:
+    """The probe or metric in a name made by `of_pair`."""
+    return name.partition(":")[0]
+
+
 def mismatch(probe: str, result: object) -> str | None:
-    """The first way in which a result has not the keys and shapes of its probe; tensors are what has a shape."""
-    if not isinstance(result, dict) or not all(isinstance(key, str) for key in result):
-        return f"it holds a {type(result).__name__}, not a dict of named tensors"
-    if not isinstance(result.get("meta", {}), dict):
-        return "its meta is not a dict"
+    """The first difference between a result and the keys and shapes of its probe; None if there is none."""
+    if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
+        return "it is not a dict of named tensors with a dict `meta`"
     schema = SCHEMAS[probe]
     sizes: dict[str, int] = {}
     for key, shape in (schema.required | schema.optional).items():
         if key not in result:
             if key in schema.required:
-                return f"it has no key {key} (it has {', '.join(result) or 'none'})"
+                return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
             continue
         if not hasattr(result[key], "shape"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        dims, found = shape.split(), list(result[key].shape)
-        if len(dims) != len(found) or not all(_fits(dim, n, sizes) for dim, n in zip(dims, found, strict=True)):
+        axes, stored = shape.split(), list(result[key].shape)
+        if len(axes) != len(stored) or not all(_fits(axis, n, sizes) for axis, n in zip(axes, stored, strict=True)):
             known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
-            return f"{key} has shape {found}, not [{', '.join(dims)}]" + (f" with {known}" if known else "")
+            return f"{key} has shape {stored}, not [{', '.join(axes)}]" + (f" with {known}" if known else "")
     tokens = result.get("tokens")
-    if schema.tokens_file and tokens is not None:
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            return "tokens is not a list of strings"
-        if len(tokens) != sizes["T"]:
-            return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
+    if schema.tokens_file and tokens is not None and len(tokens) != sizes["T"]:
+        return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
     return None
 
 
-def _fits(dim: str, size: int, sizes: dict[str, int]) -> bool:
-    """Whether an axis has the size its letter stands for; the first axis with a letter decides. A letter is at least 1,
-    so that only [L-1] of a model of one block is empty."""
-    if dim == "1":
+def _fits(axis: str, size: int, sizes: dict[str, int]) -> bool:
+    """Whether an axis such as "L" or "L+1" has this size; the first axis with a letter decides what the letter is.
+
+    A letter is at least 1, so that only an axis [L-1] can be empty, in a model of one block.
+    """
+    if axis == "1":
         return size == 1
-    n = size - int(dim[1:] or 0)
-    return n > 0 and sizes.setdefault(dim[0], n) == n
+    n = size - int(axis[1:] or 0)
+    return n > 0 and sizes.setdefault(axis[0], n) == n

@@ -111,8 +111,6 @@ def share(asked: argparse.Namespace) -> int:
     from ..results import shared
     from ..results.study import Study
 
-    if asked.push:
-        shared.logged_in()  # before anything is computed
     to = asked.to or Path(plan.folder) / "shared"
     study = Study(plan.folder, plan.models or None, covers.datasets)
     depths = summary_lines(effective_depth_table(study))

@@ -13,6 +13,7 @@ from ..models.gguf import gguf_in
 from ..params import (
     Params,
     ParamsError,
+    command,
     dataset_names,
     find_dataset,
     find_model,
@@ -20,7 +21,6 @@ from ..params import (
     problems,
     registry_names,
 )
-from ..results.commands import sweep_command
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 from .spec import RunSpec, no_folder
 
@@ -146,8 +146,8 @@ class Plan:
             raise ParamsError(f"{dataset['DATASET']} × {name}: {problem}") from None
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in self.overrides.items()}
         lists = {"PROBES": " ".join(self.probes), "GPUS": " ".join(self.gpus), "LAUNCH": shlex.join(self.launcher)}
-        folder = Path(self.folder) / spec.dataset / spec.asked["MODEL"]
-        return PlannedRun(spec, sweep_command(folder, MODELS=name, **texts, **lists))
+        place = {"MODELS": name, "DATASETS": spec.dataset, "OUT": self.folder}
+        return PlannedRun(spec, command("sweep", **place, **texts, **lists))
 
 
 def own_dtype(model_id: str) -> str:

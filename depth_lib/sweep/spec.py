@@ -15,9 +15,9 @@ from ..data.prompts import DRAWN, PromptError, load_prompts
 from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
-from ..params import Params, ParamsError, find_dataset, find_model, problems
+from ..params import Params, ParamsError, find_dataset, find_model, not_among, problems
 from ..results.provenance import fingerprint, prompts_hash
-from ..results.schemas import ARTIFACTS, artifact_path, unknown_probe
+from ..results.schemas import ARTIFACTS, artifact_path
 
 
 def in_project(path: str | Path) -> Path:
@@ -166,7 +166,7 @@ class RunSpec:
 
 def _wrong_probes(probes: list[str], dataset: str) -> list[str]:
     """What is wrong with the chosen probes, on this dataset."""
-    if problem := unknown_probe(probes):
+    if problem := not_among(ARTIFACTS, "PROBES", *probes):
         return [problem]
     by_level = [probe for probe in probes if ARTIFACTS[probe].by_level]
     if not by_level or dataset in with_levels():

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..files import COMPUTING, describe, holder
-from ..results.commands import command
+from ..params import command
 from ..results.provenance import read_meta, why_stale
 from ..results.schemas import ARTIFACTS, PROBES, of_pair
 from .plan import PlannedRun

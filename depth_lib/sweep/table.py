@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import hold, write_together
-from ..params import ParamsError
-from ..results.commands import command
-from ..results.schemas import ArtifactError, probe_of
+from ..params import ParamsError, command
+from ..results.schemas import ArtifactError, parse_name
 from .launch import NOTEBOOKS, environment, execution
 from .plan import PAPER_DATASETS, Plan
 from .status import elsewhere
@@ -129,6 +128,6 @@ def _runs_in(folder: Path) -> set[tuple[str, str]]:
 
 def _is_result(path: Path) -> bool:
     try:
-        return bool(probe_of(path))
+        return bool(parse_name(path))
     except ArtifactError:  # somebody else's file
         return False

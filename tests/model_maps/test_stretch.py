@@ -8,7 +8,7 @@ from depth_lib.figures import linear_maps_figure
 from depth_lib.model_maps.__main__ import main
 from depth_lib.model_maps.stretch import measure, stretch
 from depth_lib.results.artifacts import load_artifact
-from depth_lib.results.schemas import SCHEMAS, MissingArtifact, probe_of
+from depth_lib.results.schemas import SCHEMAS, MissingArtifact, parse_name
 from depth_lib.results.study import Study
 
 
@@ -82,7 +82,7 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     shown = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert shown == {f"{stem}.{end}" for end in ("pt", "pdf", "png")}
     result = load_artifact(folder / f"{stem}.pt")
-    assert probe_of(folder / f"{stem}.pt") == ("linear_map", None)
+    assert parse_name(folder / f"{stem}.pt") == ("linear_map", None, "")
     assert SCHEMAS["linear_map"].required.keys() <= result.keys()
     assert result["relative"].diagonal().max() < 1e-5
     assert result["meta"]["texts"] == str(text) and result["meta"]["n_texts"] > 100

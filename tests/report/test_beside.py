@@ -47,7 +47,7 @@ def test_a_dataset_of_the_hub_is_fetched_and_read_like_a_folder(shared, monkeypa
 
 
 def test_what_is_neither_a_folder_nor_a_dataset_is_named(monkeypatch):
-    with pytest.raises(ArtifactError, match="no-one/nothing is neither a folder here nor a dataset that the Hub gives"):
+    with pytest.raises(ArtifactError, match="no-one/nothing is neither a folder nor a dataset of the Hub"):
         Study("nothing-here", beside=["no-one/nothing"])
     with pytest.raises(MissingArtifact):
         Study("nothing-here")

@@ -114,4 +114,4 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
         save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), meta | {"dtype": dtype})
     runs = provenance(Study(tmp_path))
     assert len(runs) == 2 and set(runs.run) == {"X, gsm8k"}
-    assert re.search(r"logit_lens: Qwen/X @ abc; bfloat16; 10 prompts \(hub\); .*torch", " ".join(runs.made_from))
+    assert re.search(r"logit_lens: Qwen/X; abc; bfloat16; 10 prompts; hub; .*torch", " ".join(runs.made_from))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from depth_lib.results.artifacts import load_artifact
-from depth_lib.results.commands import sweep_command
 from depth_lib.results.provenance import read_meta, why_stale
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
 from tests.synthetic import result_of, write_as_the_papers
@@ -32,35 +31,28 @@ def test_a_missing_result_names_the_command_that_makes_it():
     assert str(error.value) == (
         "no artifact for gsm8k × Qwen2.5-7B (logitlens_10exps.pt); run: make sweep MODELS=Qwen2.5-7B DATASETS=gsm8k"
     )
-    assert sweep_command("outputs/demo/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=outputs/demo")
-    assert sweep_command("/data/outputs/gsm8k/toy-8l").endswith("DATASETS=gsm8k OUT=/data/outputs")
-    assert "make" not in sweep_command("theirs/addition_6/toy-8l").split(), "no sweep makes a dataset it does not know"
+    with pytest.raises(MissingArtifact, match="DATASETS=gsm8k OUT=outputs/demo PAIR=spouse"):
+        load_artifact("outputs/demo/gsm8k/toy-8l/logit_erasure_10exps_spouse.pt")
+    with pytest.raises(MissingArtifact, match="run: make maps"):
+        load_artifact("outputs/linear_maps/linear_map_a_to_b.pt")
 
 
-def damaged(path, kind, trace):
-    content = path.read_bytes()
-    return {
+@pytest.mark.parametrize("kind", ["empty", "first half", "plain pickle with code", "noise"])
+def test_a_damaged_file_is_named_and_stays_where_it_is(saved, tmp_path, kind):
+    trace, content = tmp_path / "code was run", saved.read_bytes()
+    content = {
         "empty": b"",
         "first half": content[: len(content) // 2],
-        "without its last byte": content[:-1],
-        "text": b"404: not found",
         "plain pickle with code": pickle.dumps(Code(trace), protocol=2),
         "noise": bytes(range(256)) * 8,
     }[kind]
-
-
-@pytest.mark.parametrize(
-    "kind", ["empty", "first half", "without its last byte", "text", "plain pickle with code", "noise"]
-)
-def test_a_damaged_file_is_named_and_stays_where_it_is(saved, tmp_path, kind):
-    trace = tmp_path / "code was run"
-    saved.write_bytes(content := damaged(saved, kind, trace))
+    saved.write_bytes(content)
+    assert len(why_stale(saved, {})) == 1 and not trace.exists()
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
     line = r" is no logit_lens artifact: .*; run: make sweep MODELS=toy-8l DATASETS=gsm8k OUT=.*"
     assert re.fullmatch(re.escape(str(saved)) + line, str(error.value))
     assert saved.read_bytes() == content and os.listdir(saved.parent) == [saved.name] and not trace.exists()
-    assert len(why_stale(saved, {})) == 1 and not trace.exists()
 
 
 def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
@@ -78,10 +70,10 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "it holds a list"),
+        ([1, 2], "it is not a dict of named tensors"),
         ({"weights": torch.zeros(3)}, r"it has no key res_kl_divs \(it has weights\)"),
         ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(9)}, r"res_overlaps has shape \[9\]"),
-        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "its meta is not a dict"),
+        ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "with a dict `meta`"),
         ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
     ],
 )
@@ -92,17 +84,6 @@ def test_a_foreign_file_under_our_name_is_named_and_stays_where_it_is(lens_path,
         load_artifact(lens_path)
     assert re.search(message, why_stale(lens_path, {})[0])
     assert os.listdir(lens_path.parent) == [lens_path.name]
-
-
-def test_a_file_that_cannot_be_opened_now_stays_where_it_is(saved, monkeypatch):
-    def too_many_files(self):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(Path, "read_bytes", too_many_files)
-    with pytest.raises(ArtifactError, match="could not be opened: Too many open files"):
-        load_artifact(saved)
-    monkeypatch.undo()
-    assert os.listdir(saved.parent) == [saved.name]
 
 
 def test_a_file_with_another_name_is_no_artifact(tmp_path):
@@ -145,15 +126,14 @@ def as_cuda(path):
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "with a gradient", "parameter", "cuda"])
-@pytest.mark.parametrize("probe", ARTIFACTS)
-def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(tmp_path, probe, form):
+def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(tmp_path, form):
     change = {
         "bfloat16": lambda tensor: tensor.bfloat16(),
         "with a gradient": lambda tensor: tensor.clone().requires_grad_(),
         "parameter": torch.nn.Parameter,
         "cuda": lambda tensor: tensor,
     }[form]
-    result = result_of(probe, 8)
+    probe, result = "residual_erasure", result_of("residual_erasure", 8)
     path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
     stored = {key: change(result[key]) for key in ARTIFACTS[probe].required}
     write_as_the_papers(path, probe, result | stored)

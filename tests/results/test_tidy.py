@@ -31,9 +31,8 @@ def test_load_results_is_tidy_and_holds_every_value_once(tmp_path):
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(MissingArtifact, match="run: make sweep"):
         dl.load_results(tmp_path)
-    with pytest.raises(MissingArtifact, match="nowhere is not there; give the folder of a study") as error:
+    with pytest.raises(MissingArtifact, match="nowhere; run: .* or give the folder of a study"):
         dl.load_results("nowhere")
-    assert "make sweep" not in str(error.value)
     write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, ["logit_lens"], papers_keys_only=True)
     with pytest.warns(UserWarning, match="no meta"):
         assert len(dl.load_results(tmp_path)) == 2 * 28

@@ -17,33 +17,21 @@ from depth_lib.results.study import load_results
 from tests.results.conftest import META
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
-
-@pytest.mark.parametrize(
-    ("probe", "name"),
-    [
-        ("relative_contribution", "relative_contribution.pt"),
-        ("layer_effects", "layer_effects_5exps.pt"),
-        ("logit_lens", "logitlens_5exps.pt"),
-        ("residual_erasure", "logit_erasure_5exps.pt"),
-        ("integrated_gradients", "igrads_igrads_5exps.pt"),
-    ],
-)
-def test_files_have_the_papers_names(probe, name):
-    assert artifact_path("outputs", "aime24", "Qwen2.5-7B", probe, 5) == Path("outputs/aime24/Qwen2.5-7B") / name
+PAPERS_NAMES = {
+    "relative_contribution": "relative_contribution.pt",
+    "layer_effects": "layer_effects_5exps.pt",
+    "logit_lens": "logitlens_5exps.pt",
+    "residual_erasure": "logit_erasure_5exps.pt",
+    "integrated_gradients": "igrads_igrads_5exps.pt",
+}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("gsm8k", "toy", "logitlens"),
-        ("gsm8k", "Qwen/Qwen2.5-7B", "logit_lens"),
-        ("..", "toy", "logit_lens"),
-        ("", "toy", "logit_lens"),
-    ],
-)
-def test_a_path_is_refused_for_an_unknown_probe_or_a_name_that_is_no_folder(arguments):
-    with pytest.raises(ArtifactError, match=r"the probes are relative_contribution|use a short name"):
-        artifact_path("outputs", *arguments, 10)
+def test_files_have_the_papers_names_in_folders_that_can_be_made():
+    for probe, name in PAPERS_NAMES.items():
+        assert artifact_path("outputs", "aime24", "Qwen2.5-7B", probe, 5) == Path("outputs/aime24/Qwen2.5-7B") / name
+    for wrong in (("gsm8k", "toy", "logitlens"), ("gsm8k", "a/b", "logit_lens"), ("..", "toy", "logit_lens")):
+        with pytest.raises(ArtifactError, match=r"the probes are relative_contribution|use a short name"):
+            artifact_path("outputs", *wrong, 10)
 
 
 @pytest.mark.parametrize("probe", ARTIFACTS)
@@ -61,6 +49,8 @@ def test_every_probe_reads_back_equal_with_its_meta(tmp_path, probe):
     assert (meta["schema"], meta["probe"]) == (1, probe)
     assert meta["versions"].keys() == {"torch", "transformers", "nnsight", "depth_lib"}
     assert meta["versions"]["torch"] == torch.__version__
+    stored = torch.load(path, weights_only=True)  # as the papers' own code reads it
+    assert all(torch.equal(stored[key], result[key]) for key in ARTIFACTS[probe].required)
 
 
 def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tmp_path):
@@ -70,22 +60,12 @@ def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tm
     assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path)[1] is None
     tidy = load_results(tmp_path)
     assert "turn" not in set(tidy.key) and tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
-    for wrong in (
-        {"turn_sums": torch.zeros(0, 0), "n_tokens": torch.zeros(0)},
-        {"turn": torch.zeros(1)},
-        dict.fromkeys(result, torch.zeros(0)),
-        result_of("relative_contribution", 2) | {"turn": torch.zeros(0)},
-    ):
+    for wrong in ({"turn": torch.zeros(1)}, dict.fromkeys(result, torch.zeros(0))):
         with pytest.raises(ArtifactError, match="has shape"):
             save_artifact(path, result | wrong, META)
 
 
-def test_the_papers_own_reading_code_reads_our_file(saved, tmp_path):
-    read = torch.load(f"{tmp_path}/gsm8k/toy-8l/logitlens_10exps.pt", weights_only=True)["res_kl_divs"]
-    assert torch.equal(read, result_of("logit_lens", 8)["res_kl_divs"])
-
-
-def test_a_view_of_a_large_tensor_is_stored_alone(lens_path):
+def test_a_view_of_a_large_tensor_is_stored_alone_and_numpys_arrays_as_tensors(lens_path):
     large = torch.rand(8, 100_000)
     save_artifact(lens_path, {"res_kl_divs": large[:, 0], "res_overlaps": np.full(8, 0.5, np.float32)}, {})
     assert lens_path.stat().st_size < 20_000
@@ -96,48 +76,31 @@ def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_pa
     result = result_of("logit_lens", 8)
     meta = {"dtype": torch.bfloat16, "source": Path("a/b"), "seed": np.int64(3), "range": (1, 2), "remote": None}
     stored = load_artifact(save_artifact(lens_path, result, meta))["meta"]
-    assert {key: stored[key] for key in meta} == {
-        "dtype": "bfloat16",
-        "source": "a/b",
-        "seed": 3,
-        "range": [1, 2],
-        "remote": None,
-    }
-    with pytest.raises(TypeError, match=r"meta\.settings\.device_map is a set"):
+    plain = {"dtype": "bfloat16", "source": "a/b", "seed": 3, "range": [1, 2], "remote": None}
+    assert {key: stored[key] for key in meta} == plain
+    with pytest.raises(TypeError, match=r"meta holds \{1\}; store strings"):
         save_artifact(lens_path, result, {"settings": {"device_map": {1}}})
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("probe", "change", "message"),
     [
-        (lambda r: r.pop("res_overlaps"), "no key res_overlaps"),
-        (lambda r: r.update(res_overlaps=torch.rand(7)), r"res_overlaps has shape \[7\], not \[L\] with L = 8"),
-        (lambda r: r.update(res_kl_divs=torch.rand(8, 1)), r"res_kl_divs has shape \[8, 1\], not \[L\]"),
-        (lambda r: r.update(res_top1_sums=torch.rand(3, 8)), r"res_top1_sums has shape \[3, 8\], not \[P, L\].*P = 10"),
-        (lambda r: r.update(res_overlaps=[0.1] * 8), "res_overlaps is a list, not a tensor"),
-        (lambda r: r["res_kl_divs"].__setitem__(3, float("nan")), r"res_kl_divs is nan at index \[3\]"),
-        (lambda r: r["res_mrr_sums"].__setitem__((2, 3), float("inf")), r"res_mrr_sums is inf at index \[2, 3\]"),
+        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[L\] with L = 8"),
+        ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[P, L\].*P = 10"),
+        ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
+        ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, r"res_kl_divs is not finite at index \[0\]"),
+        ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[L, L\]"),
+        ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
+        ("residual_erasure", {"erasure_effect": None}, "no key erasure_effect"),
+        ("residual_erasure", {"tokens": None}, "no key tokens"),
     ],
 )
-def test_a_result_with_wrong_keys_shapes_or_values_is_refused_and_nothing_is_written(lens_path, change, message):
-    result = result_of("logit_lens", 8)
-    change(result)
-    with pytest.raises(ArtifactError, match=f"logitlens_10exps.pt was not written: .*{message}"):
-        save_artifact(lens_path, result, META)
-    assert not lens_path.parent.exists()
-
-
-def test_erasure_has_one_row_more_than_there_are_layers_effects_are_square_and_columns_have_tokens(tmp_path):
-    effects = result_of("layer_effects", 8) | {"max_future_layer": torch.rand(8, 9)}
-    with pytest.raises(ArtifactError, match=r"max_future_layer has shape \[8, 9\], not \[L, L\]"):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "toy", "layer_effects", 10), effects, {})
-    path = artifact_path(tmp_path, "gsm8k", "toy", "residual_erasure", 10)
-    erasure = result_of("residual_erasure", 8)
-    with pytest.raises(ArtifactError, match=f"it has 3 tokens, but {len(TOKENS)} columns"):
-        save_artifact(path, erasure | {"tokens": ["a", "b", "c"]}, {})
-    erasure.pop("tokens")
-    with pytest.raises(ArtifactError, match="no key tokens"):
-        save_artifact(path, erasure, {})
+def test_a_result_with_wrong_keys_shapes_or_values_is_refused_and_nothing_is_written(tmp_path, probe, change, message):
+    path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
+    result = {key: value for key, value in (result_of(probe, 8) | change).items() if value is not None}
+    with pytest.raises(ArtifactError, match=f"{path.name} was not written: .*{message}"):
+        save_artifact(path, result, META)
+    assert not path.parent.exists()
 
 
 def test_tokens_are_one_visible_line_each_and_come_back_exactly(tmp_path):
@@ -150,40 +113,24 @@ def test_tokens_are_one_visible_line_each_and_come_back_exactly(tmp_path):
     assert len(set(map(escape_token, tokens))) == len(tokens) and load_artifact(path)["tokens"] == tokens
 
 
-def test_writing_again_replaces_our_own_file_and_leaves_nothing_beside_it(saved):
-    save_artifact(saved, result_of("logit_lens", 6), META | {"revision": "def"})
-    assert len(load_artifact(saved)["res_kl_divs"]) == 6
-    assert os.listdir(saved.parent) == [saved.name]
-
-
-@pytest.mark.parametrize("broken", ["write", "fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, broken):
+@pytest.mark.parametrize("broken", ["write", "fsync", "replace", "interrupted"])
+def test_a_write_that_fails_leaves_the_old_files_and_no_temporary_one(tmp_path, monkeypatch, broken):
     path = artifact_path(tmp_path, "gsm8k", "toy", "residual_erasure", 10)
     save_artifact(path, result_of("residual_erasure", 8), META)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
 
-    def full_disk(*arguments, **options):
-        raise OSError(28, "No space left on device")
+    def fail(*arguments, **options):
+        raise KeyboardInterrupt if broken == "interrupted" else OSError(28, "No space left on device")
 
     if broken == "write":
-        monkeypatch.setattr("builtins.open", full_disk)
+        monkeypatch.setattr("builtins.open", fail)
     else:
-        monkeypatch.setattr(storage.os, broken, full_disk)
-    with pytest.raises(ArtifactError, match="logit_erasure_10exps.pt was not written: No space left on device"):
+        monkeypatch.setattr(storage.os, "fsync" if broken == "interrupted" else broken, fail)
+    refused = pytest.raises(ArtifactError, match="logit_erasure_10exps.pt was not written: No space left on device")
+    with pytest.raises(KeyboardInterrupt) if broken == "interrupted" else refused:
         save_artifact(path, result_of("residual_erasure", 4), META)
     monkeypatch.undo()
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
-
-
-def test_an_interrupted_write_leaves_the_old_file_and_no_temporary_one(saved, monkeypatch):
-    def interrupt(descriptor):
-        raise KeyboardInterrupt
-
-    before = saved.read_bytes()
-    monkeypatch.setattr(storage.os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        save_artifact(saved, result_of("logit_lens", 4), META)
-    assert os.listdir(saved.parent) == [saved.name] and saved.read_bytes() == before
 
 
 def test_a_reader_beside_two_writers_always_sees_a_whole_file(saved):
@@ -199,20 +146,16 @@ def test_a_reader_beside_two_writers_always_sees_a_whole_file(saved):
     assert os.listdir(saved.parent) == [saved.name]
 
 
-def test_the_papers_file_is_kept_when_ours_takes_its_name(tmp_path):
+def test_files_of_others_are_kept_when_ours_takes_their_name(tmp_path):
     path = artifact_path(tmp_path, "gsm8k", "toy", "residual_erasure", 10)
     write_as_the_papers(path, "residual_erasure", result_of("residual_erasure", 8, seed=1))
     theirs = path.read_bytes()
-    with pytest.warns(UserWarning, match="was not written by depth_lib and is kept as"):
+    with pytest.warns(UserWarning, match="is not a result of depth_lib .without-meta.; it is kept as"):
         save_artifact(path, result_of("residual_erasure", 8, seed=2), META)
     assert path.with_name(path.name + ".without-meta-1").read_bytes() == theirs
     assert (path.parent / "logit_erasure_tokens_10exps.txt.without-meta-1").exists()
+    path.write_bytes(b"half a file")
+    with pytest.warns(UserWarning, match="it is kept as logit_erasure_10exps.pt.unreadable-1"):
+        save_artifact(path, result_of("residual_erasure", 8), META)
+    assert path.with_name("logit_erasure_10exps.pt.unreadable-1").read_bytes() == b"half a file"
     assert load_artifact(path)["meta"]["revision"] == "abc"
-
-
-def test_an_unreadable_file_is_kept_when_ours_takes_its_name(lens_path):
-    lens_path.parent.mkdir(parents=True)
-    lens_path.write_bytes(b"half a file")
-    with pytest.warns(UserWarning, match="was unreadable and is kept as logitlens_10exps.pt.unreadable-1"):
-        save_artifact(lens_path, result_of("logit_lens", 8), META)
-    assert lens_path.with_name("logitlens_10exps.pt.unreadable-1").read_bytes() == b"half a file"

@@ -12,9 +12,9 @@ import zipfile
 
 import pytest
 
+from depth_lib import params
 from depth_lib.embedded import toy_path
 from depth_lib.params import FIVE_PROBES, Params
-from depth_lib.results import commands
 from depth_lib.sweep import cli
 from depth_lib.sweep.launch import execution
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
@@ -200,9 +200,9 @@ def test_weights_that_cannot_be_held_here_stop_a_sweep_before_its_first_run(comm
 
 
 def test_without_a_clone_the_command_to_go_on_repeats_every_override_too(monkeypatch):
-    monkeypatch.setattr(commands, "INSTALLED", True)
+    monkeypatch.setattr(params, "INSTALLED", True)
     given = {"MODELS": "a b", "QUESTION": "it's\n-- $x", "N_EXAMPLES": "3", "LAUNCH": "env A='b c'", "GPUS": "0 1"}
-    program, *words = shlex.split(commands.command("sweep", **given))
+    program, *words = shlex.split(params.command("sweep", **given))
     asked = cli._parser().parse_args(words)
     plan = cli._plan(asked)
     assert (program, plan.models, plan.gpus, plan.launcher) == ("depth-lib", ("a", "b"), ("0", "1"), ("env", "A=b c"))
