@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pandas as pd
 
 from ..results.schemas import of_pair
@@ -46,29 +47,30 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     return _frame(rows, order)
 
 
-def depths_with_intervals(study: Study, found: pd.DataFrame) -> pd.DataFrame:
-    """The papers' three depths with what each rests on; found: what `depths` returns.
+def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
+    """The papers' three depths with what each rests on; every_depth: what `depths` returns.
 
     Columns: layers (L), prompts, ed, ratio; low, high (the layers that the prompts do not rule out; NA where the
     interval is open) and ratio_low, ratio_high; same and without (the shares of bootstrap draws with this ED and with
     none); note (why there is no depth or no interval, or which end is open).
     """
     rows = []
-    for row in found[found.metric.isin(PAPER_METRICS)].to_dict("records"):
+    for row in every_depth[every_depth.metric.isin(PAPER_METRICS)].to_dict("records"):
         result = study[row["dataset"], row["model"], METRICS[row["metric"]].probe]
         rows.append(row if row["note"] else row | _interval(result, row["metric"], row["layers"]))
     order = ["model", "dataset", "metric", "layers", "prompts", "ed", "low", "high", "ratio", "ratio_low", "ratio_high"]
     return _frame(rows, [*order, "same", "without", "note"])
 
 
-def depths_by_threshold(study: Study, found: pd.DataFrame) -> pd.DataFrame:
+def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
     """ED and ratio at other thresholds than the papers', a row per model × dataset × metric × threshold.
 
-    Columns model, dataset, metric, threshold, ed, ratio; NA where no layer crosses that threshold. found: what `depths`
-    returns.
+    Columns model, dataset, metric, threshold, ed, ratio; NA where no layer crosses that threshold. every_depth: what
+    `depths` returns.
     """
     rows = []
-    for row in found[found.metric.isin(PAPER_METRICS) & (found.note == "")].itertuples():
+    papers = every_depth.metric.isin(PAPER_METRICS)
+    for row in every_depth[papers & (every_depth.note == "")].itertuples():
         metric = METRICS[row.metric]
         result = study[row.dataset, row.model, metric.probe]
         for threshold in metric.thresholds:
@@ -89,6 +91,8 @@ def _depth(metric: Metric, result: Mapping) -> dict:
     """Layers, effective depth, ratio, depth score with its interval and, where they are undefined, why."""
     n_layers = len(result[metric.keys[0]]) - (metric.keys[0] in _BEFORE_AND_AFTER)
     depth = {"layers": n_layers, "note": ""}
+    if metric.keys[0] == "att_cos" and np.isnan(as_array(result["att_cos"])).all():
+        return depth | {"note": "attention and MLP cannot be told apart in this model"}
     try:
         arguments = metric.arguments(result)
         if metric.rule:

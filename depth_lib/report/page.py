@@ -75,19 +75,14 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
 
 def notices(study: Study) -> list[str]:
     """What a reader has to know before the numbers: prompts that the package's authors wrote, and toy models."""
-    written_here: dict[str, set[bool]] = {}
-    toys = []
-    for dataset, model, probe in study:
-        result = study.get((dataset, model, probe))
-        meta = result["meta"] if result else {}
-        written_here.setdefault(dataset, set()).add(_is_written_here(dataset, meta.get("source")))
-        if meta.get("model_id") in TOYS and model not in toys:
-            toys.append(model)
-    datasets = [
-        dataset if all(answers) else f"{dataset} (for some models)"
-        for dataset, answers in written_here.items()
-        if any(answers)
-    ]
+    metas = {run: (study.get(run) or {}).get("meta", {}) for run in study}
+    toys = list(dict.fromkeys(model for (_, model, _), meta in metas.items() if meta.get("model_id") in TOYS))
+    written_here = {run for run, meta in metas.items() if _is_written_here(run[0], meta.get("source"))}
+    datasets = []
+    for dataset in study.datasets:
+        runs = {run for run in metas if run[0] == dataset}
+        if runs & written_here:
+            datasets.append(dataset if runs <= written_here else f"{dataset} (for some models)")
     lines = []
     if datasets:
         lines.append(

@@ -11,7 +11,7 @@ from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import curves_with_depths, write_run
+from tests.synthetic import curves_with_depths, result_of, write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
 
@@ -70,6 +70,19 @@ def test_a_curve_that_is_not_finite_has_no_depth_and_a_note_and_stops_nothing(tm
     intervals = depths_with_intervals(study, found).set_index("metric")
     assert "mlp_cos is nan at layer 2" in intervals.loc["cosine", "note"] and "kl is nan" in intervals.loc["kl", "note"]
     assert intervals.ed.isna().tolist() == [True, True, False]
+
+
+def test_a_model_without_attention_and_mlp_apart_has_no_cosine_depth_and_a_note_that_says_why(tmp_path):
+    result = result_of("relative_contribution", 8)
+    result |= {key: torch.full_like(result[key], float("nan")) for key in result if key.startswith(("att_", "mlp_"))}
+    path = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 10)
+    path.parent.mkdir(parents=True)
+    torch.save(result, path)
+    with pytest.warns(UserWarning, match="attention and MLP cannot be told apart in this model"):
+        study = Study(tmp_path)
+        intervals = depths_with_intervals(study, depths(study)).set_index("metric")
+    assert pd.isna(intervals.ed["cosine"])
+    assert intervals.note["cosine"] == "attention and MLP cannot be told apart in this model"
 
 
 def test_the_package_holds_the_108_published_values():

@@ -93,7 +93,7 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
     save("toy-4l", "gsm8k", "embedded")
     study = Study(tmp_path)
     prompts, toys = notices(study)
-    assert prompts.startswith("Prompts of gsm8k (for some models), hellaswag were written for depth_lib")
+    assert prompts.startswith("Prompts of hellaswag, gsm8k (for some models) were written for depth_lib")
     assert toys.startswith("toy-4l: toy model")
     text = words_of(write_report(study, read_tables(study)).read_text()).replace("&#39;", "'")
     assert text.index(prompts) < text.index("What the numbers say")

@@ -53,11 +53,6 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
         pytest.warns(UserWarning, match="2 of 2 relative_contribution results"),
     ):
         theirs = table_of(tmp_path / "theirs")
-    study = Study(tmp_path / "theirs")
-    with pytest.warns(UserWarning) as said:
-        for _ in range(3):
-            read_tables(study)
-    assert len({str(warning.message) for warning in said}) == len(said) == 5  # each probe once
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
 
 
