@@ -7,7 +7,7 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
 # What sweep, table, report, share and status cover, and how a sweep runs; make help prints the lines that start with ##.
-# The command reads them, and -j and -k, from make itself (--make); a name that it does not know is refused.
+# The command reads them, and -j and -k, from make itself (--make), and refuses names that it does not know.
 ## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           names, folders or Hub ids, instead of the whole set
 ## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
@@ -50,7 +50,7 @@ pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder PUSH=owner/name
 	@exec $(SWEEP) share --make
 
-status: $(READY) ## what is done, stale, partial, failed or missing in OUT
+status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
 	@exec $(SWEEP) status --make
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)

@@ -1,22 +1,19 @@
-"""Writing to a disk so that nothing is half there, nothing is overwritten unseen, and one process at a time writes."""
+"""Files that are written whole or not at all, files moved aside instead of overwritten, and locks."""
 
 import contextlib
-import json
 import os
 import socket
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 COMPUTING = ".computing"  # in a run's folder, locked while one of its results is computed and written
 
 
 class Busy(Exception):
-    """Another process holds the lock; the message says which and since when."""
+    """Another process holds the lock; the message says which."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -68,28 +65,25 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(
-    path: str | Path, wait: bool = True, say: Callable[[str], None] | None = None, doing: str = ""
-) -> Iterator[None]:
+def hold(path: str | Path, wait: bool = True, say: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock at this path for a block; the operating system frees it when its holder dies, however it dies.
 
-    Beside it `<path>.holder` notes who holds it and what it is `doing`. If somebody has to be waited for, `say` is told
-    once who. Raises Busy without `wait`, and OSError if the file cannot be made. The file stays afterwards, unlocked.
+    Beside it `<path>.holder` notes the holder's process id and host. If another process holds the lock, `say` is called
+    with that note before waiting. Raises Busy without `wait`, and OSError if the file cannot be made. The lock file
+    stays afterwards, unlocked.
     """
     lock, note = FileLock(path), Path(f"{path}.holder")
     try:
         lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
     except Timeout:
-        who = describe(_read_note(note))
         if not wait:
-            raise Busy(who) from None
+            raise Busy(f"{_read(note)} holds {path}") from None
         if say:
-            say(who)
+            say(_read(note))
         lock.acquire()
     try:
-        about = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time(), "doing": doing}
         with contextlib.suppress(OSError):  # a full disk loses the note, not the lock
-            note.write_text(json.dumps(about))
+            note.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -97,34 +91,26 @@ def hold(
         lock.release()
 
 
-def holder(path: str | Path) -> dict | None:
-    """What the process that holds this lock notes about itself ({} if that cannot be read); None if nobody does."""
+def holder(path: str | Path) -> str | None:
+    """The process that holds this lock, as its note says ("process 123 on host"); None if nobody does."""
     try:
         if Path(path).exists():
             with FileLock(path, timeout=0):
                 pass
     except Timeout:
-        return _read_note(Path(f"{path}.holder"))
+        return _read(Path(f"{path}.holder"))
     except OSError:  # another user's
         pass
     return None
 
 
-def describe(about: Mapping) -> str:
-    """Who holds a lock, as people say it: "process 123 on host, for 02:05"."""
-    if not about:
-        return "another process"
-    where = "" if about["host"] == socket.gethostname() else f" on {about['host']}"
-    return f"process {about['pid']}{where}, for {tqdm.format_interval(max(0, time.time() - about['since']))}"
-
-
 def remove_leftovers(folder: str | Path) -> None:
-    """Remove what a killed writer left half-written in a run's folder; for who holds its lock: no writer is alive."""
+    """Remove what a killed writer left half-written in a run's folder. Hold its lock: then no writer is alive."""
     for part in Path(folder).glob(".*.part"):
         part.unlink(missing_ok=True)
 
 
-def _read_note(path: Path) -> dict:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    return {}
+def _read(note: Path) -> str:
+    with contextlib.suppress(OSError):
+        return note.read_text() or "another process"
+    return "another process"

@@ -1,11 +1,10 @@
 """Every parameter of a run: its name, type, default and meaning. This is the only place where one is defined.
 
-The parameters cell of notebooks/probe.ipynb has the same names, defaults and comments (tested); params files, the
-command line and make's variables are read with `load_params` and `from_text`, which know nothing else.
+The parameters cell of notebooks/probe.ipynb has the same names, defaults and comments (tested). Params files
+(`load_params`), the command line and make (`from_text`) are checked against it.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -106,22 +105,18 @@ def load_params(path: str | Path) -> dict:
     """What a params file says.
 
     Raises ParamsError with all its problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
-    MODEL or DATASET that is not the file's own name (by which it is found).
+    MODEL or DATASET other than the file's own name (by which it is found).
     """
     path = Path(path)
     try:
         return dict(_read_params(path, path.stat().st_mtime_ns))
-    except OSError as error:
-        raise ParamsError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ParamsError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
 
 
 @cache
 def _read_params(path: Path, _changed: int) -> dict:
-    """What a params file says, read once as long as it is not changed."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ParamsError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
+    values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(values, dict):
         raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
     wrong = problems(values, ParamsFile)
@@ -181,13 +176,12 @@ def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
         fields.model_validate(dict(values))
     except ValidationError as error:
         for item in error.errors():
-            key, reason = item["loc"][0], item["msg"].removeprefix("Value error, ")
+            key, reason = item["loc"][0], item["msg"]
             if item["type"] == "extra_forbidden":
                 line = not_among(fields.model_fields, "key", key)
             elif item["type"] == "value_error":
-                line = reason
+                line = reason.removeprefix("Value error, ")
             else:
-                reason = re.sub("^(Input|String)", "it", reason).replace("None", "null")
                 line = f"{key} is {_shown(item['input'])}; {reason}: {fields.model_fields[key].description}"
             lines.setdefault(key, line)
     return list(lines.values())
@@ -196,41 +190,42 @@ def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
 def from_text(key: str, text: str) -> object:
     """The value of a parameter given as text, on the command line or to make.
 
-    Text is taken as it stands where the parameter is text; else it is read as YAML, 1 and 0 as true and false, and
-    words with spaces or commas between them as a list. `null` is none. ParamsError if nothing of that fits.
+    `null` is None. Else the first reading that fits: the text itself, the text as YAML, words with spaces or commas
+    between them as a list, 1 and 0 as true and false. ParamsError if none fits.
     """
-    as_yaml = None if text.lower() in ("null", "none") else _yaml(text)
-    readings = [None, text] if as_yaml is None else [text, as_yaml, text.replace(",", " ").split(), text == "1"]
-    for value in readings if text in ("0", "1") else readings[:3]:
+    if text.lower() in ("null", "none"):
+        readings = [None]
+    else:
+        readings = [text, _as_yaml(text), text.replace(",", " ").split(), {"0": False, "1": True}.get(text, text)]
+    for value in readings:
         if not problems({key: value}):
             return value
-    raise ParamsError(problems({key: as_yaml})[0])
+    raise ParamsError(problems({key: readings[:2][-1]})[0])
 
 
-def not_among(allowed: Iterable, key: str, *values: object) -> str | None:
-    """That the first of the values that is not allowed is not known, and what is; None if all are."""
+def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
+    """That the first of the names that is not allowed is not known, and which are; None if all are allowed."""
     allowed = list(allowed)
-    wrong = [value for value in values if value not in allowed]
-    if not wrong:
-        return None
-    by_small_letters = {str(name).lower(): name for name in allowed}
-    near = get_close_matches(str(wrong[0]).lower(), by_small_letters, n=1)
-    hint = f"did you mean {by_small_letters[near[0]]}? " if near else ""
-    return f"{key} {_shown(wrong[0])} is not known; {hint}use {', '.join(map(_shown, allowed))}"
+    for name in names:
+        if name not in allowed:
+            by_small_letters = {str(one).lower(): one for one in allowed}
+            near = get_close_matches(str(name).lower(), by_small_letters, n=1)
+            hint = f"did you mean {by_small_letters[near[0]]}? " if near else ""
+            return f"{kind} {_shown(name)} is not known; {hint}use {', '.join(map(_shown, allowed))}"
+    return None
 
 
 def command(target: str, **variables: str) -> str:
     """The command that a message names: of make, or of `depth-lib` if there is no clone. Empty ones are left out."""
-    default = {"OUT": "outputs"}
-    chosen = {name: value for name, value in variables.items() if value and value != default.get(name)}
+    chosen = {name: value for name, value in variables.items() if value and (name, value) != ("OUT", "outputs")}
     if INSTALLED:
-        words = [f"--{name.lower().replace('_', '-')}={value}" for name, value in chosen.items()]
+        words = [f"--{name.lower()}={value}" for name, value in chosen.items()]
     else:
-        words = [f"{name}={value}".replace("$", "$$") for name, value in chosen.items()]
+        words = [f"{name}={value}" for name, value in chosen.items()]
     return " ".join(["depth-lib" if INSTALLED else "make", target, *map(shlex.quote, words)])
 
 
-def _yaml(text: str) -> object:
+def _as_yaml(text: str) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

@@ -41,4 +41,6 @@ def test_import_probes_runs_and_status_need_no_name_that_windows_lacks(tmp_path)
     command = [sys.executable, "-c", CODE, str(tmp_path / "out")]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "asked ['O_DIRECTORY']" in done.stdout, "or the package looks for nothing, and this test for nobody"
+    assert "asked ['O_DIRECTORY', 'SIGHUP']" in done.stdout, (
+        "or the package looks for nothing, and this test for nobody"
+    )

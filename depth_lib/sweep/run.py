@@ -3,15 +3,13 @@
 import contextlib
 import datetime
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 
 import nnsight
 import torch
 
 from .. import api
-from ..api import depth_by_difficulty
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, remove_leftovers
 from ..models import check
@@ -22,17 +20,15 @@ from ..models.parallel import agreed_by_ranks, is_first, join_ranks
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
-from ..results.schemas import ARTIFACTS, ArtifactError
-from .spec import RunSpec, in_project
-
-__all__ = ["Run", "in_project"]
+from ..results.schemas import ARTIFACTS
+from .spec import RunSpec
 
 
 class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
 
-    With TENSOR_PARALLEL this process is one of so many ranks that make the same calls: rank 0 decides what is computed,
-    keeps locks and writes results.
+    With TENSOR_PARALLEL this process is one of several ranks that make the same calls: rank 0 decides what is computed,
+    holds the lock and writes results.
 
     The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every wrong
     parameter.
@@ -47,28 +43,27 @@ class Run(RunSpec):
     def result(
         self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object
     ) -> dict | None:
-        """The probe's result as `load_artifact` gives it; None if PROBES leaves it out. Says which of the two it did.
+        """The probe's result as `load_artifact` gives it, read or computed, which is printed; None if PROBES lacks it.
 
         call: computes it from the model; unless given, the probe's own function with the settings of its artifact.
-        settings: what a call of one's own measures otherwise, which a kept result must have been made with.
+        settings: what a call of one's own does differently; a kept result must have been made with the same.
 
-        A file that is there but was made from something else is stale: what differs is printed, and it is computed
-        again. Raises what the model, the prompts, the probe or the disk raise.
+        A file that was made from something else is stale: what differs is printed, and it is computed again. Raises
+        what the model, the prompts, the probe or the disk raise.
         """
         if probe not in self.asked["PROBES"]:
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
+        wanted = self.provenance(probe)
+        wanted["settings"] |= settings
         path = self.paths[probe]
-        if agreed_by_ranks(self._reasons(probe, settings)):
+        if agreed_by_ranks(why_stale(path, wanted)):
             with self._alone(probe) if is_first() else contextlib.nullcontext():
                 # whoever had the lock may have computed it
-                if reasons := agreed_by_ranks(self._reasons(probe, settings) if is_first() else None):
-                    self._write(probe, reasons, call, settings)
+                if reasons := agreed_by_ranks(why_stale(path, wanted)):
+                    self._compute(probe, reasons, call, wanted)
                     agreed_by_ranks("written")
                     return load_artifact(path)
-        if path.with_name(f"{path.name}.job").exists():  # killed after the result was written, before its jobs went
-            with self._alone(probe), journalled(path):
-                pass
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
 
@@ -85,83 +80,49 @@ class Run(RunSpec):
             check_fits(source, n_ranks=n_ranks, **how)
         return load_model(source, remote=self.remote, tensor_parallel=n_ranks, **how)
 
-    def _reasons(self, probe: str, settings: Mapping) -> list[str]:
-        """Why a result has to be computed; [] if it is there and matches."""
-        return why_stale(self.paths[probe], self._made_from(probe, settings))
-
-    def _made_from(self, probe: str, settings: Mapping) -> dict:
-        provenance = self.provenance(probe)
-        return provenance | {"settings": provenance["settings"] | settings}
-
     @contextlib.contextmanager
     def _alone(self, probe: str) -> Iterator[None]:
         """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
-        with contextlib.ExitStack() as stack:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                waiting = f"{probe}: waiting, as a result beside it is being computed"
-                lock = hold(self.folder / COMPUTING, say=lambda who: print(f"{waiting} ({who})"), doing=probe)
-                stack.enter_context(lock)
-                remove_leftovers(self.folder)
-            except OSError as error:
-                raise ArtifactError(
-                    f"{self.folder} cannot be written ({error.strerror}); free the disk or choose another OUT, then "
-                    "run again"
-                ) from error
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with hold(self.folder / COMPUTING, say=lambda who: print(f"{probe}: waiting for {who}")):
+            remove_leftovers(self.folder)
             yield
 
-    def _write(self, probe: str, reasons: list[str], call: Callable | None, settings: Mapping) -> None:
+    def _compute(self, probe: str, reasons: list[str], call: Callable | None, wanted: Mapping) -> None:
         path = self.paths[probe]
         if reasons != [NONE_YET]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time
         # a remote job that outlives this process is found again beside the result
-        with journalled(path) as jobs, self._warnings_named():
+        with journalled(path) as jobs:
             start = time.perf_counter()
-            result = call(llm) if call else {k: v for one in self._calls(probe, llm) for k, v in one().items()}
+            result = call(llm) if call else self._measure(probe, llm)
             seconds = round(time.perf_counter() - start, 3)
-            about = self._made_from(probe, settings) | self._circumstances() | {"seconds": seconds}
             if not is_first():
                 return
-            save_artifact(path, result, about | ({"jobs": jobs} if jobs else {}))
+            meta = wanted | self._circumstances() | {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
+            save_artifact(path, result, meta)
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
 
-    def _calls(self, probe: str, llm: nnsight.TransformersModel) -> list[Callable[[], dict]]:
-        """What the probe's result is made of: effects have one call for each mode."""
+    def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
+        """The probe itself, with the settings of its artifact; effects of skips are measured in two modes."""
         row = ARTIFACTS[probe]
         how = {"remote": self.remote} | {key: value for key, value in row.settings.items() if key != "tolerance"}
+        function, modes = getattr(api, row.function or probe), how.pop("modes", None)
+        if row.by_level:
+            return function(llm, self.examples, **how)
         if row.of_pair:
             how |= {"question": self.pair.question, "answer": self.pair.answer}
+        else:
+            how["prompts"] = self.prompts
         if row.baseline:
             how["baseline_prompts"] = self.baseline
-        if row.by_level:
-            return [partial(depth_by_difficulty, llm, self.examples, **how)]
-        if not row.of_pair:
-            how["prompts"] = self.prompts
-        function = partial(getattr(api, row.function or probe), llm)
-        return [partial(function, mode=mode, **how) for mode in how.pop("modes", ())] or [partial(function, **how)]
-
-    @contextlib.contextmanager
-    def _warnings_named(self) -> Iterator[None]:
-        """Our warnings begin with dataset and model, and what two probes warn of is said once."""
-        show = warnings.showwarning
-
-        def show_named(message: Warning | str, category: type[Warning], *where: object) -> None:
-            named = f"{self.name}: {message}" if category is UserWarning else message
-            if str(named) not in self._warned:
-                self._warned.add(str(named))
-                show(named, category, *where)
-
-        with warnings.catch_warnings():
-            warnings.showwarning = show_named
-            yield
-
-    @cached_property
-    def _warned(self) -> set[str]:
-        return set()
+        if not modes:
+            return function(llm, **how)
+        return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
     def _circumstances(self) -> dict:
-        """What is worth knowing of a result, but does not make it another one."""
+        """What is worth knowing of a result, but does not make it stale."""
         return {
             "commit": getattr(self.llm.config, "_commit_hash", None),
             "check": check.CHECKED.get(self.llm),

@@ -1,14 +1,9 @@
-"""What a parameters cell asks for: where its results are, and what they must have been made from.
+"""One run's parameters: where its results are, and what they must have been made from. It loads no torch."""
 
-Without torch, so that asking is quick.
-"""
-
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..data.datasets import with_levels
 from ..data.examples import Example, load_examples
 from ..data.pairs import find_pair
 from ..data.prompts import DRAWN, PromptError, load_prompts
@@ -24,21 +19,12 @@ def in_project(path: str | Path) -> Path:
     """A relative path as seen from the project's root, when the working directory is anywhere inside a clone.
 
     Jupyter starts a kernel in notebooks/, make and papermill at the root: both find the same outputs/. A path that
-    begins with .., or that is there only as seen from the working directory, is taken from there.
+    begins with .., or that exists only as seen from the working directory, is left as it is.
     """
     root, here, path = Path(__file__).resolve().parents[2], Path.cwd(), Path(path).expanduser()
     in_clone = (root / "notebooks").is_dir() and here.is_relative_to(root)
-    if not in_clone or here == root:
-        return path
-    from_here = path.parts[:1] == ("..",) or (path.exists() and not (root / path).exists())
-    return Path(os.path.normpath(here / path)) if from_here else root / path
-
-
-def no_folder(out: str | Path) -> str | None:
-    """That a folder of results is a file, or would lie in one; None if it may be a folder."""
-    file = next((path for path in (Path(out), *Path(out).parents) if path.is_file()), None)
-    within = "" if file == Path(out) else f" lies in {file}, which"
-    return f"OUT={out}{within} is a file; name a folder" if file else None
+    only_here = path.parts[:1] == ("..",) or (path.exists() and not (root / path).exists())
+    return root / path if in_clone and not only_here else path
 
 
 class RunSpec:
@@ -49,29 +35,26 @@ class RunSpec:
 
     def __init__(self, cell: Mapping):
         asked = Params().model_dump() | {name: cell[name] for name in Params.model_fields if name in cell}
-        wrong = problems(asked) or _wrong_probes(asked["PROBES"], asked["DATASET"])
+        if wrong := "; ".join(problems(asked)) or not_among(ARTIFACTS, "PROBES", *asked["PROBES"]):
+            raise ParamsError(wrong)
         try:
-            self.pair = wrong or find_pair(asked["PAIR"], asked["QUESTION"], asked["ANSWER"], asked["SEED"])
+            self.pair = find_pair(asked["PAIR"], asked["QUESTION"], asked["ANSWER"], asked["SEED"])
         except PromptError as problem:
-            wrong = [str(problem)]
-        if wrong:
-            raise ParamsError("; ".join(wrong))
+            raise ParamsError(str(problem)) from None
         self.asked = asked | {"MODEL_ID": _id_of(asked["MODEL"], asked["MODEL_ID"])}
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
         self.out = in_project(asked["OUT"])
-        if problem := no_folder(self.out):
-            raise ParamsError(problem)
+        self.folder = self.out / self.dataset / asked["MODEL"]
+        self.name = f"{self.dataset} × {asked['MODEL']}"
         self.paths = {
             probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"], self.pair.label)
             for probe in ARTIFACTS
         }
-        self.folder = self.paths["logit_lens"].parent
-        self.name = f"{self.dataset} × {asked['MODEL']}"
 
     def provenance(self, probe: str, offline: bool = False) -> dict:
-        """What a stored result must have been made from to be the one asked for.
+        """What a stored result must have been made from to be the one asked for; `why_stale` compares it.
 
-        offline: as far as it is known without the network; the Hub's prompts are not fetched, nor compared.
+        offline: without the network, so without the hash of prompts that come from the Hub.
         """
         row, prompts_known = ARTIFACTS[probe], not (offline and self._fetches)
         settings = dict(row.settings)
@@ -92,12 +75,13 @@ class RunSpec:
             "seed": self.asked["SEED"],
             "settings": settings,
         }
-        if prompts_known:
-            prompts = [one.question + one.answer for one in self.examples] if row.by_level else self.prompts
-            made_from |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
-        if prompts_known and row.by_level:
+        if not prompts_known:
+            return made_from
+        prompts = self.prompts
+        if row.by_level:
+            prompts = [example.question + example.answer for example in self.examples]
             made_from["examples_hash"] = prompts_hash(self.examples)
-        return made_from
+        return made_from | {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
 
     @cached_property
     def prompts(self) -> list[str]:
@@ -120,19 +104,6 @@ class RunSpec:
                 f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
             )
         return self._prompts_of("gsm8k")
-
-    @property
-    def reads(self) -> str:
-        """What the chosen probes read, in words: how many prompts, or questions of which levels."""
-        by_level = [ARTIFACTS[probe].by_level for probe in self.asked["PROBES"]]
-        read = []
-        if not all(by_level):
-            read.append(f"{len(self.prompts)} prompts, the first begins {self.prompts[0][:60]!r}")
-        if any(by_level):
-            levels, first = [example.level for example in self.examples], self.examples[0].question[:60]
-            between = f"levels {min(levels)} to {max(levels)}"
-            read.append(f"{len(levels)} questions of {between}, the first begins {first!r}")
-        return "; ".join(read) or "nothing, as PROBES is empty"
 
     @property
     def checkpoint(self) -> Path | None:
@@ -162,16 +133,6 @@ class RunSpec:
     def _fetches(self) -> bool:
         """Whether its prompts come from the network."""
         return self.source == "hub" and self.dataset not in DRAWN and not find_dataset(self.dataset).get("FILE")
-
-
-def _wrong_probes(probes: list[str], dataset: str) -> list[str]:
-    """What is wrong with the chosen probes, on this dataset."""
-    if problem := not_among(ARTIFACTS, "PROBES", *probes):
-        return [problem]
-    by_level = [probe for probe in probes if ARTIFACTS[probe].by_level]
-    if not by_level or dataset in with_levels():
-        return []
-    return [f"{probe} needs one of the datasets {', '.join(with_levels())}" for probe in by_level]
 
 
 def _id_of(name: str, model_id: str | None) -> str:

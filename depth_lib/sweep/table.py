@@ -1,133 +1,70 @@
-"""The notebook of the table and the figures, executed when a result is not the one it was made from."""
+"""The results that a command names, and the notebook that makes their table and figures."""
 
-import hashlib
-import json
 import re
 import subprocess
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..files import hold, write_together
-from ..params import ParamsError, command
-from ..results.schemas import ArtifactError, parse_name
-from .launch import NOTEBOOKS, environment, execution
+from ..files import hold
+from ..params import ParamsError, dataset_names, not_among, registry_names
+from .launch import execution
 from .plan import PAPER_DATASETS, Plan
-from .status import elsewhere
+
+if TYPE_CHECKING:
+    from ..results.study import Study
 
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
 
-@dataclass(frozen=True)
-class Covered:
-    """What a table covers: models ([] is every one there is), datasets, and what it leaves out in words."""
+def chosen_results(plan: Plan) -> "Study":
+    """The results in the plan's folder, and beside it, of the models and datasets that it names, or of all there are.
 
-    models: list[str]
-    datasets: list[str]
-    left_out: str = ""
-
-
-def covered(plan: Plan, all_there: bool = False) -> Covered:
-    """What of a plan has results in its folder or beside it; where no dataset is named, the papers' or else all there.
-
-    all_there: without names, everything that is there. ParamsError for a name that neither the params files nor the
-    results have, or if there is no result of what is asked for; ArtifactError for a shared folder that is damaged.
+    Raises ParamsError for an unknown name or if there are no such results, and what `Study` raises.
     """
-    out = Path(plan.folder)
-    here = _runs_in(out)
-    everything = here.union(*(_runs_in(_shared(other)) for other in plan.beside))
-    own, models_there = {model for _, model in here}, {model for _, model in everything}
-    there = {dataset for dataset, _ in everything}
-    plan.check_names(models_there, there)
-    if not everything:
-        raise ParamsError(f"no results under {out}{elsewhere(out, 'table')}; run: {command('sweep', OUT=str(out))}")
-    papers = [name for name in PAPER_DATASETS if name in there]
-    ordered = papers + sorted(there - {*papers})
-    datasets = list(plan.datasets) or (ordered if all_there else papers or ordered)
-    models = []
-    if plan.models or plan.set:
-        models = plan.all_models
-    elif not all_there and not (out / "runs.parquet").is_file() and own & {*plan.all_models}:
-        models = plan.all_models
-    if not any(dataset in datasets and (not models or model in models) for dataset, model in everything):
-        asked = " × ".join(filter(None, (" ".join(datasets), " ".join(models))))
-        choice = f"{' '.join(ordered)} × {' '.join(sorted(models_there))}"
-        raise ParamsError(f"no results of {asked} under {out}; choose of what is there, {choice}")
-    left_out = [f"{name} (DATASETS=…)" for name in ordered if name not in datasets and not plan.datasets]
-    if models and not (plan.models or plan.set):
-        left_out += [f"{name} (MODELS=…)" for name in sorted(own - {*models})]
-    return Covered(models, datasets, ", ".join(left_out))
+    from ..results.study import Study  # loads torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the notebook shows them
+        everything = Study(plan.folder, beside=plan.beside)
+    known_models, known_datasets = [*registry_names(), *everything.models], [*dataset_names(), *everything.datasets]
+    problem = not_among(known_models, "MODELS", *plan.models) or not_among(known_datasets, "DATASETS", *plan.datasets)
+    if problem:
+        raise ParamsError(problem)
+    models = plan.all_models if plan.models or plan.set else everything.models
+    study = Study(plan.folder, models, plan.datasets or everything.datasets, plan.beside)
+    if not study:
+        there = f"{' '.join(everything.models)} on {' '.join(everything.datasets)}"
+        raise ParamsError(f"no results of these MODELS and DATASETS in {plan.folder}, which has {there}")
+    return study
 
 
 def make_table(plan: Plan) -> int:
-    """Write the table and the figures of what is in the plan's folder, unless they are there; the exit status.
+    """Write the table, the figures and the page of what is in the plan's folder; the exit status.
 
-    Raises what `covered` raises, before anything is written.
+    Raises what `chosen_results` raises, before anything is written.
     """
-    covers, out = covered(plan), Path(plan.folder)
-    if covers.left_out:
-        print(f"not in this table: {covers.left_out}")
-    parameters = {"OUT": str(out), "MODELS": covers.models, "DATASETS": covers.datasets}
-    parameters |= {"BESIDE": list(plan.beside)} if plan.beside else {}
+    study, out = chosen_results(plan), Path(plan.folder)
+    with_results = {dataset for dataset, _, _ in study}
+    papers = [name for name in PAPER_DATASETS if name in with_results]
+    parameters = {
+        "OUT": str(out),
+        "MODELS": plan.all_models if plan.models or plan.set else [],
+        "DATASETS": list(plan.datasets) or papers or [name for name in study.datasets if name in with_results],
+        "BESIDE": list(plan.beside),
+    }
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)
-    with hold(out / ".table", say=lambda who: print(f"table and figures: waiting, {who} is at them")):
-        source = _source(plan, parameters)
-        if source and all((out / name).is_file() for name in TABLES) and source == _made_from(notebook):
-            return 0
+    with hold(out / ".table", say=lambda who: print(f"table and figures: waiting for {who}")):
         print(f"table and figures: running, log in {log}", flush=True)
         with log.open("wb") as file:
-            words = execution("effective_depth", partial, parameters)
-            status = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, env=environment()).returncode
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            command = execution("effective_depth", partial, parameters)
+            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+        text = log.read_text(encoding="utf-8", errors="replace").strip()
         if status:
-            print(f"table and figures: FAILED: {lines[-1] if lines else status}")
+            print(f"table and figures: {text.splitlines()[-1]}")
             return 1
-        executed = json.loads(partial.read_bytes())
-        executed["metadata"]["depth_lib"] = {"made_from": source}
-        write_together({notebook: json.dumps(executed, indent=1, ensure_ascii=False).encode()})
-        partial.unlink()
-    for warning in sorted({match[0] for line in lines if (match := re.search(r"Warning: .*", line))}):
-        print(warning)
+        partial.replace(notebook)
+    print(*sorted(set(re.findall("Warning: .*", text))), sep="\n")
     print(f"table and figures: done, {' '.join(str(out / name) for name in TABLES)}")
     return 0
-
-
-def _source(plan: Plan, parameters: dict) -> str:
-    """A hash of all that a table is made from: names, sizes and times of the results and of the notebook, and its
-    parameters; "" if that cannot be known, as of what is on the Hub."""
-    folders = [Path(plan.folder), *map(Path, plan.beside)]
-    if not all(folder.is_dir() for folder in folders):
-        return ""
-    results = [path for folder in folders for kind in ("*/*/*.pt", "runs.parquet") for path in folder.glob(kind)]
-    stats = {str(path): path.stat() for path in sorted([*results, NOTEBOOKS / "effective_depth.ipynb"])}
-    files = [(name, there.st_size, there.st_mtime_ns) for name, there in stats.items()]
-    return hashlib.sha256(json.dumps([files, parameters]).encode()).hexdigest()
-
-
-def _made_from(notebook: Path) -> str | None:
-    try:
-        return json.loads(notebook.read_bytes())["metadata"]["depth_lib"]["made_from"]
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _shared(other: str) -> Path:
-    from ..results.shared import shared_folder  # loads torch
-
-    return shared_folder(other)
-
-
-def _runs_in(folder: Path) -> set[tuple[str, str]]:
-    """(dataset, model) of every result in a folder; of the results only names are read."""
-    if (folder / "runs.parquet").is_file():
-        from ..results.shared import shared_results  # loads torch
-
-        return {(dataset, model) for dataset, model, _ in shared_results(folder)}
-    return {path.parts[-3:-1] for path in folder.glob("*/*/*.pt") if _is_result(path)}
-
-
-def _is_result(path: Path) -> bool:
-    try:
-        return bool(parse_name(path))
-    except ArtifactError:  # somebody else's file
-        return False

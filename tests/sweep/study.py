@@ -20,20 +20,22 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 ROOT = Path(__file__).parents[2]
 OUTER = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "OMP_NUM_THREADS")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in OUTER} | {"LC_ALL": "C"}
-ENVIRONMENT |= {"PACKAGE": str(ROOT / "depth_lib")}
 
 DEMO = ("--set", "demo")
 TOY_4L = ("--models", "toy-4l", "--out", "outputs/demo")
 
 STAND_IN = """
-import json, os, pickle, sys, time, types, yaml, zipfile
+import json, os, pickle, sys, time, types, zipfile
 from pathlib import Path
 
-package = sys.modules["depth_lib"] = types.ModuleType("depth_lib")
-package.__path__ = [os.environ["PACKAGE"]]
 from depth_lib.results.provenance import why_stale
 from depth_lib.results.schemas import SCHEMAS
 from depth_lib.sweep.spec import RunSpec
+
+
+class PapermillExecutionError(Exception):
+    def __init__(self, ename, evalue):
+        self.ename, self.evalue = ename, evalue
 
 
 class Tensor:  # as torch pickles it, without torch
@@ -41,7 +43,7 @@ class Tensor:  # as torch pickles it, without torch
         self.shape = tuple(1 if dim == "1" else 3 + int(dim[1:] or 0) for dim in shape.split())
 
     def __reduce__(self):
-        return sys.modules["torch._utils"]._rebuild_tensor_v2, (None, 0, self.shape)
+        return rebuild, (None, 0, self.shape)
 
 
 def rebuild():
@@ -51,23 +53,21 @@ def rebuild():
 rebuild.__module__, rebuild.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
 sys.modules["torch"] = types.ModuleType("torch")
 sys.modules["torch._utils"] = types.SimpleNamespace(_rebuild_tensor_v2=rebuild)
-notebook, output, _, given = sys.argv[-4:]
-given = yaml.safe_load(given)
-call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
-with open("calls.jsonl", "a") as calls:
-    calls.write(json.dumps(call) + "\\n")
-out = Path(given["OUT"])
-Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
-time.sleep(float(os.environ.get("TAKES", 0)))
-if Path(f"fail-{given.get('MODEL')}").exists():
-    error = {"output_type": "error", "ename": "RuntimeError", "evalue": "no luck; remove the file\\nand more"}
-    Path(output).write_text(json.dumps({"cells": [{"outputs": [error]}]}))
-    sys.exit("Traceback\\nRuntimeError: no luck; remove the file\\nsrun: error: task 0: Exited with exit code 1\\n")
-if notebook.endswith("effective_depth.ipynb"):
-    for name in ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html"):
-        (out / name).write_text("table")
-else:
+
+
+def execute_notebook(notebook, output, given, **_):
+    call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
+    call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
+    with open("calls.jsonl", "a") as calls:
+        calls.write(json.dumps(call) + "\\n")
+    Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
+    time.sleep(float(os.environ.get("TAKES", 0)))
+    if Path(f"fail-{given.get('MODEL')}").exists():
+        raise PapermillExecutionError("RuntimeError", "no luck; remove the file\\nand more")
+    if notebook.endswith("effective_depth.ipynb"):
+        for name in ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html"):
+            Path(given["OUT"], name).write_text("table")
+        return
     asked = RunSpec(given)
     for probe in given["PROBES"]:
         path, meta = asked.paths[probe], asked.provenance(probe, offline=True) | {"probe": probe, "seconds": 1.5}
@@ -138,8 +138,7 @@ class Command:
     def __init__(self, study, monkeypatch, capsys):
         self.study, self._capsys = study, capsys
         monkeypatch.chdir(study)
-        for name, value in {"PACKAGE": str(ROOT / "depth_lib"), "PYTHONPATH": str(study / "stand_in")}.items():
-            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", str(study / "stand_in"))
 
     def __call__(self, *words):
         (self.study / "calls.jsonl").unlink(missing_ok=True)

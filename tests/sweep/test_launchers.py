@@ -51,7 +51,7 @@ def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
         time.sleep(0.1)
     sweep.terminate()
     said, _ = sweep.communicate(timeout=60)
-    assert "FAILED: stopped by SIGTERM" in said
+    assert "stopped by SIGTERM" in said
     for _ in range(100):
         queue = subprocess.run(["squeue", "-h"], env=ENVIRONMENT | slurm, capture_output=True, text=True).stdout
         if not queue:

@@ -1,8 +1,8 @@
-"""A run computes what is missing or stale, reads what matches, and says which; on the smallest toy."""
+"""A run computes what is missing or stale, reads what matches, and refuses wrong parameters; on the smallest toy."""
 
 import json
 import shutil
-import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,19 +11,26 @@ import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.params import ParamsError
-from depth_lib.results.provenance import why_stale
+from depth_lib.results.provenance import differing, why_stale
+from depth_lib.results.schemas import ArtifactError
+from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run
+from depth_lib.sweep.spec import RunSpec, in_project
 from tests.sweep.cells import ANY_DATASET, parameters
+
+OF_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
+OWN = {"QUESTION": "2 + 9 = ", "ANSWER": "11"}
 
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
-    """A parameters cell whose results are all there."""
+    """A parameters cell whose results are all there, for the papers' question and for another."""
     cell = parameters(tmp_path_factory.mktemp("results"))
-    run = Run(cell)
-    for probe in ANY_DATASET:
-        run.result(probe)
+    for changed, probes in (({}, ANY_DATASET), (OWN, OF_PAIR)):
+        run = Run(cell | changed)
+        for probe in probes:
+            run.result(probe)
     return cell
 
 
@@ -47,17 +54,16 @@ def written(run):
 
 
 def test_results_that_match_are_read_and_the_model_is_never_loaded(cell, no_loading, capsys):
-    run = Run(cell)
+    run, own = Run(cell), Run(cell | OWN)
     before = written(run)
-    assert all(run.result(probe) for probe in ANY_DATASET)
+    assert all(run.result(probe) for probe in ANY_DATASET) and all(own.result(probe) for probe in OF_PAIR)
     assert written(run) == before
-    assert capsys.readouterr().out.count("nothing to compute") == len(ANY_DATASET)
+    assert capsys.readouterr().out.count("nothing to compute") == len(ANY_DATASET) + len(OF_PAIR)
 
 
 def test_a_stored_result_is_what_the_probe_itself_returns(cell):
-    llm, run = dl.load_model("toy-4l"), Run(cell)
-    prompts = dl.load_prompts("addition", 2, seed=1)
-    baseline = dl.load_prompts("gsm8k", 2, source="embedded")
+    llm = dl.load_model("toy-4l")
+    prompts, baseline = dl.load_prompts("addition", 2, seed=1), dl.load_prompts("gsm8k", 2, source="embedded")
     fresh = {
         "relative_contribution": dl.relative_contribution(llm, prompts),
         "logit_lens": dl.logit_lens(llm, prompts),
@@ -65,28 +71,22 @@ def test_a_stored_result_is_what_the_probe_itself_returns(cell):
         "residual_erasure": dl.residual_erasure(llm, QUESTION, ANSWER, baseline),
         "integrated_gradients": dl.integrated_gradients(llm, QUESTION, ANSWER),
     }
-    for probe, result in fresh.items():
-        stored = run.result(probe)
-        assert set(stored) == {*result, "meta"}
-        for key, value in result.items():
-            same = stored[key] == value if key == "tokens" else torch.allclose(stored[key], value, rtol=1e-4, atol=1e-6)
-            assert same, (probe, key)
+    own = {"integrated_gradients": dl.integrated_gradients(llm, *OWN.values())}
+    for run, results in ((Run(cell), fresh), (Run(cell | OWN), own)):
+        for probe, result in results.items():
+            stored = run.result(probe)
+            assert set(stored) == {*result, "meta"}
+            for key, value in result.items():
+                if key == "tokens":
+                    assert stored[key] == value
+                else:
+                    torch.testing.assert_close(stored[key], value, rtol=1e-4, atol=1e-6)
 
 
-def test_the_metadata_says_what_was_run_and_where(cell):
+def test_the_metadata_names_what_was_run_and_where(cell):
     meta = Run(cell).result("residual_erasure")["meta"]
-    expected = {
-        "model": "toy-4l",
-        "model_id": "toy-4l",
-        "revision": None,
-        "dtype": "float32",
-        "quantization": None,
-        "dataset": "addition",
-        "source": "drawn",
-        "n_prompts": 2,
-        "seed": 1,
-        "where": "local cpu",
-    }
+    expected = {"model": "toy-4l", "model_id": "toy-4l", "revision": None, "dtype": "float32", "quantization": None}
+    expected |= {"dataset": "addition", "source": "drawn", "n_prompts": 2, "seed": 1, "where": "local cpu"}
     assert {key: meta[key] for key in expected} == expected
     assert len(meta["prompts_hash"]) == len(meta["weights"]) == 16 and meta["seconds"] > 0
     assert meta["settings"]["question"] == QUESTION and meta["settings"]["answer"] == ANSWER
@@ -94,31 +94,18 @@ def test_the_metadata_says_what_was_run_and_where(cell):
     assert set(meta["versions"]) >= {"torch", "transformers", "nnsight"}
 
 
-@pytest.mark.parametrize("probe", ["logit_lens", "relative_contribution"])
-def test_deleting_one_result_recomputes_that_one_only(own_cell, probe):
-    run = Run(own_cell)
-    before = written(run)
-    run.paths[probe].unlink()
-    for name in ("logit_lens", "relative_contribution", "layer_effects"):
-        run.result(name)
-    assert [name for name, time in written(run).items() if time != before[name]] == [probe]
-
-
-def test_what_a_killed_run_left_beside_a_finished_result_goes_with_the_next_one(own_cell, no_loading):
-    run = Run(own_cell)
-    path = run.paths["logit_lens"]
-    jobs = path.with_name(f"{path.name}.job")
-    jobs.mkdir()
-    entry = {"settings": "abc", "probe": "logit_lens", "host": "https://ndif", "model": "toy", "artifact": str(path)}
-    (jobs / "abc.json").write_text(json.dumps(entry))
-    half = path.with_name(f".{path.name}.0123abcd.part")
-    half.touch()
-    assert run.result("logit_lens")
-    assert not jobs.exists() and not half.exists()
+def test_results_of_two_questions_have_files_of_their_own_and_a_study_knows_both(cell):
+    papers, own = Run(cell), Run(cell | OWN)
+    assert all(papers.paths[probe] != own.paths[probe] for probe in OF_PAIR)
+    assert papers.paths["logit_lens"] == own.paths["logit_lens"]
+    study = Study(cell["OUT"])
+    assert study.pairs == [own.pair.label]
+    assert study["addition", "toy-4l", f"residual_erasure:{own.pair.label}"]["meta"]["settings"]["answer"] == "11"
+    assert study["addition", "toy-4l", "residual_erasure"]["meta"]["settings"]["answer"] == "28"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
         ({"SEED": 2}, "prompts_hash: stored"),
@@ -127,30 +114,33 @@ def test_what_a_killed_run_left_beside_a_finished_result_goes_with_the_next_one(
         ({"REVISION": "main"}, "revision: stored None, asked main"),
     ],
 )
-def test_a_stale_result_is_said_with_what_differs_and_computed_again(own_cell, change, said, capsys, monkeypatch):
-    asked = []
-    monkeypatch.setattr(Run, "llm", property(lambda run: asked.append(run) or dl.load_model("toy-4l")))
+def test_what_differs_of_a_stale_result_is_printed_and_it_alone_is_computed_again(
+    own_cell, change, reason, capsys, monkeypatch
+):
+    monkeypatch.setattr(Run, "llm", property(lambda run: dl.load_model("toy-4l")))
     run = Run(own_cell | change)
+    before = written(run)
     run.result("relative_contribution")
     printed = capsys.readouterr().out
-    assert "is stale" in printed and said in printed and asked
+    assert "is stale" in printed and reason in printed
+    assert [probe for probe, time in written(run).items() if time != before[probe]] == ["relative_contribution"]
     run.result("relative_contribution")
     assert "nothing to compute" in capsys.readouterr().out
 
 
-def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(own_cell, tmp_path, capsys):
+def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, capsys, monkeypatch):
     folder = shutil.copytree(toy_path("toy-4l"), tmp_path / "checkpoint")
-    own_cell |= {"MODEL": "mine", "MODEL_ID": str(folder)}
-    Run(own_cell).result("logit_lens")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = cell | {"MODEL": "mine", "MODEL_ID": "~/checkpoint", "OUT": str(tmp_path)}
+    Run(asked).result("logit_lens")
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-2] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    capsys.readouterr()
-    Run(own_cell).result("logit_lens")
+    Run(asked).result("logit_lens")
     assert "weights: stored" in capsys.readouterr().out
 
 
-def test_a_damaged_result_is_kept_aside_named_and_computed_again(own_cell, capsys):
+def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
     run = Run(own_cell)
     path = run.paths["logit_lens"]
     path.write_bytes(path.read_bytes()[:1000])
@@ -160,62 +150,40 @@ def test_a_damaged_result_is_kept_aside_named_and_computed_again(own_cell, capsy
     assert path.with_name(f"{path.name}.unreadable-1").stat().st_size == 1000
 
 
-def test_a_probe_that_is_not_asked_for_is_left_out(own_cell, no_loading, capsys):
-    run = Run(own_cell | {"PROBES": ["logit_lens"]})
-    assert run.result("layer_effects") is None
+def test_a_probe_that_is_not_asked_for_is_left_out(cell, no_loading, capsys):
+    assert Run(cell | {"PROBES": ["logit_lens"]}).result("layer_effects") is None
     assert "layer_effects: left out (PROBES = logit_lens)" in capsys.readouterr().out
 
 
-def hellaswag_file(path, *endings):
-    rows = [{"ctx": "a", "endings": [ending], "label": "0"} for ending in endings]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def test_layer_effects_of_prompts_that_are_all_too_short_say_so(own_cell, tmp_path):
-    source = hellaswag_file(tmp_path / "short.jsonl", "cat", "dog")
-    with pytest.raises(ValueError, match="no prompt has the 13 tokens that future mode needs; use longer prompts"):
-        Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("layer_effects")
-
-
-def test_layer_effects_leave_short_prompts_out_of_future_mode_only(own_cell, tmp_path):
-    source = hellaswag_file(tmp_path / "mixed.jsonl", "cat", "dog that runs away from it")
-    with pytest.warns(UserWarning, match="left out: prompt 0"):
-        result = Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("layer_effects")
-    assert len(result["max_future_layer_by_prompt"]) == 1 and len(result["max_all_layer_by_prompt"]) == 2
-
-
-@pytest.mark.filterwarnings("always")
-def test_what_several_probes_warn_of_is_said_once_with_dataset_and_model(own_cell, tmp_path):
-    source = hellaswag_file(tmp_path / "mixed.jsonl", "cat", "dog that runs away from it")
-    run = Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source})
-    with warnings.catch_warnings(record=True) as caught:
-        for probe in ("layer_effects", "attention_effects", "local_effects"):
-            run.result(probe)
-    said = [str(one.message) for one in caught if "too short" in str(one.message)]
-    assert len(said) == 1 and said[0].startswith("hellaswag × toy-4l: too short for future mode (13 tokens)")
-
-
-def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dataset(own_cell, tmp_path):
-    source = hellaswag_file(tmp_path / "file.jsonl", "dog that runs away from it", "cat that runs away from it")
+def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dataset(cell, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"ctx": "a", "endings": ["dog"], "label": "0"}))
     with pytest.raises(ParamsError, match="takes its baseline from gsm8k"):
-        Run(own_cell | {"DATASET": "hellaswag", "SOURCE": source}).result("residual_erasure")
+        Run(cell | {"DATASET": "hellaswag", "SOURCE": str(tmp_path / "rows.jsonl")}).result("residual_erasure")
 
 
-def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_for(cell, capsys, tmp_path):
+def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_for(cell, tmp_path):
     asked = cell | {"DATASET": "sums", "N_EXAMPLES": 3, "PROBES": ["depth_by_difficulty"], "OUT": str(tmp_path)}
     run = Run(asked)
     found = run.result("depth_by_difficulty")
     fresh = dl.depth_by_difficulty(run.llm, dl.load_examples("sums", 3, seed=1))
     assert all(torch.equal(found[key], value) for key, value in fresh.items())
     assert found["meta"]["n_prompts"] == 15 and found["meta"]["source"] == "drawn"
-    assert run.paths["depth_by_difficulty"] == tmp_path / "sums" / "toy-4l" / "depth_by_difficulty_3exps.pt"
-    Run(asked).result("depth_by_difficulty")
-    assert "nothing to compute" in capsys.readouterr().out
-    (reason,) = why_stale(run.paths["depth_by_difficulty"], Run(asked | {"SEED": 2}).provenance("depth_by_difficulty"))[
-        :1
-    ]
-    assert "prompts_hash" in reason or "seed" in reason
+    assert why_stale(run.paths["depth_by_difficulty"], Run(asked).provenance("depth_by_difficulty")) == []
+
+
+@pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
+def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_path, change):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"problem": "Find it:", "level": f"Level {k}", "solution": "it is\nAnswer: 2"} for k in (1, 2)]
+    asked = cell | {"DATASET": "math", "N_EXAMPLES": 1, "SOURCE": str(file), "PROBES": ["depth_by_difficulty"]}
+    made_from = []
+    for changed in ({}, change):
+        file.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[1] | changed)))
+        made_from.append(RunSpec(asked).provenance("depth_by_difficulty"))
+    before, after = made_from
+    assert [line.split(":")[0] for line in differing(before, after)] == ["examples_hash"]
+    del before["examples_hash"]  # as in files of earlier versions, which stay current
+    assert not differing(before, after)
 
 
 def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cell, monkeypatch):
@@ -229,18 +197,51 @@ def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cel
 
 
 def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell, capsys):
-    asked, own = own_cell | {"PROBES": ["logit_lens"]}, ["a prompt of my own", "and another"]
-    before = Run(asked).result("logit_lens")
+    own = ["a prompt of my own", "and another"]
 
     def call(llm):
         return dl.logit_lens(llm, own)
 
-    first = Run(asked, prompts=own).result("logit_lens", call)
+    first = Run(own_cell, prompts=own).result("logit_lens", call)
     assert "prompts_hash: stored" in capsys.readouterr().out
-    assert not torch.equal(first["res_kl_divs"], before["res_kl_divs"])
     assert torch.equal(first["res_kl_divs"], dl.logit_lens(dl.load_model("toy-4l"), own)["res_kl_divs"])
-    again = Run(asked, prompts=own)
+    again = Run(own_cell, prompts=own)
     again.result("logit_lens", call)
     assert "nothing to compute" in capsys.readouterr().out
     again.result("logit_lens", call, temperature=2)
     assert "settings.temperature: stored nothing, asked 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
+        ({"MODEL": "toy-4l", "MODEL_ID": "toy-8l"}, ParamsError, "MODEL is toy-4l and MODEL_ID is toy-8l, which is an"),
+        ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
+        ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
+        ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
+        ({"ANSWER": "2"}, ParamsError, "give QUESTION too"),
+        ({"PAIR": "spose"}, ParamsError, "no pair is called 'spose'; did you mean spouse"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, message):
+    with pytest.raises(error, match=message) as raised:
+        Run(cell | change | {"In": [], "MY_NUMBER": 3})
+    assert "\n" not in str(raised.value)
+
+
+def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
+    assert RunSpec(cell).asked["MODEL_ID"] == "toy-4l"
+    assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).asked["MODEL_ID"] == "meta-llama/Llama-3.1-8B"
+    assert RunSpec(cell | {"MODEL": "my-own", "MODEL_ID": "toy-8l"}).asked["MODEL_ID"] == "toy-8l"
+
+
+def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):
+    root = Path(runs.__file__).resolve().parents[2]
+    monkeypatch.chdir(root / "notebooks")
+    assert in_project("outputs") == root / "outputs"
+    assert in_project("../outputs/demo").resolve() == root / "outputs" / "demo"
+    assert in_project("probe.ipynb").resolve() == root / "notebooks" / "probe.ipynb", "there only as seen from here"
+    assert in_project(tmp_path) == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert in_project("outputs").resolve() == tmp_path / "outputs"

@@ -1,21 +1,16 @@
 """What a sweep runs, with which parameters, how it fails and goes on; runs are stand-ins (see study.py)."""
 
 import contextlib
-import importlib.util
 import json
 import os
-import re
-import shlex
 import shutil
 import subprocess
 import zipfile
 
 import pytest
 
-from depth_lib import params
 from depth_lib.embedded import toy_path
 from depth_lib.params import FIVE_PROBES, Params
-from depth_lib.sweep import cli
 from depth_lib.sweep.launch import execution
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
 
@@ -48,13 +43,6 @@ def test_a_run_gets_all_parameters_and_what_is_given_replaces_the_params_files(c
     assert {name: call[name] for name in expected} == expected
 
 
-def test_a_missing_result_runs_its_notebook_again(command, study):
-    assert len(command("sweep", *DEMO).runs) == 9
-    (study / "outputs/demo/gsm8k/toy-8l/logitlens_10exps.pt").unlink()
-    assert command("sweep", *DEMO).runs == [("gsm8k", "toy-8l")]
-    assert command("sweep", *DEMO).runs == [] and command.output == "outputs/demo: 9 of 9 runs finished\n"
-
-
 def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(command):
     chosen = command("sweep", *DEMO, "--models", "toy-8l", "--probes", "residual_erasure", "logit_lens")
     assert {call["DATASET"]: call["PROBES"] for call in chosen.calls} == {
@@ -62,27 +50,22 @@ def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(comm
         "hellaswag": ["logit_lens"],
         "aime24": ["logit_lens"],
     }
-    erasure = command("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--probes", "residual_erasure")
-    assert erasure.runs == [("gsm8k", "toy-4l")], "toy-8l has it, other datasets do not want it"
     assert len(command("sweep", *DEMO, "--models", "toy-8l").runs) == 3
     command("sweep", "--models", "toy-4l", "--datasets", "aime24", "--probes", "residual_erasure")
-    why = "nothing to run: aime24: no residual_erasure in PROBES; add it to the params file, or choose DATASETS=gsm8k"
-    assert command.status == 1 and command.error.strip() == why and command.calls == []
+    assert command.status == 1 and "nothing to run: aime24 have no residual_erasure in PROBES" in command.error
 
 
-def test_a_failed_run_says_why_and_how_to_go_on_and_stops_others_unless_they_keep_going(command, study):
+def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(command, study):
     (study / "fail-toy-4l").touch()
     two = ("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k")
     failed = command(*two)
     assert failed.status == 1 and len(failed.calls) == 1
-    why, folder = "RuntimeError: no luck; remove the file", study / "outputs/demo/gsm8k/toy-4l"
-    again = "make sweep MODELS=toy-4l DATASETS=gsm8k OUT=outputs/demo"
-    assert f"gsm8k × toy-4l: FAILED: {why}\n" in failed.output, "the notebook's own words"
+    why = "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file"
     end = failed.output[failed.output.index("outputs/demo: 0 of 2 runs finished\n") :]
-    assert f"FAILED: {why}; see outputs/demo/gsm8k/toy-4l/probe.log, then: {again}\n" in end
-    assert "gsm8k × toy-8l: not finished; go on with: make sweep MODELS=toy-8l" in end
+    assert f"{why}\n" in failed.output
+    assert f"{why}; see outputs/demo/gsm8k/toy-4l/probe.log, then repeat the command\n" in end
+    assert "gsm8k × toy-8l: not started\n" in end
     assert len(command(*two, "--keep-going").calls) == 2 and "gsm8k × toy-8l: done in 00:0" in command.output
-    assert not (folder / "probe.ipynb").exists() and (folder / "probe.partial.ipynb").exists()
     (study / "fail-toy-4l").unlink()
     assert command(*two).runs == [("gsm8k", "toy-4l")] and "(2 of 2 runs)" in command.output
     assert command.status == 0 and left_over(study / "outputs/demo") == []
@@ -96,82 +79,51 @@ def test_a_notebook_that_ends_well_without_its_results_has_failed(command, study
 
 def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert command(*ONE).calls[0]["threads"] is None
-    calls = command("sweep", *DEMO, "--datasets", "aime24", "--jobs", "2").calls
-    assert {int(call["threads"]) for call in calls} == {(len(os.sched_getaffinity(0)) + 1) // 2}
-    monkeypatch.setenv("TAKES", "0.5")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12))
+    monkeypatch.setenv("TAKES", "1")
     calls = command("sweep", *DEMO, "--datasets", "hellaswag", "--gpus", "5", "7").calls
     assert {call["cuda_visible_devices"] for call in calls} == {"5", "7"}
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert command("sweep", *DEMO, "--datasets", "gsm8k", "--jobs", "2").calls[0]["threads"] == "7"
+    assert {call["threads"] for call in calls} == {"6"}
 
 
 def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(command):
     assert command(*ONE, "--launch", "env LAUNCHED=yes").calls[0]["launched"] == "yes"
     command("sweep", *TOY_4L, "--datasets", "aime24", "--launch", "no-such-scheduler --now")
-    assert "FAILED: no-such-scheduler cannot be started (no such file); correct LAUNCH" in command.output
+    assert "FAILED: no-such-scheduler: No such file or directory; " in command.output
+    assert "correct LAUNCH" in command.output
 
 
 def test_a_model_that_several_gpus_share_is_started_by_torchrun():
-    assert "torch.distributed.run" not in execution("probe", "out.ipynb", {})
-    words = execution("probe", "out.ipynb", {}, ranks=4)
-    assert words[1:8] == [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "4",
-        "-m",
-        "depth_lib.sweep.rank",
-    ]
+    words = execution("probe", "out.ipynb", {}, ranks=4)[1:8]
+    assert words == "-m torch.distributed.run --standalone --nproc-per-node 4 -m depth_lib.sweep.execute".split()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"],
-            "GPUS gives each run one GPU, and TENSOR_PARALLEL=2 needs 2; leave out GPUS",
-        ),
-        (["--models", "own"], "no params/models/*/own.yaml; there are DeepSeek-R1-Distill-Qwen-1.5B "),
-        (["--datasets", "gsm"], "no params/datasets/gsm.yaml; did you mean gsm8k? There are addition aime24 gsm8k "),
-        (["--probes", "logitlens"], "no probe logitlens; did you mean logit_lens? There are relative_contribution "),
-        (["--probes", "igrads_attention"], "no probe igrads_attention; did you mean attention_gradients? There are "),
-        (["--set", "papers"], "no set papers; params/models has demo ndif paper real training."),
-        (["-p", "N_EXAMPLE=3"], 'key "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
-        (["-p", "MODEL=toy-4l"], "MODEL is chosen with --models toy-4l"),
-        (["-p", "SEED"], "-p SEED has no value; write -p SEED=…"),
+        (["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"], "TENSOR_PARALLEL needs several; leave out"),
+        (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
+        (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
+        (["--probes", "logitlens"], 'PROBES "logitlens" is not known; did you mean logit_lens?'),
+        (["--set", "papers"], 'SET "papers" is not known; did you mean paper?'),
+        (["-p", "N_EXAMPLE=3"], 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
+        (["-p", "SEED"], "SEED is null; Input should be a valid integer"),
         (["--question", "1 + 1 = ", "--set", "demo"], "give ANSWER too"),
-        (["--pair", "spouse", "--answer", "12"], "PAIR and ANSWER are both given; leave one out"),
         (["--model-id", "x", "--set", "demo"], "MODEL_ID is given for several models; name one with MODELS"),
-        (["toy-8l", "gsm8k"], "depth-lib run toy-8l gsm8k; several: depth-lib sweep --models toy-8l --datasets gsm8k"),
     ],
 )
 def test_what_cannot_be_done_stops_before_anything_runs(command, words, message):
-    said = command("sweep", *words)
-    assert said.status == 1 and said.calls == [] and message in said.error
-
-
-@pytest.mark.parametrize("target", ["sweep", "status", "table", "report", "share"])
-def test_a_file_is_no_folder_of_results(command, study, target):
-    (study / "notes").write_text("mine")
-    for out, said in (("notes", "OUT=notes is a file"), ("notes/x", "OUT=notes/x lies in notes, which is a file")):
-        assert command(target, "--out", out, "--models", "toy-4l").status == 1 and command.calls == []
-        assert command.error.startswith(f"{said}; name a folder")
-    assert (study / "notes").read_text() == "mine"
+    refused = command("sweep", *words)
+    assert refused.status == 1 and refused.calls == [] and message in refused.error
 
 
 def test_only_params_files_that_are_needed_have_to_be_right(command, study):
     mine = study / "params/models/mine"
     mine.mkdir()
-    (mine / "Typo.yaml").write_text("MODEL: Typo\nDTYP: float32\nN_EXAMPLES: ten\n")
-    assert command(*ONE).status == 0 and command("status", *DEMO).status == 0
+    (mine / "Typo.yaml").write_text("MODEL: Typo\nDTYP: float32\n")
+    assert command("status", *DEMO).status == 0
     assert command("sweep", "--models", "Typo").status == 1 and command.calls == []
-    for problem in (
-        'key "DTYP" is not known; did you mean DTYPE?',
-        'N_EXAMPLES is "ten"; it should be a valid integer',
-    ):
-        assert f"params/models/mine/Typo.yaml: {problem}" in command.error
+    assert 'params/models/mine/Typo.yaml: key "DTYP" is not known; did you mean DTYPE?' in command.error
 
 
 def test_init_writes_params_that_are_right_for_a_real_model(command, study):
@@ -184,35 +136,9 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     expected = {"MODEL": "my-model", "MODEL_ID": "checkpoint", "SOURCE": "hub", "DEVICE_MAP": "auto"}
     assert {name: call[name] for name in expected} == expected and call["DTYPE"] == "bfloat16"
     assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
-    assert command("init", "a/b").status == 1 and "give a short one and --model-id a/b" in command.error
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", "./checkpoint", "bfloat16")
-    assert command("status", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").status == 0
     shutil.rmtree(checkpoint)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_weights_that_cannot_be_held_here_stop_a_sweep_before_its_first_run(command):
-    chosen = ("sweep", "--models", "toy-4l", "Qwen2.5-14B", "--datasets", "aime24", "--source", "embedded")
-    assert command(*chosen).status == 1 and command.calls == []
-    assert re.search(r"8bit weights need bitsandbytes, .*; run: \S+ -m pip install bitsandbytes ", command.error)
-    assert [call["QUANTIZATION"] for call in command(*chosen, "--quantization", "null").calls] == [None, None]
-
-
-def test_without_a_clone_the_command_to_go_on_repeats_every_override_too(monkeypatch):
-    monkeypatch.setattr(params, "INSTALLED", True)
-    given = {"MODELS": "a b", "QUESTION": "it's\n-- $x", "N_EXAMPLES": "3", "LAUNCH": "env A='b c'", "GPUS": "0 1"}
-    program, *words = shlex.split(params.command("sweep", **given))
-    asked = cli._parser().parse_args(words)
-    plan = cli._plan(asked)
-    assert (program, plan.models, plan.gpus, plan.launcher) == ("depth-lib", ("a", "b"), ("0", "1"), ("env", "A=b c"))
-    assert plan.overrides == {"QUESTION": "it's\n-- $x", "N_EXAMPLES": 3}
-
-
-def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
-    (study / "outputs/demo/gsm8k/toy-4l/probe.log").mkdir(parents=True)
-    assert command(*ONE).status == 1 and command.calls == []
-    assert "FAILED: outputs/demo/gsm8k/toy-4l/probe.log cannot be written (Is a directory); free" in command.output
 
 
 def test_a_full_disk_fails_the_run_with_its_word_and_keeps_what_was_finished(command, study):
@@ -231,11 +157,10 @@ def test_a_full_disk_fails_the_run_with_its_word_and_keeps_what_was_finished(com
         assert left_over(out) == []
 
 
-def test_a_read_only_folder_is_named_with_the_next_step(command, study):
+def test_a_folder_that_cannot_be_written_is_named_with_the_next_step(command, study):
     with mounted(study / "outputs/demo", "ro,size=64k"):
         assert command(*ONE).status == 1 and command.calls == []
-        why = r"FAILED: outputs/demo\S* cannot be written \(Read-only file system\); free the disk or choose another"
-        assert re.search(why, command.output), command.output
+        assert "FAILED: outputs/demo/gsm8k: Read-only file system; free the disk, choose another OUT" in command.output
 
 
 @pytest.mark.slow
@@ -243,16 +168,16 @@ def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
     shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
     chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=none.jsonl")
-    said = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
-    assert "addition × toy-4l: done in" in said.stdout and said.returncode != 0
+    done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
+    assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
     why = 'PromptError: no file none.jsonl; check the path or use source="embedded"'
-    assert f"aime24 × toy-4l: FAILED: {why}" in said.stdout
+    assert f"aime24 × toy-4l: FAILED: {why}" in done.stdout
     written = [path for path in study.glob("outputs/**/*") if path.is_file()]
     assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
     for path in written:
         content = _unpacked(path)
         assert not any(secret.encode() in content for secret in secrets.values()), path
-    assert not any(secret in said.stdout + said.stderr for secret in secrets.values())
+    assert not any(secret in done.stdout + done.stderr for secret in secrets.values())
 
 
 def _unpacked(path):
