@@ -9,7 +9,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..probes.identities import identities
-from .discovery import ArchitectureError
+from .discovery import ArchitectureError, Paths
 from .families import FOUND, describe
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -91,16 +91,20 @@ def report(llm: TransformersModel) -> str:
     lines = [
         f"{name_of(llm)} ({llm.config.model_type})",
         f"blocks: {arch['n_layers']}, {found.blocks}",
-        *(f"h + a + m: a = {a or 0}, m = {m or 0} (blocks: {count})" for (a, m), count in parts),
-        f"order: {'parallel' if found.parallel else 'sequential'}; scale of a and m: {found.residual_scale}",
-        f"logits: {' > '.join(filter(None, (found.ln_final, found.project_out, found.unembed)))}; "
-        f"scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
+        *(f"h + a + m: a = {sum_of(a)}, m = {sum_of(m)} (blocks: {count})" for (a, m), count in parts),
+        f"order: {'parallel' if found.parallel else 'sequential'}; scales of a and m: {found.scales}",
+        f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
         "probes: all" if found.parts else f"probes: those of whole blocks, what needs a and m is NaN ({found.missing})",
     ]
     if numbers:
         errors = f"identity 1: {numbers['identity_1']:.1e}, identity 2: {numbers['identity_2']:.1e}"
         lines.append(f"{errors} (tolerance: {numbers['tolerance']:.1e})")
     return "\n".join(lines)
+
+
+def sum_of(paths: Paths) -> str:
+    """What a part is made of, in words; a block without it has a 0 there."""
+    return " + ".join(paths) or "0 (one mixer only)"
 
 
 def name_of(llm: TransformersModel) -> str:

@@ -1,12 +1,12 @@
 """Where a causal language model keeps its residual stream and what adds to it: measured, for any family.
 
-The blocks are the module list whose elements hand one residual stream to each other. In each block a and m are the
-outputs of the two modules (or the one) whose sum, times one scale, is what the block adds. The final norm is what maps
-the last residual to what the unembedding reads. Everything is seen through plain hooks on a short random prompt.
+The blocks are the module list whose elements hand one residual stream to each other. In each block a and m are sums of
+modules' outputs, at most three of which, each times a scale, are what the block adds. Everything is seen through plain
+hooks on a short random prompt.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
 from unittest import mock
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..probes.packing import additive, pack
-from ..probes.residual_stream import first
+from ..probes.residual_stream import first, with_first
 
 N_TOKENS = 8
-Parts = tuple[str | None, str | None]
+Paths = tuple[str, ...]
 
 
 class ArchitectureError(ValueError):
@@ -28,21 +28,17 @@ class ArchitectureError(ValueError):
 
 @dataclass(frozen=True)
 class Architecture:
-    """What was found in a model. Paths are those of `named_modules`, of parts from their block on.
-
-    Scales and caps are numbers, or expressions of config fields such as "1 / logits_scaling".
-    """
+    """What was found in a model. Paths are those of `named_modules`, of parts from their block on."""
 
     blocks: str
-    unembed: str
-    ln_final: str | None
-    project_out: str | None  # a module between final norm and unembedding
-    logit_scale: float | str
-    logit_softcap: float | str | None
+    streams: tuple[int, ...]  # how many residual streams blocks hand on, () for one
     beside: int  # how many things blocks return beside the residual
-    parts: tuple[Parts, ...] | None = None  # what attention and MLP of each block add; None: not to be told apart
+    tail: Paths  # the modules that make logits of the last residual: final norm, if any, to unembedding
+    logit_scale: float
+    logit_softcap: float | None
+    parts: tuple[tuple[Paths, Paths], ...] | None = None  # of each block the modules that make a and m; None: unknown
+    scales: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of these modules, the same in every block
     missing: str = ""  # why there are no parts
-    residual_scale: float | str = 1.0  # of both parts
     parallel: bool = False  # the MLP reads h_l, as attention does
     starts: bool = False  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
     grows: bool = False  # the batch may grow between blocks
@@ -53,15 +49,13 @@ def discover(model: PreTrainedModel) -> Architecture:
     """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
     run = _Run(model)
     logits = run()
-    changed = run(input_ids=run.ids.index_fill(1, torch.tensor([N_TOKENS - 1], device=run.ids.device), 3))
-    if not _alike(logits[:, :-1], changed[:, :-1]):
+    changed = run(input_ids=torch.cat([run.ids[:, :-1], run.ids[:, :1]], dim=1))
+    if not _alike(changed[:, :-1], logits[:, :-1]):
         raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
-    found, blocks, residuals = _stream(run)
-    found = Architecture(**found, **_tail(run, blocks[-1], residuals[-1]))
-    _check_sole_stream(run, blocks)
-    return Architecture(
-        **vars(found) | _parts(run, blocks, residuals) | _shortcuts(run, blocks, residuals, found.beside, logits)
-    )
+    stream, blocks, h = _stream(run)
+    tail = _tail(run, blocks[-1], h[-1], logits)
+    parts = _parts(run, blocks, h)
+    return Architecture(**stream, **tail, **parts, **_shortcuts(run, blocks, h, stream["beside"], logits))
 
 
 class _Run:
@@ -69,17 +63,15 @@ class _Run:
 
     def __init__(self, model):
         self.model = model
-        draw = torch.Generator().manual_seed(0)
-        device = model.get_input_embeddings().weight.device
-        self.ids = torch.randint(4, 100, (1, N_TOKENS), generator=draw).to(device)
+        ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
+        self.ids = ids.to(model.get_input_embeddings().weight.device)
 
     @torch.no_grad()
-    def __call__(self, before=None, after=None, modules=(), **encoding):
-        """before(module, x) may return another first input, after(module, x, output) another output."""
+    def __call__(self, modules=(), before=None, after=None, **encoding):
+        """before(module, x) may return another first input, after(module, x, y) another first output."""
 
         def entering(module, args, kwargs):
-            x = _first_input(args, kwargs)
-            changed = before(module, x)
+            changed = before(module, first((*args, *kwargs.values(), None)))
             if changed is None:
                 return None
             if args:
@@ -87,7 +79,8 @@ class _Run:
             return args, {**kwargs, next(iter(kwargs)): changed}
 
         def leaving(module, args, kwargs, output):
-            return after(module, _first_input(args, kwargs), output)
+            changed = after(module, first((*args, *kwargs.values(), None)), output)
+            return None if changed is None else with_first(output, changed)
 
         with ExitStack() as stack:
             for module in modules:
@@ -98,23 +91,20 @@ class _Run:
             return self.model(**{"input_ids": self.ids, "use_cache": False} | encoding).logits
 
 
-def _first_input(args, kwargs):
-    return next(iter((*args, *kwargs.values())), None)
-
-
 def _error(x: Tensor, truth: Tensor) -> float:
     """‖x − truth‖ / ‖truth‖."""
     x, truth = x.double().flatten(), truth.to(x.device).double().flatten()
     return float((x - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
-def _alike(x: Tensor, truth: Tensor) -> bool:
+def _alike(x: object, truth: Tensor) -> bool:
     """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    return x.shape == truth.shape and _error(x, truth) <= torch.finfo(x.dtype).eps ** 0.5
+    same_shape = isinstance(x, Tensor) and x.shape == truth.shape
+    return same_shape and _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
 
 
 def _stream(run):
-    """Path and number of returned things of the blocks, the blocks, and h_0..h_L [1, T, d]."""
+    """What is known of the stream, the blocks, and h_0..h_L [1, T, d]."""
     lists = {path: list(m) for path, m in run.model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     entered, left = {}, {}
 
@@ -124,260 +114,235 @@ def _stream(run):
     def after(module, x, output):
         left[module] = output
 
-    run(before, after, {block for blocks in lists.values() for block in blocks})
+    run({block for blocks in lists.values() for block in blocks}, before, after)
     problems = []
     for path, blocks in sorted(lists.items(), key=lambda item: -len(item[1])):
         if any(len(entered.get(block, ())) != 1 for block in blocks):
             continue
-        h = [entered[block][0] for block in blocks]
-        outputs = [first(left[block]) for block in blocks]
-        shape = (1, N_TOKENS, *getattr(h[0], "shape", ())[2:])
-        if len(shape) != 3 or any(getattr(x, "shape", None) != shape for x in (*h, *outputs)):
+        h = [*(entered[block][0] for block in blocks), first(left[blocks[-1]])]
+        shapes = {getattr(x, "shape", None) for x in h}
+        if len(shapes) > 1 or len(shape := shapes.pop() or ()) not in (3, 4) or shape[:2] != run.ids.shape:
             continue
-        jumps = [_error(x, y) for x, y in zip(h[1:], outputs, strict=False)]
-        if max(jumps, default=0) > 0:
-            l = jumps.index(max(jumps)) + 1
-            problems.append(f"what enters block {l} of {path} is not what left block {l - 1}: off by {max(jumps):.1%}")
+        jumps = [_error(first(left[block]), x) for block, x in zip(blocks, h[1:], strict=True)]
+        if max(jumps) > 0:
+            l = jumps.index(max(jumps))
+            problems.append(f"what enters block {l + 1} of {path} is not what left block {l}: off by {max(jumps):.1%}")
             continue
         output = left[blocks[0]]
         beside = len(output) - 1 if isinstance(output, tuple) else 0
-        return {"blocks": path, "beside": beside}, blocks, [*h, outputs[-1]]
+        return {"blocks": path, "beside": beside, "streams": tuple(shape[2:-1])}, blocks, h
     raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
 
 
-def _check_sole_stream(run, blocks):
-    """Whether h_L decides the logits alone: those of a changed run are those of its h_L after a clean one."""
-    final = []
-
-    def keep(module, x, output):
-        final[:] = [first(output)] if module is blocks[-1] else []
-
-    def put(module, x, output):
-        return (final[0], *output[1:]) if isinstance(output, tuple) else final[0]
-
-    changed = run(lambda module, x: x.roll(1, -1) if module is blocks[0] else None, keep, {blocks[0], blocks[-1]})
-    logits = run(None, put, [blocks[-1]])
-    if not _alike(logits, changed):
-        off = _error(logits, changed)
-        raise ArchitectureError(f"what leaves the last block does not alone make the logits: off by {off:.1%}")
-
-
-def _tail(run, last_block, h):
+def _tail(run, last_block, h, logits):
     """Final norm, projection and unembedding, and what is done to the logits after it."""
     names = {module: path for path, module in run.model.named_modules()}
-    head, calls, passed = run.model.get_output_embeddings(), [], []
+    head, calls = run.model.get_output_embeddings(), []
 
     def after(module, x, output):
-        if module is last_block:
-            passed.append(module)
-        elif passed and isinstance(x, Tensor) and isinstance(first(output), Tensor):
-            calls.append((module, x, first(output)))
+        calls.append((module, x, first(output)))
 
-    logits = run(None, after, names.keys() - set(last_block.modules()) | {last_block})
+    run(names.keys() - set(last_block.modules()) | {last_block}, after=after)
+    calls = calls[[module for module, *_ in calls].index(last_block) + 1 :]
     reads = [(x, z) for module, x, z in calls if module is head]
     if len(reads) != 1:
         raise ArchitectureError(f"its unembedding runs {len(reads)} times after the last block")
-    (read, z), chain = reads[0], []
-    while (scale := _scale(h, read)) is None:
-        steps = [(module, y) for module, x, y in calls if module is not head and _alike(x, h) and not _alike(y, h)]
-        steps.sort(key=lambda step: _scale(step[1], read) is None)
-        if not steps or len(chain) == 2:
-            path = " and ".join(chain) or "nothing"
-            raise ArchitectureError(
-                f"identity 2: {path} reads the last residual, but does not give {names[head]}'s input"
-            )
-        chain.append(names[steps[0][0]])
-        h = steps[0][1]
-    chain += [None, None]
-    tail = {"unembed": names[head], "ln_final": chain[0], "project_out": chain[1], "logit_softcap": None}
-    config = run.model.config
-    if (after_head := _scale(z, logits)) is not None:
-        return tail | {"logit_scale": _expression(scale * after_head, config)}
-    for name, c in _numbers(config).items():
-        if _alike(torch.tanh(z * scale / c) * c, logits):
-            return tail | {"logit_scale": _expression(scale, config), "logit_softcap": name}
-    off = f"off by {_error(z, logits):.1%}" if z.shape == logits.shape else f"{logits.shape[-1]} of {z.shape[-1]}"
-    raise ArchitectureError(
-        f"identity 2: the logits are not the output of {names[head]}, neither scaled nor soft-capped ({off})"
-    )
+    ((read, z),) = reads
+
+    def way(x, n_modules):
+        """The path of modules that make the unembedding's input of x, and its scale; None where there is none."""
+        if n_modules == 0:
+            scale = _scale(x, read)
+            return scale and ([names[head]], scale)
+        for module, entering, y in calls:
+            if module is not head and _alike(entering, x) and (rest := way(y, n_modules - 1)):
+                return [names[module], *rest[0]], rest[1]
+        return None
+
+    found = way(h, 0) or way(h, 1) or way(h, 2)
+    if not found:
+        raise ArchitectureError(f"identity 2: no two modules make {names[head]}'s input of the last residual")
+    tail, scale = found
+    if z.shape != logits.shape:
+        raise ArchitectureError(f"identity 2: {names[head]} gives {z.shape[-1]} logits, the model {logits.shape[-1]}")
+    after = float((z.double() * logits).sum() / z.double().square().sum())
+    readings = [(_error(z * after, logits), scale * after, None)]
+    if not readings[0][0] <= 64 * torch.finfo(z.dtype).eps:
+        caps = _numbers(run.model.config)
+        readings += [(_error(torch.tanh(z / cap) * cap, logits), scale, cap) for cap in caps]
+    error, scale, cap = min(readings, key=lambda reading: reading[0])
+    if error > torch.finfo(z.dtype).eps ** 0.5:
+        raise ArchitectureError(
+            f"identity 2: the logits are not the output of {names[head]}, scaled or soft-capped (off by {error:.1%})"
+        )
+    return {"tail": tuple(tail), "logit_scale": _of_config(scale, run.model.config), "logit_softcap": cap}
 
 
 def _scale(x, y):
     """The number s of y = s x; None where there is none."""
-    if x.shape != y.shape:
+    if not isinstance(x, Tensor) or x.shape != y.shape:
         return None
-    if torch.equal(x, y):
-        return 1.0
     s = float((x.double() * y).sum() / x.double().square().sum())
     return s if s > 0 and _alike(x * s, y) else None
 
 
-def _numbers(config):
-    """The config's fields that may scale or cap something."""
-    fields = config.get_text_config().to_dict().items()
-    words = ("scal", "mult", "cap", "depth", "base", *_SIZES)
-    numbers = {n: float(v) for n, v in fields if type(v) in (int, float) and any(word in n for word in words)}
-    return {name: value for name, value in numbers.items() if value > 0}
+def _numbers(config: PreTrainedConfig) -> list[float]:
+    """The positive numbers of a config."""
+    fields = config.get_text_config().to_dict().values()
+    return [float(value) for value in fields if type(value) in (int, float) and value > 0]
 
 
-_SIZES = ("hidden_size", "num_hidden_layers")  # which scale nothing by themselves
+def _of_config(measured, config):
+    """A measured scale as the config has it, which is exact; the scale itself where it has none."""
+    numbers = [1.0, *_numbers(config)]
+    numbers += [n / config.get_text_config().num_hidden_layers ** 0.5 for n in numbers]
+    return next((s for n in numbers for s in (n, 1 / n) if abs(s / measured - 1) <= 1e-5), measured)
 
 
-def _expression(value, config):
-    """The expression of config fields that has this value; the value itself where there is none."""
-    if value == 1.0:
-        return 1.0
-    numbers = _numbers(config)
-    alone = {name: v for name, v in numbers.items() if name not in _SIZES}
-    options = alone | {f"1 / {q}": 1 / w for q, w in alone.items()}
-    for power in (1, 0.5):
-        options |= {f"{p} / {q} ** {power}": v / w**power for p, v in alone.items() for q, w in numbers.items()}
-    return next((name for name, option in options.items() if abs(option / value - 1) <= 1e-5), value)
-
-
-def number(expression: float | str | None, config: PreTrainedConfig) -> float | None:
-    """The value of an Architecture's scale or cap in this config."""
-    if not isinstance(expression, str):
-        return expression
-    above, _, below = expression.rpartition(" / ")
-    numbers, (name, _, power) = _numbers(config) | {"1": 1.0, "": 1.0}, below.partition(" ** ")
-    return numbers[above] / numbers[name] ** float(power or 1) if above else numbers[name]
-
-
-def _parts(run, blocks, residuals):
-    """What of each block adds to the residual, in which order, and by which scale."""
+def _parts(run, blocks, h):
+    """What of each block adds to the residual, in which order, and by which scales."""
     outputs, inside = [{} for _ in blocks], []
     paths = {module: path for block in blocks for path, module in block.named_modules()}
+    numbers = {block: l for l, block in enumerate(blocks)}
 
     def before(module, x):
         if module in numbers:
-            inside[:] = [numbers[module]]
+            inside[:] = [outputs[numbers[module]]]
 
     def after(module, x, output):
-        x = first(output)
+        y = first(output)
         if module in numbers:
             inside.clear()
-        elif inside and isinstance(x, Tensor) and x.is_floating_point() and x.numel() == residuals[0].numel():
-            seen = outputs[inside[0]]
-            x = x.reshape(residuals[0].shape).double().clone()  # some families add in place
-            seen[paths[module]] = None if paths[module] in seen else x
+        elif inside and isinstance(y, Tensor) and y.is_floating_point() and y.numel() == h[0].numel():
+            twice = paths[module] in inside[0]
+            inside[0][paths[module]] = None if twice else y.reshape(h[0].shape).clone()  # some families add in place
 
-    numbers = {block: l for l, block in enumerate(blocks)}
-    run(before, after, paths)
+    run(paths, before, after)
     found, scales = [], []
     for l, candidates in enumerate(outputs):
-        change = residuals[l + 1].double() - residuals[l].double()
-        rounding = 2 * torch.finfo(residuals[l].dtype).eps * float(residuals[l].norm() + residuals[l + 1].norm())
-        paths, scale, error = _addends(change, _distinct(candidates), found[-1:], rounding)
+        rounding = 2 * torch.finfo(h[l].dtype).eps * float(h[l].double().norm() + h[l + 1].double().norm())
+        change = h[l + 1].double() - h[l].double()
+        addends, error = _addends(change, _distinct(candidates), found[-1:], rounding)
         if error > rounding:
-            nearest = f"{' + '.join(paths)} is off by {error / float(change.norm()):.1%}" if paths else "there are none"
-            return {"missing": f"no two modules of block {l} add up to what it adds: {nearest}"}
-        found.append(paths)
-        scales.append(scale)
-    if max(scales) - min(scales) > 1e-5:
-        return {"missing": f"its blocks scale what they add by {min(scales):g} to {max(scales):g}"}
-    mixing, reading = _order(run, blocks, residuals, found)
-    if len(set(reading)) > 1:
-        return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    parts = [
-        paths if len(paths) == 2 else (paths[0], None) if mixes else (None, paths[0])
-        for paths, mixes in zip(found, mixing, strict=True)
-    ]
-    scale = sum(scales) / len(scales)
-    return {
-        "parts": tuple(parts),
-        "parallel": reading[:1] == [False],
-        "residual_scale": _expression(scale, run.model.config) if abs(scale - 1) > 1e-5 else 1.0,
-    }
+            nearest = f" ({' + '.join(addends)} is off by {error / float(change.norm()):.1%})" if addends else ""
+            return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
+        found.append(tuple(addends))
+        scales.append([_of_config(scale, run.model.config) for scale in addends.values()])
+    return _order(run, blocks, h, outputs, found, scales)
 
 
 def _distinct(candidates):
     """Outputs in the order in which they came; of equal ones that of the module nearest to the block."""
     kept = {}
-    for path in sorted((path for path, x in candidates.items() if x is not None), key=lambda path: path.count(".")):
-        if not any(torch.equal(candidates[path], x) for x in kept.values()):
+    for path in sorted((path for path, y in candidates.items() if y is not None), key=lambda path: path.count(".")):
+        if not any(torch.equal(candidates[path], y) for y in kept.values()):
             kept[path] = candidates[path]
-    return {path: kept[path] for path in candidates if path in kept}
+    return {path: kept[path].double() for path in candidates if path in kept}
 
 
 def _addends(change, candidates, likely, rounding):
-    """(paths, scale, error) of the modules whose sum, scaled, is nearest to `change`; the `likely` ones first."""
-    best = (), 1.0, float("inf")
+    """The modules whose outputs, times scales, sum to `change`, as {path: scale}, and the error; else the nearest.
+
+    The fewest modules win, without scales rather than with; those that are `likely` are tried first.
+    """
+    nearest = {}, float("inf")
     choices = [paths for paths in likely if candidates.keys() >= set(paths)]
-    choices += [*((path,) for path in candidates), *combinations(candidates, 2)]
+    choices += [paths for n in (1, 2, 3) for paths in combinations(candidates, n)]
     for scaled in (False, True):
         for paths in choices:
-            total = sum(candidates[path] for path in paths)
-            scale = float((total * change).sum() / total.square().sum().clamp_min(1e-300)) if scaled else 1.0
-            error = float((change - scale * total).norm())
-            if error < best[2]:
-                best = paths, scale, error
-            if best[2] <= rounding and rounding < 1e-3 * float(change.norm()):
-                return best
-    return best
+            outputs = torch.stack([candidates[path].flatten() for path in paths], dim=1)
+            scales = torch.ones(len(paths), dtype=outputs.dtype, device=outputs.device)
+            if scaled:
+                scales = torch.linalg.lstsq(outputs, change.flatten()).solution
+            error = float((change.flatten() - outputs @ scales).norm())
+            if error < nearest[1] and scales.min() > 0:
+                nearest = dict(zip(paths, scales.tolist(), strict=True)), error
+            if nearest[1] <= rounding < 1e-3 * float(change.norm()):
+                return nearest
+    return nearest
 
 
-def _order(run, blocks, residuals, parts):
-    """Whether the first part of each block mixes tokens, and of blocks with two whether the second reads the first."""
-    owners = {block.get_submodule(path): (l, k) for l, block in enumerate(blocks) for k, path in enumerate(parts[l])}
+def _order(run, blocks, h, outputs, found, scales):
+    """Which of the modules found in each block are attention's and which the MLP's, and whether these read those.
+
+    Attention's are the first module and those after it that mix tokens too and do not read it.
+    """
+    owners = {block.get_submodule(path): (l, path) for l, block in enumerate(blocks) for path in found[l]}
     numbers = {block: l for l, block in enumerate(blocks)}
 
-    def outputs(other_tokens, other_first):
-        """Of every part, where every block reads the residual it always reads, or one with other tokens."""
-        seen = {}
+    def depend(tokens, firsts):
+        """Of every block, its modules whose last token changes with the earlier tokens that enter the block, or with
+        what the first module returns. All else that they read is as in a clean run."""
+        dependent = [set() for _ in blocks]
 
         def before(module, x):
             if module not in numbers:
                 return None
-            h = residuals[numbers[module]].clone()
-            if other_tokens:
-                h[:, :-1] = h[:, :-1].roll(1, -1)
-            return h
+            x = h[numbers[module]].clone()
+            if tokens:
+                x[:, :-1] = x[:, :-1].roll(1, -1)
+            return x
 
         def after(module, x, output):
             if module in numbers:
                 return None
-            l, k = owners[module]
-            x = first(output)
-            seen[l, k] = x.clone()
-            if not (other_first and k == 0):
-                return None
-            x = x + residuals[l].roll(1, -1).reshape(x.shape)
-            return (x, *output[1:]) if isinstance(output, tuple) else x
+            l, path = owners[module]
+            clean, y = outputs[l][path], first(output)
+            y = y.reshape(clean.shape)
+            if not _alike(y[:, -1], clean[:, -1]):
+                dependent[l].add(path)
+            y = y.clone() if tokens else clean.clone()
+            y[:, -1] = clean[:, -1]
+            if firsts and path == found[l][0]:
+                y += h[l].roll(1, -1)
+            return y.reshape(first(output).shape)
 
-        run(before, after, owners.keys() | numbers.keys())
-        return seen
+        run(owners.keys() | numbers.keys(), before, after)
+        return dependent
 
-    clean, moved, shifted = outputs(False, False), outputs(True, False), outputs(False, True)
-    last = [[seen[l, 0].view_as(residuals[0])[:, -1] for l in numbers.values()] for seen in (clean, moved)]
-    mixing = [not _alike(*pair) for pair in zip(*last, strict=True)]
-    reading = [not _alike(shifted[l, 1], clean[l, 1]) for l, paths in enumerate(parts) if len(paths) == 2]
-    return mixing, reading
+    mixing, reading = depend(True, False), depend(False, True)
+    parts, part_scales, sequential = [], [(), ()], set()
+    for l, paths in enumerate(found):
+        with_first_module = [p for p in paths[1:] if p in mixing[l] and p not in reading[l]]
+        attention = (paths[0], *with_first_module)
+        if len(paths) == 1 and paths[0] not in mixing[l]:
+            attention = ()
+        mlp = tuple(path for path in paths if path not in attention)
+        if attention + mlp != paths or (attention and mlp and paths[0] not in mixing[l]):
+            return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
+        if attention and mlp:
+            sequential.add(mlp[0] in reading[l])
+        parts.append((attention, mlp))
+        both = tuple(scales[l][: len(attention)]), tuple(scales[l][len(attention) :])
+        for k, (own, longest) in enumerate(zip(both, part_scales, strict=True)):
+            if any(abs(s - t) > 1e-5 for s, t in zip(own, longest, strict=False)):
+                return {"missing": f"block {l} scales what it adds by {own}, and others by {longest}"}
+            part_scales[k] = max(own, longest, key=len)
+    if len(sequential) > 1:
+        return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
+    return {"parts": tuple(parts), "scales": tuple(part_scales), "parallel": sequential == {False}}
 
 
-def _shortcuts(run, blocks, residuals, beside, logits):
+def _shortcuts(run, blocks, h, beside, logits):
     """Which ways of computing less give what the whole computation gives."""
+    middle_and_last = {len(blocks) // 2, len(blocks) - 1}
 
-    @contextmanager
-    def beginning(l: int, h: Tensor, skip: bool) -> Iterator[dict]:
-        passed = (h, *[None] * beside) if beside else h
+    def logits_from(l, rows, skip=True, **encoding):
+        """The logits where block l reads `rows`, after no other block ran, or all."""
+        passed = (rows, *[None] * beside) if beside else rows
         with ExitStack() as stack:
             for block in blocks[:l] if skip else ():
                 stack.enter_context(mock.patch.object(block, "forward", lambda *_, **__: passed))
-            yield {"before": lambda module, x: h, "modules": [blocks[l]]}
+            return run([blocks[l]], lambda module, x: rows, **encoding)
 
     def starts():
-        for l in {len(blocks) // 2, len(blocks) - 1}:
-            with beginning(l, residuals[l], skip=True) as hooks:
-                yield run(**hooks), logits
+        for l in middle_and_last:
+            yield logits_from(l, h[l]), logits
 
     def grows():
-        for l in {len(blocks) // 2, len(blocks) - 1}:
-            rows = torch.cat([residuals[l], residuals[l].roll(1, -1)])
-            with beginning(l, rows, skip=False) as hooks:
-                truth = run(**hooks, input_ids=run.ids.expand(2, -1))
-            with beginning(l, rows, skip=True) as hooks:
-                yield run(**hooks), truth
+        for l in middle_and_last:
+            rows = torch.cat([h[l], h[l].roll(1, -1)])
+            yield logits_from(l, rows), logits_from(l, rows, skip=False, input_ids=run.ids.expand(2, -1))
 
     def packs():
         order, _, visible = pack([3, 5], N_TOKENS)

@@ -4,15 +4,17 @@ What is found becomes nnsight aliases, so that probes read `llm.blocks[l]`, `.at
 `.mlp_contribution`, `llm.ln_final` and `llm.unembed` on every family.
 """
 
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from inspect import isdatadescriptor
 
-from nnsight import TransformersModel
+from nnsight import Envoy, TransformersModel
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
-from .discovery import Architecture, ArchitectureError, discover, number
+from .discovery import Architecture, ArchitectureError, discover
 from .twin import twin
 
 FOUND = weakref.WeakKeyDictionary()  # nnsight model -> Architecture
@@ -70,41 +72,53 @@ def _repeats(module: nn.Module, depth: int) -> bool:
 
 def aliases(found: Architecture) -> dict[str, str]:
     """nnsight's `rename` dictionary that gives a model the common names."""
-    common = {"blocks": "blocks", "ln_final": "ln_final", "project_out": "project_out", "unembed": "unembed"}
-    names = {getattr(found, key): alias for key, alias in common.items()}
+    *before, unembed = found.tail
+    names = {found.blocks: "blocks", unembed: "unembed"} | dict(zip(before, _BEFORE_UNEMBED, strict=False))
     for k, alias in enumerate(("attention_contribution", "mlp_contribution")):
-        paths = [parts[k] for parts in found.parts or ()]
-        if len(set(paths)) == 1:
-            names[paths[0]] = alias
-        else:  # blocks of several kinds: a name for each
-            block = [f"{found.blocks}.{l}" for l in range(len(paths))]
-            names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}" for l, path in enumerate(paths) if path}
-    return {path: alias for path, alias in names.items() if path not in (None, alias)}
+        for i, suffix in enumerate(("", "_2", "_3")):
+            paths = [parts[k][i] if i < len(parts[k]) else None for parts in found.parts or ()]
+            if len(set(paths)) == 1:
+                names[paths[0]] = alias + suffix
+            else:  # blocks of several kinds: a name for each
+                block = [f"{found.blocks}.{l}" for l in range(len(paths))]
+                names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}{suffix}" for l, path in enumerate(paths) if path}
+    return {_spelled(path): alias for path, alias in names.items() if path not in (None, alias)}
+
+
+_BEFORE_UNEMBED = ("ln_final", "project_out")
+
+
+def _spelled(path):
+    """A module's path as nnsight spells it, where a name such as "output" is one of its own."""
+    taken = {name for name in path.split(".") if isdatadescriptor(getattr(Envoy, name, None))}
+    return ".".join(Envoy.OVERLOAD_PREFIX + name if name in taken else name for name in path.split("."))
 
 
 def describe(llm: TransformersModel) -> dict:
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
-    Keys: n_layers, width (d), parts (whether a and m are known), parallel, residual_scale, ln_final, project_out
-    (whether there is one), logit_scale, logit_softcap (None: none), beside (how many things blocks return beside the
-    residual), starts, grows, packs, window (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are
-    computed alike in a sequence that ends earlier: not where rotary frequencies change with its length).
+    Keys: n_layers, width (d), streams (the shape of a token's residual: [d], or [n, d'] of n streams), parts (the
+    scales of the modules that make a, "attention", and of those that make m, "mlp"; None where they are not known),
+    parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale, logit_softcap
+    (None: none), beside (how many things blocks return beside the residual), starts, grows, packs, window (tokens a
+    sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends earlier:
+    not where rotary frequencies change with its length).
     """
     if llm not in FOUND:
         raise ArchitectureError(f"{getattr(llm, 'repo_id', None)!r} was not loaded by dl.load_model(...).")
     if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
         raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
     found, config = FOUND[llm], llm.config.get_text_config()
+    streams = [*found.streams, config.hidden_size]
     return {
         "n_layers": len(llm.blocks),
-        "width": config.hidden_size,
-        "parts": found.parts is not None,
+        "width": math.prod(streams),
+        "streams": streams,
+        "parts": found.parts and dict(zip(("attention", "mlp"), map(list, found.scales), strict=True)),
         "parallel": found.parallel,
-        "residual_scale": number(found.residual_scale, config),
-        "ln_final": found.ln_final is not None,
-        "project_out": found.project_out is not None,
-        "logit_scale": number(found.logit_scale, config),
-        "logit_softcap": number(found.logit_softcap, config),
+        "tail": [*_BEFORE_UNEMBED[: len(found.tail) - 1], "unembed"],
+        "logit_scale": found.logit_scale,
+        "logit_softcap": found.logit_softcap,
         "beside": found.beside,
         "starts": found.starts,
         "grows": found.grows,

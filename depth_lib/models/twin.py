@@ -46,8 +46,12 @@ def twin(
 
 @torch.no_grad()
 def _randomise(model):
-    """Moves every weight away from its first value, so that no norm, bias, gate or scale is neutral."""
-    for weight in model.parameters():
+    """Moves every weight away from its first value, so that no norm, bias, gate or scale is neutral.
+
+    Of buffers only single numbers, which are scales that a checkpoint brings; others are computed, as decays are.
+    """
+    scales = [buffer for buffer in model.buffers() if buffer.numel() == 1 and buffer.is_floating_point()]
+    for weight in [*model.parameters(), *scales]:
         weight.add_(torch.randn_like(weight) * (0.2 if weight.dim() < 2 else weight.shape[-1] ** -0.5))
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from .packing import additive
-from .residual_stream import first, inputs, start_at
+from .residual_stream import enter, inputs, leaving, start_at
 
 
 def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, watch=None):
@@ -56,10 +56,10 @@ def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
                 if l == begin:
                     start_at(llm, arch, l, rows)
                 if l < n_layers:
-                    llm.blocks[l].input = rows
+                    enter(llm, arch, l, rows)
                     if watch:
                         watch(l, range(begin, min(l + 1, joining.stop)))
-                    rows = first(llm.blocks[l].output)
+                    rows = leaving(llm.blocks[l])
             final = rows[:, read]
             tracer.stop()
     if n_own:

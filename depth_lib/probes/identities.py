@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import contributions, first, last_block, lens, parts
+from .residual_stream import contributions, first, last_block, leaving, lens, parts, total_output, with_first
 
 
 def identities(llm, arch, ids):
@@ -23,7 +23,7 @@ def identities(llm, arch, ids):
                 residuals.append(h)
                 sums.append(h + a + m)
                 added.append(m)
-            final = first(last_block(llm, arch).output)
+            final = leaving(last_block(llm, arch))
             residuals.append(final.float().clone())
             ours = lens(llm, arch, final.reshape(-1, final.shape[-1]))
             logits = llm.output.logits.float().to(ours.device)
@@ -32,7 +32,7 @@ def identities(llm, arch, ids):
             pairs = zip(sums, residuals[1:], strict=True)
             identity_1 = torch.stack([_relative(s, h.to(s.device)).cpu() for s, h in pairs])
             identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
-        both = [None not in parts(block).values() for block in llm.blocks]
+        both = [arch["parts"] and all(parts(block, arch).values()) for block in llm.blocks]
         adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
         mlp_change = _mlp_change(llm, arch, batch, adding[0], added[adding[0]]) if adding else None
     eps = torch.finfo(final.dtype).eps
@@ -43,12 +43,11 @@ def _mlp_change(llm, arch, batch, l, clean):
     """By how much m_l [B, T, d] changes when attention's contribution there is changed."""
     with llm.trace(batch, use_cache=False) as tracer:
         block = llm.blocks[l]
-        turned = block.input.roll(1, dims=-1)
-        output = block.attention_contribution.output
-        a = first(output)
-        a = a + turned.to(a.device).reshape(a.shape)
-        block.attention_contribution.output = (a, *output[1:]) if isinstance(output, tuple) else a
-        m = first(block.mlp_contribution.output).reshape(clean.shape).float() * arch["residual_scale"]
+        turned, modules = block.input.roll(1, dims=-1), parts(block, arch)
+        attention, _ = modules["attention"][0]
+        a = first(attention.output)
+        attention.output = with_first(attention.output, a + turned.to(a.device).reshape(a.shape))
+        m = total_output(modules["mlp"], clean.shape)
         change = _relative(m, clean.to(m.device))
         tracer.stop()
     return change

@@ -15,7 +15,22 @@ for them; and tokens after the last that predicts are left out.
 import torch
 
 from .quadrature import left_ends, panels
-from .residual_stream import agreed, contributions, first, inputs, probabilities, rows_of_logits, start_at, token_budget
+from .residual_stream import (
+    agreed,
+    contributions,
+    enter,
+    entering,
+    first,
+    inputs,
+    last_block,
+    leaving,
+    parts,
+    probabilities,
+    rows_of_logits,
+    start_at,
+    token_budget,
+    with_first,
+)
 
 
 def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, budget, tick=None):
@@ -99,15 +114,16 @@ def _paths(llm, arch, ids, end, layers, at, seed=None):
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             if seed is not None:
-                h = llm.blocks[0].input
+                h = entering(llm.blocks[0])
                 draw = torch.rand(h.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
                 moved = h.float() * (1 + torch.finfo(h.dtype).eps * (draw.to(h.device) - 0.5))
-                llm.blocks[0].input = moved.to(h.dtype)
+                enter(llm, arch, 0, moved.to(h.dtype))
             for l in layers:
-                path = {"l": l + 1, "adds": at == "attention" and not arch["parallel"]}
+                read_within = at == "attention" and not arch["parallel"] and all(parts(llm.blocks[l], arch).values())
+                path = {"l": l + 1, "adds": read_within}
                 path["dtype"] = llm.blocks[l].input.dtype
                 if at == "block":
-                    x = first(llm.blocks[l].output)[0].float().clone()
+                    x = leaving(llm.blocks[l])[0].float().clone()
                     rest = torch.zeros_like(x)
                 else:
                     h, a, m = (part[0].clone() for part in contributions(llm.blocks[l], arch))
@@ -156,20 +172,21 @@ def _one_pass(llm, arch, pieces, ids, answer):
                 rows = own
                 start_at(llm, arch, l, rows)
             else:
-                rows = first(llm.blocks[l - 1].output)
+                rows = leaving(llm.blocks[l - 1])
                 rows = torch.cat([rows, own.to(rows.device)])
                 if l < arch["n_layers"]:
-                    llm.blocks[l].input = rows
+                    enter(llm, arch, l, rows)
             if path["adds"]:
-                attended = llm.blocks[l].attention_contribution.output
-                given = first(attended)
-                others = given.reshape(rows.shape)[: -len(points)]
-                given = torch.cat([others, (x / arch["residual_scale"]).to(given)]).reshape(given.shape)
-                llm.blocks[l].attention_contribution.output = (
-                    (given, *attended[1:]) if isinstance(attended, tuple) else given
-                )
+                moved = x
+                for module, scale in parts(llm.blocks[l], arch)["attention"]:
+                    output = module.output
+                    given = first(output)
+                    others = given.reshape(rows.shape)[: -len(points)]
+                    given = torch.cat([others, (moved / scale).to(given)]).reshape(given.shape)
+                    module.output = with_first(output, given)
+                    moved = torch.zeros_like(x)  # the first module's output is all that attention adds
         if l < arch["n_layers"]:
-            rows = first(llm.blocks[arch["n_layers"] - 1].output)
+            rows = leaving(last_block(llm, arch))
         f = _answer_probability(llm, arch, rows[:, [place - 1 for place in answer[1]]], *answer)
         gradients = torch.autograd.grad(f.sum(), moving)
         slopes = [

@@ -13,7 +13,7 @@ import torch
 
 from .growing_batch import nudged
 from .packing import additive, packs
-from .residual_stream import added, clean_run, compares_in_batch, inputs, start_at, token_budget
+from .residual_stream import added, clean_run, compares_in_batch, enter, inputs, start_at, token_budget
 
 
 def local_effects(llm, arch, work, mode, budget):
@@ -60,7 +60,7 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
                         row[1:prefix] = (row[1:prefix].float() - c[s][taken].to(row.device)).to(row.dtype)
                     if l == begin + 1:
                         start_at(llm, arch, l, rows)
-                    llm.blocks[l].input = rows
+                    enter(llm, arch, l, rows)
                     c_bar = added(llm.blocks[l], arch, start)
                     c_clean = c_bar[0] if n_own else c[l][order[start:]]
                     change = ((c_bar - c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()

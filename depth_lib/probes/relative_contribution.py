@@ -12,7 +12,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import contributions, exact, first, inputs, last_block
+from .residual_stream import contributions, exact, inputs, last_block, leaving
 
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
@@ -50,7 +50,7 @@ def _measured(llm, arch, ids):
                 h, a, m = contributions(block, arch)
                 residuals.append(h[0].clone().cpu())  # some families add in place
                 measures.append(_measures(h[0], a[0], m[0], arch["parallel"]))
-            residuals.append(first(last_block(llm, arch).output)[0].float().cpu())
+            residuals.append(leaving(last_block(llm, arch))[0].float().cpu())
             tracer.stop()
     return residuals, measures
 

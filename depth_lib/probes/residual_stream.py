@@ -75,16 +75,37 @@ def inputs(ids, positions=None, mask=None, batch=1):
     return encoding
 
 
+def with_first(output, h):
+    """A module's output with other hidden states."""
+    return type(output)([h, *output[1:]]) if isinstance(output, tuple | list) else h
+
+
+def entering(block):
+    """h [B, T, d] that enters a block; several streams [B, T, n, d'] are one of n d' features."""
+    return block.input.flatten(2)
+
+
+def leaving(block):
+    """h [B, T, d] that leaves a block."""
+    return first(block.output).flatten(2)
+
+
+def enter(llm, arch, l, h):
+    """Let block l read h [B, T, d]."""
+    llm.blocks[l].input = h.unflatten(-1, arch["streams"])
+
+
 def start_at(llm, arch, l, h):
     """Begin the forward pass at block l with the residual stream h [B, T, d] (l = L: after the last).
 
     The blocks before do not run, unless later ones read more of them than the residual.
     """
-    replacement = (h, *[None] * arch["beside"]) if arch["beside"] else h
+    streams = h.unflatten(-1, arch["streams"])
+    replacement = (streams, *[None] * arch["beside"]) if arch["beside"] else streams
     for k in range(l if arch["starts"] else 0):
         llm.blocks[k].skip(replacement)
     if l < arch["n_layers"]:
-        llm.blocks[l].input = h
+        enter(llm, arch, l, h)
 
 
 def last_block(llm, arch):
@@ -94,59 +115,69 @@ def last_block(llm, arch):
 def contributions(block, arch):
     """h, a and m [B, T, d] of a block, float32 on its device: what enters it, and what attention and MLP add to that.
 
-    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. The
-    product makes copies, which some families need: they add in place right after a module returns.
+    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds.
     """
-    h = block.input
+    h = entering(block).clone()
     if not arch["parts"]:
-        before = h.clone()
-        a = _change(before, block)
-        return before.float(), a, torch.zeros_like(a)
-    a, m = (
-        first(part.output).reshape(h.shape).float() * arch["residual_scale"] if part else torch.zeros_like(h).float()
-        for part in parts(block).values()
-    )
-    return h.to(a.device).float(), a, m.to(a.device)
+        a = _change(h, block)
+        return h.float(), a, torch.zeros_like(a)
+    a, m = (total_output(modules, h.shape) for modules in parts(block, arch).values())
+    zero = torch.zeros_like(h).float()
+    a = zero if a is None else a
+    return h.to(a.device).float(), a, zero.to(a.device) if m is None else m.to(a.device)
 
 
 def _change(h, block):
     """h_{l+1} − h_l of a block that reads h, float32."""
     wide = torch.promote_types(h.dtype, torch.float32)
-    return (first(block.output).to(wide) - h.to(wide)).float()
+    return (leaving(block).to(wide) - h.to(wide)).float()
 
 
-def parts(block):
-    """The modules whose outputs are a and m; None for one that the block does not have."""
-    return {name: getattr(block, f"{name}_contribution", None) for name in ("attention", "mlp")}
+def parts(block, arch):
+    """Of a and m each, the modules whose scaled outputs sum to it, as (module, scale) in the order in which they run;
+    an empty list for a part that the block does not have."""
+    modules = {}
+    for part, scales in arch["parts"].items():
+        named = {f"{part}_contribution{suffix}": s for suffix, s in zip(("", "_2", "_3"), scales, strict=False)}
+        modules[part] = [(getattr(block, name), scale) for name, scale in named.items() if hasattr(block, name)]
+    return modules
+
+
+def total_output(modules, shape):
+    """The sum of scaled outputs, float32 and in that shape; None of no modules. The product makes copies, which some
+    families need: they add in place right after a module returns."""
+    total = None
+    for module, scale in modules:
+        x = first(module.output).reshape(shape).float() * scale
+        total = x if total is None else total + x
+    return total
 
 
 def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
     x [B, T, d], what the block's `part` returns: "attention" or "mlp", where they are known."""
     if not arch["parts"]:
-        return _change(block.input.clone(), block)[:, start:]
-    shape = block.input.shape
-    outputs = []
-    for name, module in parts(block).items():
-        if module is None:
-            continue
-        output = module.output
-        x = first(output)
-        if change and name == part:
-            x = x.clone()
-            change(x.view(shape))
-            module.output = (x, *output[1:]) if isinstance(output, tuple) else x
-        outputs.append(x.reshape(shape)[:, start:].float())
-    a, *m = outputs
-    return (a + m[0].to(a.device) if m else a) * arch["residual_scale"]
+        return _change(entering(block).clone(), block)[:, start:]
+    shape, total = block.input.shape, None
+    for name, modules in parts(block, arch).items():
+        for module, scale in modules:
+            output = module.output
+            x = first(output)
+            if change and name == part:
+                x = x.clone()
+                change(x.view(shape))
+                module.output = with_first(output, x)
+            x = x.reshape(shape)[:, start:].float() * scale
+            total = x if total is None else total + x.to(total.device)
+    return total
 
 
 def residuals(llm, arch, ids):
     """h_0..h_L of a prompt: L + 1 tensors [T, d] in the model's dtype, each on its block's device."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
-            h = [block.input[0].clone() for block in llm.blocks]  # some families add in place
-            h.append(first(last_block(llm, arch).output)[0].clone())
+            h = [entering(block)[0].clone() for block in llm.blocks]  # some families add in place
+            h.append(leaving(last_block(llm, arch))[0].clone())
             tracer.stop()
     return h
 
@@ -157,19 +188,21 @@ def clean_run(llm, arch, ids):
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             h, c = [], []
             for block in llm.blocks:
-                h.append(block.input[0].clone())
+                h.append(entering(block)[0].clone())
                 c.append(added(block, arch, 0)[0])
-            h.append(first(last_block(llm, arch).output)[0].clone())
+            h.append(leaving(last_block(llm, arch))[0].clone())
             tracer.stop()
     return h, c
 
 
 def unembedded(llm, arch, h):
     """unembed(final_norm(h)) of residuals h [N, d], by the model's own modules: [N, V] in the model's dtype."""
-    normed = llm.ln_final(h) if arch["ln_final"] else h
-    if arch["project_out"]:
-        normed = llm.project_out(normed)
-    return llm.unembed(normed)
+    h = h.unflatten(-1, arch["streams"])
+    if len(arch["streams"]) > 1:  # what merges them wants a batch
+        h = h[None]
+    for name in arch["tail"]:
+        h = getattr(llm, name)(h)
+    return h.flatten(0, -2)
 
 
 def finished(arch, logits):

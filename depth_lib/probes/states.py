@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import added, first, inputs, last_block
+from .residual_stream import added, entering, inputs, last_block, leaving
 
 
 def states(llm, arch, sequences, layers, what, fetch):
@@ -20,9 +20,9 @@ def states(llm, arch, sequences, layers, what, fetch):
                 if what == "contribution":
                     rows = [added(block, arch, 0)[0] for l, block in enumerate(blocks) if l in layers]
                 else:  # clones, since some families add in place
-                    rows = [block.input[0].clone() for l, block in enumerate(blocks) if l in layers]
+                    rows = [entering(block)[0].clone() for l, block in enumerate(blocks) if l in layers]
                     if layers[-1] == arch["n_layers"]:
-                        rows.append(first(last_block(llm, arch).output)[0].clone())
+                        rows.append(leaving(last_block(llm, arch))[0].clone())
                 rows = torch.stack([row.to(rows[0].device) for row in rows])
                 tracer.stop()
         results.append(rows.cpu() if fetch else rows)

@@ -16,8 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import depth_lib as dl
+from depth_lib.models.check import sum_of
 from depth_lib.models.discovery import ArchitectureError
-from depth_lib.models.families import FOUND, describe
+from depth_lib.models.families import FOUND
 from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
 from tests.oracles.streams import hooks, norm
@@ -113,10 +114,10 @@ def stream(model, ids, registered=()):
     blocks, states = blocks_of(model), []
 
     def entering(_, args, kwargs):
-        states.append(next(iter((*args, *kwargs.values())))[0].double())
+        states.append(next(iter((*args, *kwargs.values())))[0].flatten(1).double())
 
     def leaving(_, args, output):
-        states.append(first(output)[0].double())
+        states.append(first(output)[0].flatten(1).double())
 
     kept = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
     kept.append(blocks[-1].register_forward_hook(leaving))
@@ -128,7 +129,7 @@ def lens(model, ids, h):
     """The logits if h [T, d] left the last block."""
 
     def replace(_, args, output):
-        return with_first(output, h[None].to(first(output).dtype))
+        return with_first(output, h.to(first(output)).reshape(first(output).shape))
 
     return logits_of(model, ids, [blocks_of(model)[-1].register_forward_hook(replace)])
 
@@ -144,21 +145,21 @@ def skipping(model, ids, s, skipped):
     return stream(model, ids, [blocks_of(model)[s].register_forward_hook(replace, with_kwargs=True)])
 
 
-def contributions(model, ids, found, scale):
+def contributions(model, ids, found, scales):
     """a and m [L, T, d] by the modules that were found; 0 for one that a block does not have."""
     added = torch.zeros(2, len(found), *stream(model, ids)[0].shape[1:]).double()
 
-    def keep(l, k):
+    def keep(l, k, scale):
         def hook(_, args, output):
-            added[k, l] = first(output).reshape(added[k, l].shape).double() * scale
+            added[k, l] += first(output).reshape(added[k, l].shape).double() * scale
 
         return hook
 
     registered = [
-        block.get_submodule(path).register_forward_hook(keep(l, k))
+        block.get_submodule(path).register_forward_hook(keep(l, k, scale))
         for l, block in enumerate(blocks_of(model))
-        for k, path in enumerate(found[l])
-        if path
+        for k, paths in enumerate(found[l])
+        for path, scale in zip(paths, scales[k], strict=False)
     ]
     logits_of(model, ids, registered)
     return added
@@ -181,7 +182,7 @@ def errors(llm):
     found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(c, h[:-1], dim=-1).mean(1))
     arch = FOUND[llm]
     if arch.parts:
-        a, m = contributions(model, ids, arch.parts, describe(llm)["residual_scale"])
+        a, m = contributions(model, ids, arch.parts, arch.scales)
         read = h[:-1] if arch.parallel else h[:-1] + a
         found["identity"] = float((h[:-1] + a + m - h[1:]).norm() / h[1:].norm())
         found["rc_att"] = off(ours["rc_att"], (norm(a) / norm(h[:-1])).mean(1))
@@ -235,7 +236,7 @@ def table():
         if isinstance(found, str):
             said = found
         else:
-            names = sorted({" + ".join(filter(None, parts)) for parts in found.parts or ()})
+            names = sorted({", ".join(map(sum_of, parts)) for parts in found.parts or ()})
             order = "parallel" if found.parallel else "sequential"
             said = f"`{found.blocks}`: " + (f"{', '.join(names)} ({order})" if names else found.missing)
             if max(off.values()) > 1e-5:
