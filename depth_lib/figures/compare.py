@@ -11,14 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..data.datasets import DRAWN
 from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
-from ..results.study import PAPER_DATASETS, TRAINING, Study, by_paper, facts_of
+from ..results.study import TRAINING, Study, by_paper, facts_of
 from .grid import DOTS_PER_INCH, WIDTH, save, short_name
 from .marks import COLOURS, GREY, RED, STYLE
 
 RATIO = "Ratio (ED + 1) / L"
-_KNOWN = (*PAPER_DATASETS, *DRAWN, "mquake", "math")
 _PALETTE = (*COLOURS, "#8c564b", "#9467bd", "#7fc97f", "#bcbd22", "#7f0000")
 _SHAPES = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
 
@@ -32,19 +30,17 @@ def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     """
     if intervals.ratio.isna().all():
         return None
-    models, datasets = list(intervals.model.unique()), _datasets(intervals)
-    height = 1 + len(models) * max(0.25, 0.12 + 0.1 * len(datasets))
-    figure, axes = _figure(
-        "Ratio of effective depth, with intervals (at least 95 %) over prompts", height, PAPER_METRICS
-    )
+    models, looks = list(intervals.model.unique()), _dataset_looks(intervals)
+    title = "Ratio of effective depth, with intervals (at least 95 %) over prompts"
+    figure, axes = _figure(title, 1 + len(models) * max(0.25, 0.12 + 0.1 * len(looks)), PAPER_METRICS)
     for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
         ax.set(title=metric, xlabel=RATIO, xlim=(0, 1.04), ylim=(len(models) - 0.5, -0.5))
-        ax.set_yticks(range(len(models)), map(short_name, models), parse_math=False)
+        ax.set_yticks(range(len(models)), map(short_name, models))
         ax.hlines(np.arange(len(models) - 1) + 0.5, 0, 1.04, color="#dddddd", linewidth=0.5)
         for row in intervals[intervals.metric == metric].itertuples():
-            shift = datasets.index(row.dataset) - (len(datasets) - 1) / 2
-            _whisker(ax, row, models.index(row.model) + 0.72 * shift / max(len(datasets), 3))
-    _legend(figure, {dataset: dataset_look(dataset) for dataset in datasets})
+            place = (list(looks).index(row.dataset) + 0.5) / len(looks) - 0.5
+            _whisker(ax, row, models.index(row.model) + 0.72 * place, looks[row.dataset])
+    _legend(figure, looks)
     return figure
 
 
@@ -71,7 +67,7 @@ def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
 def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does the task change it? Ratio on each dataset, a line per model."""
     return _ratio_figure(
-        "Ratio of effective depth by task", intervals, intervals.dataset, _datasets(intervals), per="model"
+        "Ratio of effective depth by task", intervals, intervals.dataset, list(_dataset_looks(intervals)), per="model"
     )
 
 
@@ -83,7 +79,7 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     """
     if thresholds.empty:
         return None
-    datasets, looks = _datasets(thresholds), _model_looks(thresholds.model)
+    datasets, looks = list(_dataset_looks(thresholds)), _looks(thresholds.model)
     labels = {"kl": "KL threshold (share of the maximum)", "overlap": "Overlap threshold"}
     figure, axes = _figure("Ratio of effective depth over the threshold", 0.9 + 1.5 * len(datasets), labels, datasets)
     for row, dataset in zip(axes, datasets, strict=True):
@@ -115,7 +111,7 @@ def proxies_figure(study: Study) -> Figure | None:
     the run, from 0 (least) to 1. Titles have Spearman's rank correlation over the layers of a model × dataset: mean,
     lowest and highest. None where there is nothing to compare.
     """
-    looks = _model_looks(study.models)
+    models, datasets = _looks(study.models), _looks(sorted(study.datasets, key=by_paper))
     figure, axes = _figure("Cheap proxies against what a skip really does", 2.9, PROXIES)
     drawn: set[str] = set()
     for ax, (name, (probe, key, proxy)) in zip(axes[0], PROXIES.items(), strict=True):
@@ -123,18 +119,20 @@ def proxies_figure(study: Study) -> Figure | None:
         for (dataset, model), result in study.of(probe).items():
             skips = study.get((dataset, model, "layer_effects"), {})
             damage = skips.get("all_kl", skips.get("max_all_out"))
-            if damage is not None and key in result:
-                ranks = pd.DataFrame({"x": proxy(as_array(result[key])), "y": as_array(damage).ravel()}).rank()
-                with np.errstate(all="ignore"):  # a constant has no rank correlation: nan
-                    correlations.append(ranks.x.corr(ranks.y))
-                shares = (ranks - 1) / max(len(ranks) - 1, 1)
-                look = {"color": looks[model]["color"], "marker": dataset_look(dataset)["marker"], "markersize": 3}
-                ax.plot(shares.x, shares.y, ls="", alpha=0.7, **look)
-                drawn |= {dataset, model}
+            if damage is None or key not in result:
+                continue
+            ranks = pd.DataFrame({"x": proxy(as_array(result[key])), "y": as_array(damage).ravel()}).rank()
+            with np.errstate(all="ignore"):  # a constant has no rank correlation: nan
+                correlations.append(ranks.x.corr(ranks.y))
+            shares = (ranks - 1) / max(len(ranks) - 1, 1)
+            look = models[model] | {"marker": datasets[dataset]["marker"], "markersize": 3}
+            ax.plot(shares.x, shares.y, ls="", alpha=0.7, **look)
+            drawn |= {dataset, model}
         ax.set(xlabel=f"Rank by {name}", title=_correlation_title(correlations))
     axes[0, 0].set_ylabel("Rank by effect of skipping")
-    models = {model: looks[model] | {"marker": "o"} for model in study.models if model in drawn}
-    _legend(figure, models | {d: dataset_look(d) | {"color": GREY} for d in study.datasets if d in drawn})
+    looks = {model: look | {"marker": "o"} for model, look in models.items()}
+    looks |= {dataset: look | {"color": GREY} for dataset, look in datasets.items()}
+    _legend(figure, {name: look for name, look in looks.items() if name in drawn})
     return figure if drawn else None
 
 
@@ -211,23 +209,17 @@ def save_comparisons(study: Study, intervals: pd.DataFrame, thresholds: pd.DataF
     return written
 
 
-def dataset_look(dataset: str) -> dict[str, str]:
-    """Colour and marker of a dataset, the same in every figure, and of no other dataset that the package knows."""
-    return _look(_KNOWN.index(dataset) if dataset in _KNOWN else len(_KNOWN) + sum(map(ord, dataset)) % 100)
-
-
-def _look(place: int) -> dict[str, str]:
-    """A colour and a marker; the first 144 places differ."""
+def _looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """name -> colour and marker; the first 144 differ."""
     n = len(_PALETTE)
-    return {"color": _PALETTE[place % n], "marker": _SHAPES[(place + place // n) % n]}
+    return {
+        name: {"color": _PALETTE[i % n], "marker": _SHAPES[(i + i // n) % n]}
+        for i, name in enumerate(dict.fromkeys(names))
+    }
 
 
-def _model_looks(models: Iterable[str]) -> dict[str, dict[str, str]]:
-    return {model: _look(i) for i, model in enumerate(dict.fromkeys(models))}
-
-
-def _datasets(frame: pd.DataFrame) -> list[str]:
-    return sorted(frame.dataset.unique(), key=by_paper)
+def _dataset_looks(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
+    return _looks(sorted(frame.dataset.unique(), key=by_paper))
 
 
 def _figure(title: str, height: float, columns: Sequence, rows: Sequence = ("",)) -> tuple[Figure, np.ndarray]:
@@ -244,7 +236,7 @@ def _ratio_figure(
     """Ratio by category, a panel per metric and a line per model or dataset; None if only one category has a ratio."""
     if categories[intervals.ratio.notna()].nunique() < 2:
         return None
-    looks = {d: dataset_look(d) for d in _datasets(intervals)} if per == "dataset" else _model_looks(intervals.model)
+    looks = _dataset_looks(intervals) if per == "dataset" else _looks(intervals.model)
     figure, axes = _figure(title, 2.4 + 0.15 * -(-len(looks) // 3), PAPER_METRICS)
     for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
         rows = intervals[intervals.metric == metric]
@@ -263,36 +255,36 @@ def _lines(ax: Axes, rows: pd.DataFrame, x: pd.Series, per: str, looks: Mapping[
     """
     rows, places = rows.astype({"ratio": float}).assign(x=x), sorted(set(x))
     for i, (name, look) in enumerate(looks.items()):
-        mine = rows[rows[per] == name]
-        means = mine.groupby("x").ratio.mean().reindex(places)
-        size = 0.8 + 1.8 * (1 - i / len(looks))
+        mine, size = rows[rows[per] == name], 2.6 - 1.8 * i / len(looks)
         ax.plot(mine.x, mine.ratio, ls="", markersize=2 + size, **look)
-        ax.plot(means.index, means, linewidth=size, markersize=2, **look)
+        ax.plot(mine.groupby("x").ratio.mean().reindex(places), linewidth=size, markersize=2, **look)
 
 
-def _whisker(ax: Axes, row: tuple, y: float) -> None:
-    look = dataset_look(row.dataset)
-    no_interval = pd.isna(row.low) and pd.isna(row.high)
-    if not no_interval:
-        low = 0.0 if pd.isna(row.low) else row.ratio_low
-        high = 1.0 if pd.isna(row.high) else row.ratio_high
-        ax.plot([low, high], [y, y], color=look["color"], linewidth=1)
-        ax.plot(low, y, "<" if pd.isna(row.low) else "|", color=look["color"], markersize=4, clip_on=False)
-        ax.plot(high, y, ">" if pd.isna(row.high) else "|", color=look["color"], markersize=4, clip_on=False)
+def _whisker(ax: Axes, row: tuple, y: float, look: Mapping[str, str]) -> None:
+    """A model's ratio as a point, its interval as a line with an arrow at each open end."""
+    ends = [(row.ratio_low, "|"), (row.ratio_high, "|")]
+    has_interval = not (pd.isna(row.low) and pd.isna(row.high))
+    if has_interval:
+        if pd.isna(row.low):
+            ends[0] = (0.0, "<")
+        if pd.isna(row.high):
+            ends[1] = (1.0, ">")
+        ax.plot([x for x, _ in ends], [y, y], color=look["color"], linewidth=1)
+        for x, marker in ends:
+            ax.plot(x, y, marker, color=look["color"], markersize=4, clip_on=False)
     if pd.notna(row.ratio):
-        ax.plot(row.ratio, y, markersize=3.5, fillstyle="none" if no_interval else "full", **look)
+        ax.plot(row.ratio, y, markersize=3.5, fillstyle="full" if has_interval else "none", **look)
 
 
 def _legend(figure: Figure, looks: Mapping[str, Mapping]) -> None:
     """A legend of these names with their colours and markers."""
     handles = [Line2D([], [], label=short_name(name), **{"ls": "", **look}) for name, look in looks.items()]
-    legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(4, max(len(handles), 1)))
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
 def _correlation_title(correlations: Sequence[float]) -> str:
-    if not np.isfinite(correlations).any():
+    known = pd.Series(correlations, dtype=float).dropna()
+    if known.empty:
         return "no rank correlation"
-    spread = f" ({np.nanmin(correlations):.2f} to {np.nanmax(correlations):.2f})" if len(correlations) > 1 else ""
-    return f"rank correlation {np.nanmean(correlations):.2f}{spread}"
+    spread = f" ({known.min():.2f} to {known.max():.2f})" if len(known) > 1 else ""
+    return f"rank correlation {known.mean():.2f}{spread}"

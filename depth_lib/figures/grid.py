@@ -1,7 +1,6 @@
 """Panels in a figure: of one run, or one for every model × dataset in a folder of results."""
 
 import io
-import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -71,12 +72,11 @@ def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = No
     return ax
 
 
-def grid(kind: str, study: Study, columns: int | None = None) -> Figure:
+def grid(kind: str, study: Study) -> Figure:
     """One kind of figure (a name in `KINDS`) with a panel for every model × dataset of a study.
 
-    Datasets on which no model has this kind are left out; "missing" stands where one model's is not there. columns:
-    models side by side; default: as many as can be read on a page. ValueError for an unknown kind; MissingArtifact if
-    the study has nothing of it.
+    Datasets on which no model has this kind are left out; "missing" stands where one model's is not there. ValueError
+    for an unknown kind; MissingArtifact if the study has nothing of it.
     """
     row = find_kind(kind)
     results = drawable(row, study)
@@ -85,7 +85,7 @@ def grid(kind: str, study: Study, columns: int | None = None) -> Figure:
             f"no {row.probe} artifacts under {study.folder} for {kind}; run: make sweep PROBES={row.probe} "
             f"OUT={study.folder}"
         )
-    return draw_grid(row, results, study.models, study.datasets, columns)
+    return draw_grid(row, results, study.models, study.datasets)
 
 
 def save_figures(study: Study) -> list[Path]:
@@ -95,8 +95,8 @@ def save_figures(study: Study) -> list[Path]:
     vectors in the PDF, heat maps images.
     """
     written = []
-    for pair, (name, kind) in itertools.product(("", *study.pairs), KINDS.items()):
-        if kind.of_question or not pair:
+    for name, kind in KINDS.items():
+        for pair in ("", *study.pairs) if kind.of_question else ("",):
             results = drawable(kind, study, pair)
             figure = draw_grid(kind, results, study.models, study.datasets) if results else None
             written += save(figure, study.folder / "figures" / (f"{name}_{pair}" if pair else name))
@@ -104,7 +104,7 @@ def save_figures(study: Study) -> list[Path]:
 
 
 def save(figure: Figure | None, stem: Path) -> list[Path]:
-    """Write a figure as `stem.png` and `stem.pdf`, both from one layout: `savefig` would work it out twice for each.
+    """Write a figure as `stem.png` and `stem.pdf`, from one layout; `savefig` would draw each twice.
 
     None removes what a study drew there when it had other results.
     """
@@ -114,17 +114,12 @@ def save(figure: Figure | None, stem: Path) -> list[Path]:
             path.unlink(missing_ok=True)
         return []
     stem.parent.mkdir(parents=True, exist_ok=True)
-    contents = {}
+    png, pdf = io.BytesIO(), io.BytesIO()
     with plt.rc_context(STYLE):
-        if engine := figure.get_layout_engine():
-            engine.execute(figure)
-            figure.set_layout_engine("none")
-        for path in paths:
-            buffer = io.BytesIO()
-            metadata = {"CreationDate": None} if path.suffix == ".pdf" else None  # the same bytes of the same results
-            figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
-            contents[path] = buffer.getvalue()
-    write_together(contents)
+        FigureCanvasAgg(figure).print_png(png)
+        figure.set_layout_engine("none")
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # the same bytes of the same results
+    write_together(dict(zip(paths, (png.getvalue(), pdf.getvalue()), strict=True)))
     return paths
 
 
@@ -142,13 +137,16 @@ def draw_grid(
     """
     datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
     if kind.of_question:
-        subject = next(question_of(result) for result in results.values())
+        subject = question_of(next(iter(results.values())))
         of_model = {model: result for (_, model), result in reversed(results.items())}
         runs = [(model, of_model.get(model, {})) for model in models]
     else:
         subject = datasets[0] if len(datasets) == 1 else ""
-        dataset_line = "" if subject else "\n{}"
-        runs = [(m + dataset_line.format(d), results.get((d, m), {})) for m in models for d in datasets]
+        runs = [
+            (model if subject else f"{model}\n{dataset}", results.get((dataset, model), {}))
+            for model in models
+            for dataset in datasets
+        ]
     panels = [kind.panels(result) if result else {} for _, result in runs]
     names = list(dict.fromkeys(name for one in panels for name in one))
     cells = [
@@ -159,11 +157,10 @@ def draw_grid(
     per_model = len(cells) // len(models)
     if columns is None:
         n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
-        narrowest = max(_NARROWEST, _PER_TOKEN * n_tokens)
-        fitting = range(1, max(1, int(WIDTH / (per_model * narrowest))) + 1)
-        columns = max(fitting, key=lambda columns: (-len(models) % columns <= len(models) / 4, columns))
+        fitting = max(1, int(WIDTH / (per_model * max(_NARROWEST, _PER_TOKEN * n_tokens))))
         if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
-            columns = 1
+            fitting = 1
+        columns = math.ceil(len(models) / math.ceil(len(models) / fitting))  # rows as full as possible
     return lay_out(kind, cells, per_model * columns, f"{kind.title}: {subject}".rstrip(": "))
 
 
@@ -191,7 +188,7 @@ def lay_out(
         figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
         lines = 2 + max(cell.title.count("\n") for cell in cells)
         height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5
-        if is_map and kind.own_scale:
+        if is_map and kind.limits is None:
             for image in images:
                 _add_colorbar(image, image.axes, label=kind.colorbar if image is images[-1] else "")
         elif is_map:

@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from ..effective_depth.difficulty import depth_scores, importance_by_level
 from ..effective_depth.intervals import NoInterval
 from ..effective_depth.rules import LATE, as_array, settles_late
-from .marks import LAYER, ORANGE, SKY, Curves, Heat, Kind, Panel
+from .marks import LAYER, ORANGE, PERCENTILE, SKY, Curves, Heat, Kind, Panel
 
-PERCENTILE = 98
 # A level has its own colour, whatever other levels there are: 1 to 6 evenly, further ones in what is left.
 LEVELS = {
     f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
@@ -23,34 +22,18 @@ class Scores(Kind):
     """The depth score of each level of difficulty with its interval, by either effect."""
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        reasons = set()
+        reasons = []
         for place, colour, effect in ((-0.2, SKY, "layer"), (0.2, ORANGE, "output")):
             try:
                 scores = depth_scores(result, effect).scores
             except NoInterval as reason:
-                reasons.add(textwrap.fill(str(reason), 28))
+                reasons.append(textwrap.fill(str(reason), 28))
                 continue
             value, low, high = np.array([(score.value, score.low, score.high) for score in scores.values()]).T
-            whiskers = {"yerr": [value - low, high - value], "error_kw": {"elinewidth": 0.8}, "capsize": 2}
-            x = np.arange(len(scores)) + place
-            ax.bar(x, value, 0.36, color=colour, label=self.keys[f"{effect}_effect"], **whiskers)
-            ax.set_xticks(range(len(scores)), [str(level) for level in scores])
-        if not ax.patches:
-            ax.set(xticks=[], yticks=[])
-        box = {"color": "white", "alpha": 0.8, "pad": 1}
-        ax.text(0.5, 0.1, "\n".join(sorted(reasons)), transform=ax.transAxes, ha="center", bbox=box)
-
-
-def symmetric(values: np.ndarray) -> tuple[float, float]:
-    """Colour limits about zero that neither the first token nor a few huge values decide: ± the 98th percentile."""
-    _, high = from_zero(np.abs(values))
-    return -high, high
-
-
-def from_zero(values: np.ndarray) -> tuple[float, float]:
-    """Colour limits from zero to the 98th percentile of all tokens but the first."""
-    others = values[:, 1:] if values.shape[1] > 1 else values
-    return 0.0, float(np.nanpercentile(others, PERCENTILE, method="higher")) or 1.0
+            look = {"color": colour, "label": self.keys[f"{effect}_effect"], "error_kw": {"elinewidth": 0.8}}
+            ax.bar(np.arange(len(scores)) + place, value, 0.36, yerr=[value - low, high - value], capsize=2, **look)
+            ax.set_xticks(range(len(scores)), scores)
+        ax.text(0.5, 0.1, "\n".join(dict.fromkeys(reasons)), transform=ax.transAxes, ha="center")
 
 
 def _up_to_the_skipped(key: str, values: np.ndarray) -> np.ndarray:
@@ -143,9 +126,8 @@ def _gradients(probe: str, title: str, what: str) -> Heat:
         of_question=True,
         aspect=1.1,
         colorbar=f"Attribution (to {PERCENTILE}th percentile)",
-        own_scale=True,
-        limits=symmetric,
-        cmap="seismic",
+        limits=None,
+        diverging=True,
         tokens=True,
         error="error",
     )
@@ -185,16 +167,11 @@ def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
 
 def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
     """Say it above both curves, neither of which rises above 1, so that the words cover nothing."""
-    if "res_settled" not in result:
-        return
-    settled = as_array(result["res_settled"])
-    if not np.isfinite(settled).all():
-        return  # its share of late tokens is unknown
-    few = (1 - LATE) * len(settled) < 1  # the last 15 % are less than a layer
-    when = "after the last layer" if few else f"in the last {1 - LATE:.0%} of the layers"
-    ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
-    words = f"{settles_late(settled):.0%} of tokens settle {when}"
-    ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
+    settled = as_array(result.get("res_settled", np.nan))
+    if np.isfinite(settled).all():
+        ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
+        words = f"{settles_late(settled):.0%} of tokens settle after {LATE:.0%} of the layers"
+        ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
 
 
 def _maps_by_level(result: Mapping) -> dict[str, Panel]:
@@ -306,8 +283,7 @@ KINDS: dict[str, Kind] = {
         LAYER,
         "Token",
         colorbar="$1 - \\mathrm{cossim}(h_l, h_{l+1})$",
-        own_scale=True,
-        limits=from_zero,
+        limits=None,
         tokens=True,
     ),
     "layer_effects": _skips(

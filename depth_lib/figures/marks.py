@@ -3,16 +3,14 @@
 A mark draws into axes and gives what it drew a label where a legend should name it.
 """
 
-import functools
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
-from matplotlib.patches import StepPatch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ..effective_depth.rules import METRICS, as_array
@@ -44,6 +42,7 @@ LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
 _LONGEST_LABEL = 8
 
+PERCENTILE = 98
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
 
 
@@ -73,7 +72,10 @@ class Kind:
         """Title of each panel, "" for one that needs none -> the values it shows."""
         if self.read:
             return self.read(result)
-        return {"": {key: as_array(result[key]) for key in self.keys if key in result}}
+        values = {key: as_array(result[key]) for key in self.keys if key in result}
+        if isinstance(self, Heat):
+            return {self.keys[key]: {key: value} for key, value in values.items()}
+        return {"": values}
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage | None:
         """Draw one of the result's panels, without text around it; the image of a map, for its colour bar."""
@@ -99,22 +101,23 @@ class Curves(Kind):
     note: Callable[[Axes, Mapping], None] | None = None
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        curves = {self.keys.get(key, key): values.reshape(-1) for key, values in panel.items()}
-        alone = len(curves) == 1
-        for i, (name, curve) in enumerate(curves.items()):
+        alone = len(panel) == 1
+        for i, (key, values) in enumerate(panel.items()):
+            curve, name = values.ravel(), self.keys.get(key, key)
+            if name.startswith("MLP") and not curve.any():
+                name += " = 0, one mixer only"
             # Thinner and thinner, so that no line hides one on the same values.
-            line = {"label": name, "color": self.colours.get(name, COLOURS[i]), "linewidth": 0.7 + 1.2 / (1 + i)}
-            if alone or name == self.keys.get(self.filled):
-                _bars(ax, curve, self.log, name, BARS if alone else BARS_UNDER_LINES)
+            look = {"label": name, "color": self.colours.get(name, COLOURS[i]), "linewidth": 0.7 + 1.2 / (1 + i)}
+            if alone or key == self.filled:
+                _bars(ax, curve, name, BARS if alone else BARS_UNDER_LINES)
             elif self.filled in panel:
-                ax.stairs(curve, np.arange(len(curve) + 1) - 0.5, baseline=None, **line)
+                ax.stairs(curve, np.arange(len(curve) + 1) - 0.5, baseline=None, **look)
             else:
-                ax.plot(curve, **line)
+                ax.plot(curve, **look)
         self._mark_depth(ax, curve, alone, result)
         for key in panel:
             if f"{key}_resolution" in result:
-                below = as_array(result[f"{key}_resolution"]).reshape(-1)
-                _bars(ax, below, self.log, "within rounding", ROUNDING)
+                _bars(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if self.log:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -122,10 +125,11 @@ class Curves(Kind):
             ax.yaxis.set_minor_locator(NullLocator())
         else:
             ax.axhline(0, color="black", linewidth=0.5)
-        beyond = np.flatnonzero(np.max(list(curves.values()), axis=0) > self.cut) if self.cut else ()
-        if len(beyond):
-            ax.plot(beyond, np.full(len(beyond), 0.96 * self.cut), "k^", markersize=3, label=f"above {self.cut}, cut")
-            ax.set_ylim(top=self.cut)
+        if self.cut:
+            beyond = np.flatnonzero(np.max(list(panel.values()), axis=0) > self.cut)
+            if len(beyond):
+                ax.plot(beyond, 0 * beyond + 0.96 * self.cut, "k^", markersize=3, label=f"above {self.cut}, cut")
+                ax.set_ylim(top=self.cut)
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if self.note:
             self.note(ax, result)
@@ -134,53 +138,47 @@ class Curves(Kind):
         metric = METRICS.get(self.metric)
         if metric is None or not all(key in result for key in metric.keys):
             return
-        try:
+        with contextlib.suppress(ValueError):  # a curve with nan has no effective depth, but the rest of it is drawn
             depth = metric.rule(*(result[key] for key in metric.keys))
-        except ValueError:  # a curve with nan has no effective depth, but what there is of it can be seen
-            depth = None
-        if depth is not None and alone:
-            _bars(ax, curve[depth : depth + 1], self.log, "effective depth", MARKED_BAR, depth)
-        elif depth is not None:
-            ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
+            if depth is not None and alone:
+                _bars(ax, curve[depth : depth + 1], "effective depth", MARKED_BAR, first=depth)
+            elif depth is not None:
+                ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
         if metric.threshold:
-            of_maximum = np.nanmax(curve) if self.metric == "kl" else 1
-            ax.axhline(metric.threshold * of_maximum, color=GREY, ls="--", linewidth=0.8, label="threshold")
+            threshold = metric.threshold * (np.nanmax(curve) if self.metric == "kl" else 1)
+            ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
 
 
 @dataclass(frozen=True)
 class Heat(Kind):
     """Heat maps, a panel per key, a row per layer: by layers, the first at the top, or by tokens, upwards.
 
-    colorbar: its label; own_scale: a colour bar per panel. limits: of the colours, or what computes them from the
-    values. tokens: columns are tokens, without the last one, which predicts nothing. impossible: (key, values) -> the
-    cells that can hold nothing, left white, unlike a zero. error: a key with each layer's relative error, whose layers
-    above the tolerance are marked. Where the result has the resolution of a map, what is below it is grey.
+    colorbar: its label. limits: of the colours; None: each panel has its own colour bar, to the 98th percentile of all
+    tokens but the first. diverging: from blue to red, as far below zero as above. tokens: columns are tokens, without
+    the last one, which predicts nothing. impossible: (key, values) -> the cells that can hold nothing, left white,
+    unlike a zero. error: a key with each layer's relative error, whose layers above the tolerance are marked. Where the
+    result has the resolution of a map, what is below it is grey.
     """
 
     colorbar: str = ""
-    own_scale: bool = False
-    limits: tuple[float, float] | Callable[[np.ndarray], tuple[float, float]] = (0, 1)
-    cmap: str = "viridis"
+    limits: tuple[float, float] | None = (0, 1)
+    diverging: bool = False
     tokens: bool = False
     impossible: Callable[[str, np.ndarray], np.ndarray] | None = None
     error: str = ""
 
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        if self.read:
-            return self.read(result)
-        maps = {key: as_array(result[key]) for key in self.keys if key in result}
-        width = -1 if self.tokens and next(iter(maps.values())).shape[1] > 1 else None
-        return {self.keys[key]: {key: values[:, :width]} for key, values in maps.items()}
-
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage:
         ((key, values),) = panel.items()
+        if self.tokens and values.shape[1] > 1:
+            values = values[:, :-1]
+        width = values.shape[1]
         look = {"interpolation": "nearest", "aspect": "auto", "origin": "lower" if self.tokens else "upper"}
         blank = np.isnan(values) | (self.impossible(key, values) if self.impossible else False)
-        low, high = self.limits(values) if callable(self.limits) else self.limits
-        image = ax.imshow(np.ma.array(values, mask=blank), cmap=self.cmap, vmin=low, vmax=high, **look)
+        low, high = self.limits or self._limits_of(values)
+        cmap = "seismic" if self.diverging else "viridis"
+        image = ax.imshow(np.ma.array(values, mask=blank), cmap=cmap, vmin=low, vmax=high, **look)
         if f"{key}_resolution" in result:
-            resolution = as_array(result[f"{key}_resolution"])[:, : values.shape[1]]
-            within = (np.abs(values) < resolution) & ~blank
+            within = (np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]) & ~blank
             ax.imshow(np.ma.array(within, mask=~within), cmap=ListedColormap([ROUNDING]), **look)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         for axis in (ax.xaxis, ax.yaxis):
@@ -188,12 +186,19 @@ class Heat(Kind):
         if self.error in result:
             tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
             rough = np.flatnonzero(as_array(result[self.error]) > tolerance)
-            edge, label = values.shape[1] - 0.5, "rough: error above the tolerance" if len(rough) else None
-            ax.plot(np.full(len(rough), edge), rough, "k<", markersize=3, clip_on=False, label=label)
-            ax.set_xlim(-0.5, edge)
+            if len(rough):  # marks outside the axes: none at all would count as one at the figure's corner
+                edge, label = np.full(len(rough), width - 0.5), "rough: error above the tolerance"
+                ax.plot(edge, rough, "k<", markersize=3, clip_on=False, label=label)
+                ax.set_xlim(-0.5, width - 0.5)
         if self.tokens and result.get("tokens"):
-            label_tokens(ax, result["tokens"][: values.shape[1]])
+            label_tokens(ax, result["tokens"][:width])
         return image
+
+    def _limits_of(self, values: np.ndarray) -> tuple[float, float]:
+        """Colour limits that neither the first token nor a few huge values decide."""
+        others = np.abs(values[:, 1:] if values.shape[1] > 1 else values)
+        high = float(np.nanpercentile(others, PERCENTILE, method="higher")) or 1.0
+        return -high if self.diverging else 0.0, high
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
@@ -218,7 +223,6 @@ def token_label(token: str) -> str:
     if token in _BEGINNINGS:
         return "BOS"
     text = escape_token(_plain(token).strip(" ") or _plain(token)[:1])
-    text = "".join(character if ord(character) in _drawable() else "□" for character in text)
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
 
 
@@ -229,26 +233,14 @@ def question_of(result: Mapping) -> str:
     return settings.get("question", "") + settings.get("answer", "") or "".join(tokens).strip()
 
 
-def _bars(ax: Axes, heights: np.ndarray, log: bool, label: str, colour: str, first: int = 0) -> None:
-    """Bars from the bottom of the axis as one patch: `ax.bar` is ten times slower over many panels."""
+def _bars(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:
+    """Bars as one patch: `ax.bar` is ten times slower over many panels."""
     half = 0.4 if colour in (BARS, MARKED_BAR) else 0.5
     layers = np.arange(first, first + len(heights))
     edges = np.stack([layers - half, layers + half], 1).ravel()
-    floor = 1e-30 if log else 0
-    with_gaps = np.stack([heights, np.full(len(heights), floor)], 1).ravel()[:-1]
-    patch = ax.add_artist(
-        StepPatch(with_gaps, edges, baseline=floor, fill=True, color=colour, lw=0, label=label, zorder=0.9)
-    )
-    seen = heights[heights > 0] if log else np.append(heights[~np.isnan(heights)], 0)
-    ax.update_datalim([(x, y) for y in seen for x in edges[[0, -1]]])
-    patch.sticky_edges.y.append(floor)
-    ax.autoscale_view()
+    with_gaps = np.stack([heights, np.full(len(heights), np.nan)], 1).ravel()[:-1]
+    ax.stairs(with_gaps, edges, fill=True, color=colour, linewidth=0, label=label, zorder=0.9)
 
 
 def _plain(token: str) -> str:
     return token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
-
-
-@functools.cache
-def _drawable() -> frozenset[int]:
-    return frozenset(get_font(findfont(FontProperties())).get_charmap())

@@ -15,22 +15,22 @@ from .grid import draw_grid, drawable, save
 from .kinds import KINDS
 from .marks import Kind
 
-_ALONE, _BOTH = ("gsm8k",), ("gsm8k", "hellaswag")
+_NAMES = {
+    "cosine_similarity": "cosine",
+    "layer_effects": "layer_effects",
+    "output_change": "output_change",
+    "logit_lens_kl": "lens_kl",
+    "logit_lens_overlap": "lens_overlap",
+    "residual_erasure": "residual_erasure",
+    "integrated_gradients": "integrated_gradients",
+}
 
-# By dataset and what is shown: the kind of panel and the datasets.
-PAPER_FIGURES = {
-    "gsm8k_cosine_similarity": ("cosine", _ALONE),
-    "gsm8k_layer_effects": ("layer_effects", _ALONE),
-    "gsm8k_output_change": ("output_change", _ALONE),
-    "gsm8k_logit_lens_kl": ("lens_kl", _ALONE),
-    "gsm8k_logit_lens_overlap": ("lens_overlap", _ALONE),
-    "gsm8k_residual_erasure": ("residual_erasure", _ALONE),
-    "gsm8k_integrated_gradients": ("integrated_gradients", _ALONE),
-    "gsm8k_hellaswag_cosine_similarity": ("cosine", _BOTH),
-    "gsm8k_hellaswag_layer_effects": ("layer_effects", _BOTH),
-    "gsm8k_hellaswag_output_change": ("output_change", _BOTH),
-    "gsm8k_hellaswag_logit_lens_kl": ("lens_kl", _BOTH),
-    "gsm8k_hellaswag_logit_lens_overlap": ("lens_overlap", _BOTH),
+# name of the figure -> kind of panel and datasets
+PAPER_FIGURES = {f"gsm8k_{name}": (kind, ("gsm8k",)) for name, kind in _NAMES.items()}
+PAPER_FIGURES |= {
+    f"gsm8k_hellaswag_{name}": (kind, ("gsm8k", "hellaswag"))
+    for name, kind in _NAMES.items()
+    if not KINDS[kind].of_question
 }
 
 

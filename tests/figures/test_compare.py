@@ -8,7 +8,6 @@ import torch
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.figures import COMPARISONS, save_comparisons
 from depth_lib.figures.compare import (
-    dataset_look,
     intervals_figure,
     proxies_figure,
     ratio_by_size_figure,
@@ -39,7 +38,7 @@ def sizes_with_a_gap():
     return pd.concat(rows, ignore_index=True)
 
 
-@pytest.fixture(scope="module", params=["sizes", "paper"])
+@pytest.fixture(scope="module", params=["sizes", pytest.param("paper", marks=pytest.mark.slow)])
 def found(request):
     study = request.getfixturevalue(request.param)
     table = depths(study)
@@ -70,7 +69,7 @@ def test_a_whisker_spans_the_interval_and_an_arrow_ends_where_it_is_open(columns
     assert [line.get_marker() for line in lines if line.get_marker() in ("|", "<", ">")] == ends
     spans = [list(line.get_xdata()) for line in lines if len(line.get_xdata()) == 2]
     assert spans == ([] if span is None else [pytest.approx(span)])
-    assert [line.get_fillstyle() for line in lines if line.get_marker() == "s"] == ["full" if span else "none"]
+    assert [line.get_fillstyle() for line in lines if line.get_marker() == "o"] == ["full" if span else "none"]
 
 
 @pytest.mark.parametrize("draw", [ratio_by_size_figure, ratio_by_task_figure])
@@ -96,12 +95,6 @@ def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not():
     blocks = ratio_by_size_figure(rows.assign(model="toy", layers=[4, 4, 8, 8, 16, 16]))
     assert "number of blocks" in blocks.get_suptitle()
     assert [text.get_text() for text in blocks.axes[0].get_xticklabels()] == ["4", "8", "16"]
-
-
-def test_every_known_dataset_has_a_colour_of_its_own():
-    known = ("hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums")
-    assert len({dataset_look(name)["color"] for name in known}) == len(known)
-    assert dataset_look("something else") == dataset_look("something else")
 
 
 def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(sizes):

