@@ -7,6 +7,7 @@ import torch
 import depth_lib as dl
 from depth_lib.model_maps import maps
 from tests.model_maps.models import llama, words, wrapped
+from tests.probes.device_tags import PretendDevices, place
 
 TEXTS = words(40)
 KEYS = {"relative", "relative_mean", "best", "strength", "relative_sums", "mean_sums", "n_tokens", "n_fit_tokens"}
@@ -69,3 +70,13 @@ def test_weights_that_are_offloaded_are_here(pair, truth):
     assert all(weight.is_meta for weight in source._module.model.layers.parameters())
     found = dl.linear_maps(source, pair[1], TEXTS)
     assert torch.equal(found["relative"], truth["relative"])
+
+
+def test_models_on_a_device_without_float64_give_the_same_bits(pair, truth):
+    models = wrapped(llama()), wrapped(llama(seed=1, n_blocks=5, width=24))
+    with PretendDevices():
+        for llm in models:
+            for tensor in (*llm._module.parameters(), *llm._module.buffers()):
+                place(tensor, "mps")
+        found = dl.linear_maps(*models, TEXTS)
+    assert all(torch.equal(found[key], truth[key]) for key in KEYS)
