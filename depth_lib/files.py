@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -46,40 +46,27 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
                 os.fsync(file.fileno())
         for path, part in parts.items():
             os.replace(part, path)
-        for folder in {path.parent for path in contents}:
-            _sync_folder(folder)
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself survives a power cut only once the folder is on the disk."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
-def hold(path: str | Path, wait: bool = True, say: Callable[[str], None] | None = None) -> Iterator[None]:
+def hold(path: str | Path, wait: bool = True) -> Iterator[None]:
     """Hold the lock at this path for a block; the operating system frees it when its holder dies, however it dies.
 
-    Beside it `<path>.holder` notes the holder's process id and host. If another process holds the lock, `say` is called
-    with that note before waiting. Raises Busy without `wait`, and OSError if the file cannot be made. The lock file
-    stays afterwards, unlocked.
+    Beside it `<path>.holder` notes the holder's process id and host. If another process holds the lock, that is printed
+    before waiting; without `wait` it raises Busy. OSError if the file cannot be made. The lock file stays afterwards,
+    unlocked.
     """
     lock, note = FileLock(path), Path(f"{path}.holder")
     try:
         lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
     except Timeout:
+        why = f"{_read(note)} holds {path}"
         if not wait:
-            raise Busy(f"{_read(note)} holds {path}") from None
-        if say:
-            say(_read(note))
+            raise Busy(why) from None
+        print(f"waiting: {why}", flush=True)
         lock.acquire()
     try:
         with contextlib.suppress(OSError):  # a full disk loses the note, not the lock

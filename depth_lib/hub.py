@@ -1,28 +1,28 @@
-"""The Hugging Face Hub where it cannot be reached: a word within seconds, or what is in the cache, without retries."""
+"""A Hugging Face Hub that cannot be reached: within seconds its files come from the cache, or there is an error."""
 
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _PATIENCE = 3.0  # seconds for a first answer of any kind
-_KNOWN = 60.0  # seconds that an answer, or none, is remembered
-_last: tuple[float, bool] | None = None
 
 
 def is_reachable() -> bool:
     """Whether the Hub answers at all, asked once a minute through the user's own client and proxies."""
-    global _last
+    return _answers(int(time.monotonic() // 60))
+
+
+@cache
+def _answers(_minute: int) -> bool:
     from huggingface_hub import constants, get_session  # takes a moment, and embedded prompts do not need it
 
-    if _last is None or time.monotonic() - _last[0] > _KNOWN:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
-            answered = True
-        except Exception:  # noqa: BLE001 (whatever the network, a proxy or a certificate raise)
-            answered = False
-        _last = time.monotonic(), answered
-    return _last[1]
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # noqa: BLE001 (whatever the network, a proxy or a certificate raise)
+        return False
+    return True
 
 
 @contextlib.contextmanager

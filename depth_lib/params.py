@@ -73,13 +73,6 @@ class Params(BaseModel):
             )
         return value
 
-    @field_validator("DATASET")
-    @classmethod
-    def _is_dataset(cls, value: str) -> str:
-        if problem := not_among(dataset_names(), "DATASET", value):
-            raise ValueError(problem)
-        return value
-
 
 class ParamsFile(Params):
     """What a params file may say: parameters of the run, and facts about the model or dataset that it describes."""

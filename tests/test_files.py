@@ -41,19 +41,20 @@ def other(tmp_path):
     process.join()
 
 
-def test_a_lock_is_held_once_and_names_its_holder_until_that_is_killed(tmp_path, other):
-    path, names = tmp_path / ".lock", []
+def test_a_lock_is_held_once_and_names_its_holder_until_that_is_killed(tmp_path, other, monkeypatch):
+    path, messages = tmp_path / ".lock", []
     assert holder(path).startswith(f"process {other.pid} on ")
     with pytest.raises(Busy, match=f"process {other.pid} on .* holds .*.lock"), hold(path, wait=False):
         pass
 
-    def kill(name):
-        names.append(name)
+    def kill(message, **_):
+        messages.append(message)
         os.kill(other.pid, signal.SIGKILL)
 
-    with hold(path, say=kill):
+    monkeypatch.setattr("builtins.print", kill)
+    with hold(path):
         assert holder(path).startswith(f"process {os.getpid()} on ")
-    assert len(names) == 1 and names[0].startswith(f"process {other.pid} on ")
+    assert len(messages) == 1 and messages[0].startswith(f"waiting: process {other.pid} on ")
     assert holder(path) is None and not path.with_name(".lock.holder").exists()
 
 

@@ -73,7 +73,6 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("DTYPE: bf16", "DTYPE is \"bf16\"; Input should be 'bfloat16', 'float16', 'float32' or 'float64': what the"),
         ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
         ("REMOTE: 'yes'", 'REMOTE is "yes"; use true, false, "local" or a host such as'),
-        ("DATASET: gsm", 'DATASET "gsm" is not known; did you mean gsm8k?'),
         ("MODEL: other", 'MODEL is "other"; name the file other.yaml'),
         ("just words", 'is "just words"; write one KEY: value per line'),
         ("MODEL: [", "cannot be read (while parsing"),

@@ -215,13 +215,11 @@ def _plan(asked: argparse.Namespace, **instead: object) -> Plan:
 def _print_depths(run: RunSpec) -> None:
     from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
     from ..report.table import effective_depth_table, summary_lines
-    from ..results.study import TABLE_PROBES, Study
+    from ..results.study import Study
 
     study = Study(run.out, [run.asked["MODEL"]], [run.dataset])
-    if any((run.dataset, run.asked["MODEL"], probe) in study for probe in TABLE_PROBES):
-        print(*summary_lines(effective_depth_table(study)), sep="\n")
-    if len(scores := scores_by_level(study)):
-        print(*scores.answer.unique(), sep="\n")
+    scores = scores_by_level(study)
+    print(*(scores.answer.unique() if len(scores) else summary_lines(effective_depth_table(study))), sep="\n")
 
 
 def _from_make() -> list[str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from .status import FAILED, PARTIAL, RUNNING, status_of
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def execution(name: str, output: str | Path, parameters: Mapping, ranks: int = 1) -> list[str]:
@@ -56,11 +56,13 @@ class Sweep:
         """
         unfinished = [run for run in self.runs if not status_of(run).finished]
         self.n_finished, left = len(self.runs) - len(unfinished), unfinished
-        with self._signals():
-            while left and not self._is_over():
-                with ThreadPoolExecutor(self.jobs) as pool:
-                    left = [run for run, mine in zip(left, pool.map(self._one, left), strict=True) if not mine]
-                time.sleep(0.5 if left else 0)
+        handlers = {number: signal.signal(number, self._stop) for number in SIGNALS}
+        while left and not self._is_over():
+            with ThreadPoolExecutor(self.jobs) as pool:
+                left = [run for run, mine in zip(left, pool.map(self._one, left), strict=True) if not mine]
+            time.sleep(0.5 if left else 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         statuses = [status for run in unfinished if not (status := status_of(run)).finished]
         print(f"{self.plan.folder}: {len(self.runs) - len(statuses)} of {len(self.runs)} runs finished")
         for status in statuses:
@@ -129,17 +131,8 @@ class Sweep:
     def _is_over(self) -> bool:
         return bool(self.signal or (self.failed and not self.keep_going))
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """In this block a signal ends every run."""
-        before = {number: signal.signal(number, self._stop) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _stop(self, number: int, _) -> None:
+        """End every run when a signal comes."""
         self.signal = self.signal or number
         for child in list(self.children):
             child.terminate()

@@ -58,7 +58,7 @@ class Run(RunSpec):
         wanted["settings"] |= settings
         path = self.paths[probe]
         if agreed_by_ranks(why_stale(path, wanted)):
-            with self._alone(probe) if is_first() else contextlib.nullcontext():
+            with self._alone() if is_first() else contextlib.nullcontext():
                 # whoever had the lock may have computed it
                 if reasons := agreed_by_ranks(why_stale(path, wanted)):
                     self._compute(probe, reasons, call, wanted)
@@ -81,10 +81,10 @@ class Run(RunSpec):
         return load_model(source, remote=self.remote, tensor_parallel=n_ranks, **how)
 
     @contextlib.contextmanager
-    def _alone(self, probe: str) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with hold(self.folder / COMPUTING, say=lambda who: print(f"{probe}: waiting for {who}")):
+        with hold(self.folder / COMPUTING):
             remove_leftovers(self.folder)
             yield
 

@@ -1,6 +1,5 @@
 """The results that a command names, and the notebook that makes their table and figures."""
 
-import re
 import subprocess
 import warnings
 from pathlib import Path
@@ -55,16 +54,14 @@ def make_table(plan: Plan) -> int:
     }
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)
-    with hold(out / ".table", say=lambda who: print(f"table and figures: waiting for {who}")):
+    with hold(out / ".table"):
         print(f"table and figures: running, log in {log}", flush=True)
         with log.open("wb") as file:
             command = execution("effective_depth", partial, parameters)
             status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
-        text = log.read_text(encoding="utf-8", errors="replace").strip()
         if status:
-            print(f"table and figures: {text.splitlines()[-1]}")
+            print(f"table and figures: {log.read_text(errors='replace').rstrip().splitlines()[-1]}")
             return 1
         partial.replace(notebook)
-    print(*sorted(set(re.findall("Warning: .*", text))), sep="\n")
     print(f"table and figures: done, {' '.join(str(out / name) for name in TABLES)}")
     return 0

@@ -215,7 +215,6 @@ def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"DATASET": "gsm8"}, ParamsError, "did you mean gsm8k"),
         ({"MODEL": "toy-4l", "MODEL_ID": "toy-8l"}, ParamsError, "MODEL is toy-4l and MODEL_ID is toy-8l, which is an"),
         ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
         ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),

@@ -74,5 +74,5 @@ def test_two_tables_at_once_are_made_one_after_the_other(command, study, monkeyp
     for thread in both:
         thread.join()
     assert statuses == [0, 0] and len(calls_in(study)) == 2
-    assert "table and figures: waiting for process" in capsys.readouterr().out
+    assert "waiting: process" in capsys.readouterr().out
     assert not list((study / "outputs/demo").glob("*.partial*"))
