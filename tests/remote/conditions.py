@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 import depth_lib as dl
@@ -74,8 +73,3 @@ def mutated(monkeypatch, folder, pattern, replacement):
             monkeypatch.setattr(api, attribute, getattr(twin, value.__name__))
     for module in [module for module in sys.modules if module.startswith(name)]:
         monkeypatch.delitem(sys.modules, module)
-
-
-@pytest.fixture
-def mutate(monkeypatch, tmp_path):
-    return lambda pattern, replacement: mutated(monkeypatch, tmp_path, pattern, replacement)

@@ -9,15 +9,10 @@ from depth_lib.models import families
 from depth_lib.remote import NotReady
 from depth_lib.remote.backend import JobBackend
 from tests.remote.conditions import EVERY, TEXTS
-from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
+from tests.remote.loopback.fixture import KEY, same
 
 
-@pytest.fixture(scope="module")
-def llm(loopback):  # noqa: F811
-    return loopback.model("loopback/llama")
-
-
-def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):  # noqa: F811
+def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):
     """So that server, client and schema cannot share one mistake."""
     sent, submit = [], JobBackend.submit_job
     monkeypatch.setattr(JobBackend, "submit_job", lambda backend: (sent.append(backend), submit(backend))[1])
@@ -32,32 +27,27 @@ def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, l
     assert common and all(torch.equal(ours[key], found[key]) for key in common)
 
 
-def test_nothing_is_said_where_nobody_watches(llm, loopback, capfd):  # noqa: F811
-    capfd.readouterr()
+def test_a_terminal_shows_nnsights_own_line_and_a_file_nothing(llm, loopback, capsys, monkeypatch):
+    capsys.readouterr()
     dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_terminal_shows_nnsights_own_line(llm, loopback, capsys, monkeypatch):  # noqa: F811
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     dl.logit_lens(llm, TEXTS, remote=loopback.host)
     shown = capsys.readouterr().out
     assert "RECEIVED" in shown and "COMPLETED" in shown and "\r" in shown
 
 
-def test_a_rehearsal_gives_the_local_numbers(loopback):  # noqa: F811
-    here = loopback.here("loopback/llama")
-    for probe in ("relative_contribution", "residual_erasure"):
-        same(EVERY[probe](here, remote="local"), EVERY[probe](here))
+def test_a_rehearsal_gives_the_local_numbers(here):
+    same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 
 
-@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", "http://", 1])
+@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1])
 def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
         dl.logit_lens(llm, TEXTS, remote=remote)
 
 
-def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):  # noqa: F811
+def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):
     monkeypatch.setenv("NDIF_HOST", loopback.host)
     with loopback.faults() as submitted:
         dl.logit_lens(llm, TEXTS, remote=True)
@@ -68,13 +58,13 @@ def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback,
         dl.logit_lens(llm, TEXTS, remote=True)
 
 
-def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):  # noqa: F811
+def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):
     monkeypatch.setattr("nnsight.modeling.huggingface._ID_CACHE", {})
     with pytest.raises(NotReady, match="load it by its Hub id"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 
-def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa: F811
+def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
     llm = loopback.model("loopback/gpt2")
     wrong = families.describe(llm) | {"logit_softcap": 3.0}
     monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: wrong)
@@ -84,6 +74,6 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):  # noqa:
         assert submitted() == 1
 
 
-def test_check_model_on_the_server_measures_what_it_measures_here(loopback):  # noqa: F811
+def test_check_model_on_the_server_measures_what_it_measures_here(loopback):
     there, here = loopback.model("loopback/gpt2"), loopback.here("loopback/gpt2")
     assert dl.check_model(there, remote=loopback.host) == dl.check_model(here)

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 import depth_lib as dl
-from tests.remote.loopback.fixture import KEY, hurried, loopback, same  # noqa: F401 (fixtures)
+from tests.remote.loopback.fixture import KEY, same
 from tests.sweep.study import ENVIRONMENT, ROOT, new_study, run_make, start_make
 
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("make") is None, reason="needs make")]
 SWEEP = (
     "sweep",
     "SET=ndif",
@@ -34,7 +34,7 @@ def study(tmp_path_factory):
 
 
 @pytest.fixture
-def ndif(loopback, tmp_path, monkeypatch):  # noqa: F811
+def ndif(loopback, tmp_path, monkeypatch):
     """The variables of a user of this server; the Hub is the server's too."""
     for name in [name for name in ENVIRONMENT if name.startswith(("HF_", "XDG_"))]:
         monkeypatch.delitem(ENVIRONMENT, name)
@@ -62,7 +62,7 @@ def kill(make):
     make.communicate()
 
 
-def test_a_killed_sweep_goes_on_with_the_job_that_runs_and_ends_with_the_local_numbers(loopback, study, ndif):  # noqa: F811
+def test_a_killed_sweep_goes_on_with_the_job_that_runs_and_ends_with_the_local_numbers(loopback, study, ndif):
     results = study / "outputs" / "gsm8k" / "Llama-3.1-8B"
     with loopback.faults(hold="RUNNING") as submitted:
         first = start_make(study, *SWEEP, **ndif)

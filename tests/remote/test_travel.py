@@ -13,16 +13,17 @@ import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.remote.backend import JobBackend
 from tests.remote.conditions import EVERY
-from tests.remote.loopback.fixture import KEY, hurried, loopback  # noqa: F401 (fixtures)
+from tests.remote.loopback.fixture import KEY
 
 
 @pytest.mark.parametrize("probe", EVERY)
-def test_every_function_travels_as_source_and_nothing_of_this_machine_does(loopback, monkeypatch, probe):  # noqa: F811
+def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, loopback, monkeypatch, probe):
     """That the server could not import the package is part of its conditions, see test_strict."""
     payloads = []
+    monkeypatch.setattr("depth_lib.session.CHECKED", {})  # so that the model's check travels too
     monkeypatch.setattr(JobBackend, "submit_job", lambda backend: payloads.append(backend.blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        EVERY[probe](loopback.model("loopback/llama"), remote=loopback.host)
+        EVERY[probe](llm, remote=loopback.host)
     text = zstandard.ZstdDecompressor().decompress(payloads[0])
     assert b"def identities(" in text and b"depth_lib/probes/residual_stream.py#" in text
     packages = str(Path(torch.__file__).parent.parent)
@@ -75,29 +76,26 @@ def edited(tmp_path, monkeypatch, request):
         sys.modules.pop(module.__name__, None)
 
 
-def test_an_edited_helper_never_returns_an_older_answer(loopback, edited):  # noqa: F811
-    llm = loopback.model("loopback/llama")
+def test_an_edited_helper_never_returns_an_older_answer(llm, loopback, edited):
     assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
     assert session.run(edited("3 * sum(ids)"), llm, [1, 2], remote=loopback.host) == {"answer": 9}
 
 
-def test_without_the_hash_this_server_would_return_the_older_answer(loopback, edited, monkeypatch):  # noqa: F811
+def test_without_the_hash_this_server_would_return_the_older_answer(llm, loopback, edited, monkeypatch):
     """So that the test above is known to be able to fail: the server is one long-lived process, as NDIF's is."""
     monkeypatch.setattr("depth_lib.remote.travel._public_name", lambda function: function.__code__.co_filename)
-    llm = loopback.model("loopback/llama")
     with loopback.faults(friendly=True):
         assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
         assert session.run(edited("3 * sum(ids)"), llm, [1, 2, 0], remote=loopback.host) == {"answer": 6}
 
 
-def test_an_edit_that_was_not_imported_again_is_refused(loopback, edited):  # noqa: F811
+def test_an_edit_that_was_not_imported_again_is_refused(llm, loopback, edited):
     probe = edited("4 * sum(ids)", reload=False)
     with pytest.raises(remote.NotReady, match="double was edited after it was imported: restart the kernel"):
-        session.run(probe, loopback.model("loopback/llama"), [1, 2], remote=loopback.host)
+        session.run(probe, llm, [1, 2], remote=loopback.host)
 
 
-def test_lambdas_closures_and_recursion_travel_and_a_closure_is_part_of_the_settings(loopback, tmp_path):  # noqa: F811
-    llm = loopback.model("loopback/llama")
+def test_lambdas_closures_and_recursion_travel_and_a_closure_is_part_of_the_settings(llm, loopback, tmp_path):
     assert session.run(_factorial, llm, 5, remote=loopback.host) == {"n": 120}
     with loopback.faults() as submitted, remote.journalled(tmp_path / "a.pt"):
         for factor, jobs in ((3, 1), (3, 1), (4, 2)):
@@ -116,11 +114,11 @@ def _scaled_by(factor):
     return scaled
 
 
-def test_a_request_with_a_large_tensor_is_not_sent(loopback):  # noqa: F811
+def test_a_request_with_a_large_tensor_is_not_sent(llm, loopback):
     noise = torch.randn(5_000_000)
     with loopback.faults() as submitted:
         with pytest.raises(remote.NotReady, match="request has .* MB: a tensor made here travels"):
-            session.run(_plus, loopback.model("loopback/llama"), noise, remote=loopback.host)
+            session.run(_plus, llm, noise, remote=loopback.host)
         assert submitted() == 0
 
 

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import depth_lib as dl
 from depth_lib.files import cache_folder
 from depth_lib.remote import backend
-from tests.families import SHAPE, build, save_family
+from tests.families import SHAPE, save_family
 from tests.tiny_tokenizers import char_tokenizer
 
 KEY = "loopback-key-5f1c"
@@ -101,14 +101,9 @@ def loopback(tmp_path_factory):
 
 def saved_models(folder):
     models = {f"loopback/{name}": save_family(name, folder / name) for name in ("llama", "gpt2", "falcon")}
-    built = {
-        "loopback/deep": build("llama", n_blocks=32),
-        "meta-llama/Llama-3.1-8B": LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096})),
-    }
-    for name, model in built.items():
-        models[name] = folder / name.replace("/", "_")
-        model.save_pretrained(models[name])
-        char_tokenizer().save_pretrained(models[name])
+    named = models["meta-llama/Llama-3.1-8B"] = folder / "named"  # as the sweep's params do
+    LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096})).save_pretrained(named)
+    char_tokenizer().save_pretrained(named)
     return models
 
 

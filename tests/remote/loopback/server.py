@@ -33,7 +33,7 @@ class Jobs:
     def __init__(self):
         self.lock = threading.Condition()
         self.statuses, self.results, self.taken, self.faults = {}, {}, queue.Queue(), {}
-        self.log, self.printed, self.worker, self.ready, self.address = [], [], None, 0, None
+        self.log, self.printed, self.worker, self.ready, self.address = [], [], None, False, None
         threading.Thread(target=self.work, daemon=True).start()
 
     def fault(self, kind):
@@ -50,24 +50,17 @@ class Jobs:
         with self.lock:
             self.lock.wait_for(lambda: self.faults.get("hold") != state)
 
-    def read(self, job):
-        """The worker's answer about a job; EOFError if another process has taken its place meanwhile."""
-        while True:
-            head = json.loads(self.worker.stdout.readline())
-            content = self.worker.stdout.read(head["size"])
-            if "ready" in head:
-                self.ready = head["ready"]
-                if job is None:
-                    return None
-                raise EOFError
-            if head["id"] == job:
-                return head, content
+    def read(self):
+        """The worker's next answer."""
+        head = json.loads(self.worker.stdout.readline())
+        return head, self.worker.stdout.read(head["size"])
 
     def work(self):
         command = [sys.executable, "-I", str(Path(__file__).with_name("worker.py")), json.dumps(MODELS)]
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         self.worker = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.read(None)
+        self.read()
+        self.ready = True
         while True:
             job, request, blob = self.taken.get()
             self.tell(job, "QUEUED", "Your job is at queue position 1")
@@ -80,13 +73,10 @@ class Jobs:
         if end := self.fault("end"):
             return self.tell(job, "ERROR", end)
         conditions = {name: bool(self.faults.get(name)) for name in ("friendly", "autocast", "shielded")}
-        head = request | conditions | {"id": job, "size": len(blob)}
+        head = request | conditions | {"size": len(blob)}
         self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
         self.worker.stdin.flush()
-        try:
-            answer, content = self.read(job)
-        except EOFError:
-            return self.tell(job, "ERROR", "The model's process died while the job was running. Please resubmit it.")
+        answer, content = self.read()
         if answer["status"] == "ERROR":
             return self.tell(job, "ERROR", answer["description"])
         self.results[job] = content
@@ -141,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/loopback":
-            self.reply({"log": JOBS.log, "printed": JOBS.printed, "worker": JOBS.ready, "jobs": JOBS.statuses})
+            self.reply({"log": JOBS.log, "printed": JOBS.printed, "jobs": JOBS.statuses})
         elif path.startswith("/response/"):
             self.poll(path.removeprefix("/response/"))
         elif path.startswith("/results/"):

@@ -1,8 +1,8 @@
 """The process that holds the models: runs requests against them as NDIF does, and cannot import the package under test.
 
 Started by server.py as `python -I worker.py '{"<repo id>": "<folder>", …}'`; requests come on stdin, answers go to
-stdout, each as one line of JSON followed by as many bytes as it says. It ends when stdin does. The process that loads
-the models only forks the one that runs the requests, so that a killed one is replaced at once.
+stdout, each as one line of JSON followed by as many bytes as it says. The first answer
+says that the models are loaded. It ends when stdin does.
 
 Conditions are NDIF's own (its modeling deployment, security/protected_environment.py and protected_objects.py): the
 default dtype is bfloat16, set before the weights are loaded; weights are bfloat16 and frozen; modules are wrapped; the
@@ -196,10 +196,7 @@ def main():
 
     folders, friendly_models, switch = json.loads(sys.argv[1]), {}, {"on": False}
     models = {name: load(folder, torch.bfloat16) for name, folder in folders.items()}
-    while (child := os.fork()) != 0:
-        answer(ready=child)
-        if os.waitpid(child, 0)[1] == 0:
-            return
+    answer()
     while head := requests.readline():
         job = json.loads(head)
         blob = requests.read(job["size"])
@@ -210,9 +207,9 @@ def main():
             torch.save(saved, buffer, pickle_protocol=4)  # as nnsight's own schema does
             result = zstandard.ZstdCompressor().compress(buffer.getvalue())
             seconds = time.perf_counter() - start
-            answer(result, id=job["id"], status="COMPLETED", printed=printed, seconds=seconds)
+            answer(result, status="COMPLETED", printed=printed, seconds=seconds)
         except BaseException:
-            answer(id=job["id"], status="ERROR", description=traceback.format_exc())
+            answer(status="ERROR", description=traceback.format_exc())
 
 
 if __name__ == "__main__":

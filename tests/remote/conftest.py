@@ -1,0 +1,29 @@
+"""What the remote tests share: the loopback server, the client's model on it, and the local numbers."""
+
+import pytest
+
+import depth_lib as dl
+from tests.remote.conditions import TEXTS, mutated
+from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
+
+
+@pytest.fixture(scope="session")
+def llm(loopback):  # noqa: F811
+    """The client's model: without weights."""
+    return loopback.model("loopback/llama")
+
+
+@pytest.fixture(scope="session")
+def here(loopback):  # noqa: F811
+    """The same model on this machine, in the server's dtype."""
+    return loopback.here("loopback/llama")
+
+
+@pytest.fixture(scope="session")
+def truth(here):
+    return dl.logit_lens(here, TEXTS)
+
+
+@pytest.fixture
+def mutate(monkeypatch, tmp_path):
+    return lambda pattern, replacement: mutated(monkeypatch, tmp_path, pattern, replacement)
