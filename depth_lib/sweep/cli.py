@@ -58,9 +58,14 @@ def main(words: Sequence[str] | None = None) -> int:
         asked = parser.parse_args(words)
         if asked.p:
             asked = parser.parse_args(words + [_option(*word.partition("=")[::2]) for word in asked.p])
-        return asked.do(asked)
+        status = asked.do(asked)
+        sys.stdout.flush()
+        return status
     except (ParamsError, ModelError, ArtifactError) as problem:
         sys.exit(str(problem))
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def sweep(asked: argparse.Namespace) -> int:
@@ -229,6 +234,8 @@ def _from_make() -> list[str]:
     values = {name: os.environ.get(name, "") for name in sorted(names - {*_MAKES_OWN})}
     jobs = re.search(r"(?:^| )-j *(\d*)", flags)
     if jobs and "JOBS" not in values:
-        values["JOBS"] = jobs[1] or str(os.cpu_count())  # make before 4.2 does not tell the number
+        if not jobs[1] and "--jobserver" in flags:
+            raise ParamsError("this make does not tell the number of its -j; write JOBS=4 instead")
+        values["JOBS"] = jobs[1] or str(os.cpu_count())
     words = [_option(name, value) for name, value in values.items() if value]
     return words + (["--keep-going"] if "k" in flags.partition(" ")[0].lstrip("-") else [])

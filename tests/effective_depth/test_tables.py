@@ -121,3 +121,16 @@ def test_verdicts_are_same_differs_or_within_the_interval(tmp_path):
     assert verdict(intervals.low - 1, intervals.high + 1) == "within the interval"
     assert verdict(pd.NA, intervals.high + 1) == "within the interval"
     assert verdict(intervals.low - 1, intervals.high) == "differs"
+
+
+def test_an_interval_open_at_both_ends_is_no_interval_in_note_and_verdict(tmp_path):
+    noise = torch.linspace(-4, 4, 5)[:, None]
+    curves = (torch.where(torch.arange(28) < 12, -0.05, 0.05) + noise).float()
+    result = {key: curves.mean(0) for key in ("att_cos", "mlp_cos", "layer_cos")}
+    result |= {f"{key}_sums": curves * 10 for key in result} | {"n_tokens": torch.full((5,), 10.0)}
+    result |= {key: torch.ones(28) for key in ("rc_att", "rc_mlp", "rc_layer")}
+    save_artifact(artifact_path(tmp_path, "gsm8k", "Qwen2.5-7B-Instruct", "relative_contribution", 5), result, {})
+    study = Study(tmp_path)
+    intervals = depths_with_intervals(study, depths(study))
+    assert intervals.note.item() == "no interval: the prompts rule out no layer"
+    assert beside_the_paper(intervals).verdict.item() == "differs, no interval"

@@ -112,6 +112,21 @@ def test_prompts_at_hand_are_called_by_their_text_and_others_by_their_number(tmp
     assert [curve["name"] for curve in other["data"]] == [*[f"prompt {n}" for n in range(10)], "all prompts"]
 
 
+@pytest.mark.filterwarnings("ignore")  # that there is no depth
+def test_values_that_are_not_finite_are_gaps_on_the_page(tmp_path):
+    for probe, key in (("relative_contribution", "att_cos"), ("logit_lens", "res_kl_divs")):
+        result = result_of(probe, 8)
+        result[key][3] = float("nan")
+        path = artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 10)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(result | {"meta": {"seed": 1}}, path)
+    study = Study(tmp_path)
+    page = write_report(study, read_tables(study)).read_text()
+    runs = json.loads(page.partition('id="explore-data">')[2].partition("</script>")[0], parse_constant=pytest.fail)
+    mean = array(figure_of(runs, GSM8K, "Mean cosine")["data"][-1]["y"])
+    assert np.flatnonzero(~np.isfinite(mean)).tolist() == [3]
+
+
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright: make test-oracles")

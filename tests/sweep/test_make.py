@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
 
 import nbformat
 import pytest
 
+from depth_lib.params import ParamsError
 from depth_lib.sweep import cli
-from tests.sweep.study import ROOT, needs_make
+from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
 AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
@@ -68,6 +70,19 @@ def test_jobs_and_variables_are_read_from_make(monkeypatch, flags, words):
     for name, value in {"SET": "demo", "MODELS": "a b", "JOBS": "4", "LAUNCH": "srun A=b"}.items():
         monkeypatch.setenv(name, value)
     assert cli._from_make() == words
+
+
+def test_a_make_that_hides_the_number_of_its_jobs_is_answered_with_the_variable(monkeypatch):
+    monkeypatch.setenv("MAKEFLAGS", " --jobserver-fds=3,4 -j")  # GNU make 3.81, which macOS has
+    with pytest.raises(ParamsError, match="write JOBS=4 instead"):
+        cli._from_make()
+
+
+@pytest.mark.parametrize("reader", ["head -n 1", "true"])  # true is gone before a word is written
+def test_a_pipe_that_is_closed_early_is_no_traceback(make, study, reader):
+    status = f"make status SET=paper | {reader}"
+    done = subprocess.run(["bash", "-c", status], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,10 @@ def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, messag
     assert "\n" not in str(raised.value)
 
 
+def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
+    assert RunSpec(cell | {"In": [], "FURTHER_PROBES": (), "MY_NUMBER": 3}).asked == RunSpec(cell).asked
+
+
 def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
     assert RunSpec(cell).asked["MODEL_ID"] == "toy-4l"
     assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).asked["MODEL_ID"] == "meta-llama/Llama-3.1-8B"

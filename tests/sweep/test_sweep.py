@@ -163,6 +163,12 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_next_step(command, st
         assert "FAILED: outputs/demo/gsm8k: Read-only file system; free the disk, choose another OUT" in command.output
 
 
+def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
+    (study / "outputs/demo/gsm8k/toy-4l/probe.log").mkdir(parents=True)
+    assert command(*ONE).status == 1 and command.calls == []
+    assert "FAILED: outputs/demo/gsm8k/toy-4l/probe.log: Is a directory; free the disk" in command.output
+
+
 @pytest.mark.slow
 def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
