@@ -11,7 +11,6 @@ from pathlib import Path
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
 from ..files import Busy, hold
-from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import prompts_hash, why_stale
 from ..results.schemas import ArtifactError
@@ -21,7 +20,7 @@ from .texts import read_texts
 
 
 def run(source: str, target: str, texts: str, what: str, n_characters: int, out: str, **loading: str) -> Path:
-    """The artifact of two models, read where it is there and was made from this, computed where not."""
+    """The artifact of two models, read if it is there and was made from this, else computed."""
     names = [Path(name).name for name in (source, target)]
     path = Path(out) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
     documents = read_texts(texts, n_characters)
@@ -29,18 +28,16 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
     wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold(path.with_name(f".{path.name}.computing"), wait=False):
-        if not why_stale(path, wanted):
-            print(f"{path}: nothing to compute")
+        if why_stale(path, wanted):
+            start = time.time()
+            result = linear_maps(source, target, documents, what, **loading)
+            save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - start})
         else:
-            began = time.time()
-            with journalled(path):
-                result = linear_maps(source, target, documents, what, **loading)
-                save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - began})
+            print(f"{path}: nothing to compute")
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
         print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
-    written = save(linear_maps_figure(result, *names), path.with_suffix(""))
-    print(*(str(file) for file in (path, *written)), sep="\n")
+    print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
     return path
 
 
@@ -56,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
     try:
         run(**vars(parser.parse_args(arguments)))
-    except (ValueError, ArtifactError, Busy) as error:  # sentences that say what to do next
+    except (ValueError, ArtifactError, Busy) as error:  # one line that names the next step
         print(error, file=sys.stderr)
         return 1
     return 0

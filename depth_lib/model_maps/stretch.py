@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 
 CLOSE = 0.3  # relative error within which a target layer counts as predicted
-ELSEWHERE = 0.1  # of the depth: from here on a source layer stands at another relative depth
+ELSEWHERE = 0.1  # of the depth: source layers further away than this are at another relative depth
 N_DRAWS, LEVEL, _SEED = 1000, 0.95, 0
 
 MEASURES = {
@@ -41,7 +42,7 @@ def measure(relative: np.ndarray) -> dict[str, np.ndarray]:
     best = relative.argmin(1)
     depth_source, depth_target = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (n_source, n_target))
     away = np.abs(depth_source[:, None] - depth_target)
-    # at the least the nearest source layer stands at the same depth, however few there are
+    # however few source layers there are, the nearest one counts as at the same depth
     elsewhere = away > np.maximum(ELSEWHERE, away.min(0)) + 1e-9
     near, far = (np.where(mask, relative, np.inf).min(1) for mask in (~elsewhere, elsewhere))
     return {
@@ -54,8 +55,5 @@ def measure(relative: np.ndarray) -> dict[str, np.ndarray]:
 
 def _rank_correlation(best: np.ndarray) -> np.ndarray:
     """Spearman's correlation of each row [B, N] with 0..N−1, ties at their mean rank; nan for a constant row."""
-    ranks = (best[:, :, None] > best[:, None, :]).sum(2) + (best[:, :, None] == best[:, None, :]).sum(2) / 2
-    ranks = ranks - ranks.mean(1, keepdims=True)
-    depth = np.arange(best.shape[1]) - (best.shape[1] - 1) / 2
-    norm = np.sqrt((ranks**2).sum(1) * (depth**2).sum())
-    return np.divide(ranks @ depth, norm, out=np.full(len(best), np.nan), where=norm > 0)
+    ranks = pd.DataFrame(best.T).rank()
+    return ranks.corrwith(pd.Series(np.arange(len(ranks)))).to_numpy()

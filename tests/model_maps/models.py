@@ -42,29 +42,3 @@ def padded(module):
             parts[2] = str(int(parts[2]) // 2)
         weight.copy_(own[".".join(parts)])
     return families.make_identity(deep, set(range(1, 2 * n, 2)))
-
-
-@torch.no_grad()
-def rotated(module):
-    """The same function, its residual stream multiplied by an orthogonal matrix."""
-    turned, width = (
-        llama(n_blocks=module.config.num_hidden_layers, width=module.config.hidden_size),
-        module.config.hidden_size,
-    )
-    turned.load_state_dict(module.state_dict())
-    r = torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(5)))[0]
-    turned.model.embed_tokens.weight.copy_(module.model.embed_tokens.weight @ r)
-    for block in turned.model.layers:
-        attention, mlp = block.self_attn, block.mlp
-        for norm, readers in (
-            (block.input_layernorm, (attention.q_proj, attention.k_proj, attention.v_proj)),
-            (block.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj)),
-        ):
-            for linear in readers:  # norms scale coordinates, which turning would mix: the next weights do it instead
-                linear.weight.copy_(linear.weight * norm.weight @ r)
-            norm.weight.fill_(1)
-        for linear in (attention.o_proj, mlp.down_proj):
-            linear.weight.copy_(r.T @ linear.weight)
-    turned.lm_head.weight.copy_(turned.lm_head.weight * turned.model.norm.weight @ r)
-    turned.model.norm.weight.fill_(1)
-    return turned

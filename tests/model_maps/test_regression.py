@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depth_lib.model_maps.regression import STRENGTHS, accumulate, errors, solve
+from depth_lib.model_maps.regression import STRENGTHS, accumulate, solve
 
 D_SOURCE, D_TARGET, TOKENS = 24, 40, 900
 
@@ -61,15 +61,6 @@ def test_the_ridge_is_the_one_with_the_least_weighted_squares_on_the_third_split
     strength, _ = solve(moments(x, y)[0, 1], moments(x_choose, y_choose)[0, 1])
     losses = [(relative_errors(ridge_by_numpy(x[0], y[1], s), x_choose[0], y_choose[1]) ** 2).sum() for s in STRENGTHS]
     assert losses[STRENGTHS.index(strength)] <= min(losses) * (1 + 1e-9)
-
-
-def test_the_errors_are_those_of_the_maps_at_every_token():
-    x, y = draw(60, 5)
-    maps = torch.randn(2, 3, D_SOURCE + 1, D_TARGET, dtype=torch.float64)
-    found = errors(maps, x, y)
-    for m in range(2):
-        for l in range(3):
-            assert np.allclose(found[m, l], relative_errors(maps[m, l].numpy(), x[m], y[l]), rtol=1e-9)
 
 
 def test_a_few_long_tokens_do_not_rule_the_fit_as_they_do_where_the_loss_is_not_normalised():

@@ -12,6 +12,7 @@ from tests.model_maps.models import words
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 
 TEXTS = words(30)
+pytestmark = pytest.mark.slow  # tests/remote proves each part of a remote call in less time
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What surrounds the arithmetic: memory, names, dtypes and devices."""
 
-import accelerate
 import pytest
 import torch
 
@@ -31,7 +30,7 @@ def test_the_curves_are_the_sums_over_tested_tokens(truth):
     assert torch.allclose(truth["relative_mean"], truth["mean_sums"].sum(0) / n_tokens)
 
 
-@pytest.mark.parametrize("at_once", [1, 4, 5])
+@pytest.mark.parametrize("at_once", [1, 4])
 def test_target_layers_in_groups_that_fit_give_what_one_pass_gives(pair, truth, monkeypatch, at_once):
     passes, steps = [], maps.steps
     monkeypatch.setattr(maps, "steps", lambda *work: passes.append(1) or steps(*work))
@@ -46,30 +45,16 @@ def test_less_memory_than_one_target_layer_takes_is_refused_with_both_numbers(pa
         dl.linear_maps(*pair, TEXTS, memory=PER_TARGET_LAYER - 1)
 
 
-@pytest.mark.filterwarnings("ignore:.*tokens are few")
-def test_names_give_what_loaded_models_give():
-    texts = dl.load_prompts("gsm8k", 6, source="embedded")
-    together = dl.linear_maps(dl.load_model("toy-4l"), dl.load_model("toy-8l"), texts)
-    named = dl.linear_maps("toy-4l", "toy-8l", texts)
-    assert all(torch.equal(named[key], together[key]) for key in KEYS)
-
-
 def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_refused():
     llm = wrapped(llama(dtype=torch.bfloat16))
     assert dl.linear_maps(llm, llm, TEXTS)["relative"].diagonal().max() < 1e-5
     broken = wrapped(llama())
     broken._module.model.layers[1].mlp.down_proj.weight.mul_(1e9)
     broken._module.half()
-    with pytest.raises(maps.CannotRead, match='at layer 2 that are not finite: float16 overflows.*dtype="bfloat16"'):
+    with pytest.raises(
+        maps.CannotRead, match='states of .* are not finite in torch.float16; load it with dtype="bfloat16"'
+    ):
         dl.linear_maps(llm, broken, TEXTS)
-
-
-def test_weights_that_are_offloaded_are_here(pair, truth):
-    source = wrapped(llama())
-    accelerate.cpu_offload(source._module.model.layers, execution_device=torch.device("cpu"))
-    assert all(weight.is_meta for weight in source._module.model.layers.parameters())
-    found = dl.linear_maps(source, pair[1], TEXTS)
-    assert torch.equal(found["relative"], truth["relative"])
 
 
 def test_models_on_a_device_without_float64_give_the_same_bits(pair, truth):
