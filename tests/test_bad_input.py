@@ -4,19 +4,17 @@ import datasets
 import pytest
 
 import depth_lib as dl
-from depth_lib.params import load_params
 from depth_lib.results.schemas import ArtifactError
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer
 
 TEXT = "The quick brown fox jumps"
-PROBES = {
-    "relative_contribution": dl.relative_contribution,
-    "logit_lens": dl.logit_lens,
-    "layer_effects, future": dl.layer_effects,
-    "layer_effects, all": lambda llm, prompts: dl.layer_effects(llm, prompts, mode="all"),
-    "residual_erasure": lambda llm, prompts: dl.residual_erasure(llm, "5 + 7 = ", "12", prompts),
-}
+PROBES = (
+    dl.relative_contribution,
+    dl.logit_lens,
+    dl.layer_effects,
+    lambda llm, prompts: dl.residual_erasure(llm, "5 + 7 = ", "12", prompts),
+)
 ABOUT_ANSWERS = {
     "residual_erasure": lambda llm, question, answer: dl.residual_erasure(llm, question, answer, [TEXT]),
     "integrated_gradients": dl.integrated_gradients,
@@ -37,24 +35,17 @@ def line(call, *args, **options):
     return str(raised.value)
 
 
-@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 @pytest.mark.parametrize(
     "prompts, message",
     [
         ([], "there are no prompts to measure; load some with dl.load_prompts(...)."),
-        (None, "there are no prompts to measure; load some with dl.load_prompts(...)."),
         ("", "prompt 0 ('') has no tokens; leave it out."),
-        ([TEXT, ""], "prompt 1 ('') has no tokens; leave it out."),
-        (iter([TEXT, ""]), "prompt 1 ('') has no tokens; leave it out."),
         ([TEXT, None], "prompt 1 is of type NoneType, not text; give a list of strings."),
-        ([TEXT, ["a", "b"]], "prompt 1 is of type list, not text; give a list of strings."),
         ([TEXT, 257 * "a"], "prompt 1 has 257 tokens, but the model has 256 positions; use a shorter text."),
     ],
-    ids=["none", "None", "empty text", "empty", "empty, from an iterator", "no text", "nested", "too long"],
 )
-def test_prompts_that_cannot_be_measured(llm, probe, prompts, message):
-    prompts = iter([TEXT, ""]) if hasattr(prompts, "__next__") else prompts  # one iterator serves one probe
-    assert line(probe, llm, prompts) == message
+def test_prompts_that_cannot_be_measured(llm, prompts, message):
+    assert [line(probe, llm, prompts) for probe in PROBES] == [message] * len(PROBES)
 
 
 def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(llm):
@@ -106,12 +97,6 @@ def test_an_empty_dataset(tmp_path):
     (tmp_path / "rows.jsonl").touch()
     message = line(dl.load_prompts, "gsm8k", source=tmp_path / "rows.jsonl")
     assert message == f"{tmp_path / 'rows.jsonl'} has no gsm8k prompt; give a source with at least one"
-
-
-def test_an_unknown_key_of_a_params_file(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("MODLE: toy-8l\n")
-    assert line(load_params, path).startswith(f'{path}: key "MODLE" is not known; did you mean MODEL? use "MODEL",')
 
 
 def test_a_corrupted_or_missing_result(tmp_path):

@@ -11,9 +11,9 @@ pytestmark = needs_make
 
 def test_the_environment_is_made_from_the_pins_and_again_when_they_change(make, study):
     asked = ("-n", "test", "VENV=fresh")
-    said = make(*asked).stdout
-    assert "python3 -m venv fresh" in said and "fresh/bin/python -m pip install" in said
-    assert said.index("-r requirements.txt") < said.index("--no-deps --editable .") < said.index("-m pytest")
+    printed = make(*asked).stdout
+    assert "python3 -m venv fresh" in printed and "fresh/bin/python -m pip install" in printed
+    assert printed.index("-r requirements.txt") < printed.index("--no-deps --editable .") < printed.index("-m pytest")
     (study / "fresh").mkdir(exist_ok=True)
     (study / "fresh" / ".depth-lib-installed").touch()
     assert "pip install" not in make(*asked).stdout
@@ -24,8 +24,8 @@ def test_the_environment_is_made_from_the_pins_and_again_when_they_change(make, 
 
 def test_a_python_that_is_too_old_is_refused_by_name(make, study):
     old = script(study / "old-python", '#!/bin/sh\ncase "$1" in -V) echo Python 3.9.1;; *) exit 1;; esac\n')
-    said = make("test", "VENV=other", f"PYTHON={old}")
-    assert said.returncode != 0 and "needs Python 3.11 to 3.13, not Python 3.9.1" in said.stdout
+    printed = make("test", "VENV=other", f"PYTHON={old}")
+    assert printed.returncode != 0 and "needs Python 3.11 to 3.13, not Python 3.9.1" in printed.stdout
     assert not (study / "other").exists()
 
 

@@ -25,9 +25,9 @@ def slurm(tmp_path_factory):
 
 def test_slurm_gives_each_run_an_allocation(make, study, slurm):
     launch = "LAUNCH=srun --gres=gpu:1 --time=2:00:00 --job-name=depth env LAUNCHED=yes"
-    said = make("-j3", *SWEEP, "DATASETS=gsm8k", launch, TAKES="1", **slurm)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert [call["launched"] for call in said.calls] == ["yes"] * 3
+    printed = make("-j3", *SWEEP, "DATASETS=gsm8k", launch, TAKES="1", **slurm)
+    assert printed.returncode == 0, printed.stdout + printed.stderr
+    assert [call["launched"] for call in printed.calls] == ["yes"] * 3
     assert make(*SWEEP, "DATASETS=gsm8k", launch, **slurm).calls == []
 
 
@@ -37,8 +37,8 @@ def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study
     while not calls_in(study):
         time.sleep(0.1)
     subprocess.run(["scancel", "--name=long"], env=ENVIRONMENT | slurm, check=True)
-    said, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode != 0 and re.search(r"gsm8k × toy-4l: FAILED: .*STEP.* CANCELLED AT", said), said
+    printed, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode != 0 and re.search(r"gsm8k × toy-4l: FAILED: .*STEP.* CANCELLED AT", printed), printed
     refused = make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun --gres=gpu:9", **slurm)
     assert "FAILED: srun: error: " in refused.stdout and refused.calls == []
     assert make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun", **slurm).returncode == 0
@@ -50,8 +50,8 @@ def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
     while not calls_in(study):
         time.sleep(0.1)
     sweep.terminate()
-    said, _ = sweep.communicate(timeout=60)
-    assert "stopped by SIGTERM" in said
+    printed, _ = sweep.communicate(timeout=60)
+    assert "stopped by SIGTERM" in printed
     for _ in range(100):
         queue = subprocess.run(["squeue", "-h"], env=ENVIRONMENT | slurm, capture_output=True, text=True).stdout
         if not queue:
