@@ -6,14 +6,14 @@ The obvious loop, with y the model's own output (tests/oracles/curves.py):
         p_l = softmax(lens(h_l))
         res_kl_divs = KL(p_l ‖ y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5      …
 
-Here a few hundred tokens are unembedded at once, and all distances are computed of a few rows of logits at a time,
-while these are in the cache: nothing of the size [L, T, V] is ever held.
+Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
+with its y a few rows at a time, while these are in the cache: nothing of the size [L, T, V] is ever held.
 """
 
 import torch
 
-from .distributions import pieces, softmax_and_log
-from .residual_stream import exact, finished, inputs, lens, residuals, rows_of_logits, unembedded
+from .distributions import softmax_and_log
+from .residual_stream import finished, inputs, residuals, rows_of_logits, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
@@ -36,65 +36,64 @@ def logit_lens(llm, arch, prompts):
 
 def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
-    *h, final = residuals(llm, arch, ids)
-    sums = torch.zeros(len(KEYS), len(h), dtype=torch.float32)
-    size = min(512, rows_of_logits(llm, final.device))
+    h = residuals(llm, arch, ids)
+    on_cpu, sums = h[-1].device.type == "cpu", torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
+    n_tokens = max(1, rows_of_logits(llm, h[-1].device) // len(h))
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:
-            for start in range(0, len(ids), size):
-                tokens = slice(start, start + size)
-                own = _own_prediction(lens(llm, arch, final[tokens]))
-                settled = torch.zeros(len(own[0]), dtype=torch.bool, device=own[0].device)
-                for l, residual in enumerate(h):
-                    logits = unembedded(llm, arch, residual[tokens].to(final.device))
-                    found = torch.cat([_distances(finished(arch, z), *y) for z, *y in pieces(logits, *own)], dim=1)
-                    settled |= found[-1] <= 0.5
-                    sums[:, l] += torch.cat([found.sum(1), settled.sum()[None]]).cpu()
+            for start in range(0, len(ids), n_tokens):
+                some = [residual[start : start + n_tokens].to(h[-1].device) for residual in h]
+                logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                parts = [_of_tokens(finished(arch, part), on_cpu) for part in logits.split(1 if on_cpu else n_tokens)]
+                sums += torch.cat(parts, dim=1).sum(1).cpu()
             tracer.stop()
     return sums
 
 
-def _own_prediction(logits):
-    """What the lens is compared with, from the model's logits [N, V]: y, log y, the entropy [N] and the top five."""
-    top, log_y = _top5(logits), _bounded(logits).log_softmax(-1)
+def _of_tokens(logits, on_cpu):
+    """All of KEYS [len(KEYS), n, L] from the logits [n, L + 1, V] of h_0..h_L at n tokens, which are overwritten."""
+    if logits[0, -1].amin() < -1e15:  # a bias took tokens out of the vocabulary: 0 times its logarithm must be 0
+        logits = logits.clamp_min_(-1e15)
+    logits, own = logits[:, :-1], logits[:, -1:]
+    top, top_own = _top5(logits), _top5(own)
+    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_own[..., :1].expand_as(top[..., :1]))
+    log_y = own.log_softmax(-1)
     y = log_y.clamp_min(-80).exp_()  # no zero and no subnormal number: see softmax_and_log
-    return y, log_y, -_dot(y, log_y), top
+    # a CPU passes many times over the few rows that its cache holds
+    rows = max(1, 2**17 // logits.shape[-1]) if on_cpu else logits.shape[1]
+    pieces = zip(*(x.split(rows, dim=1) for x in (logits, largest, of_top)), strict=True)
+    n_above, kl, *negative_entropies = torch.cat([_compared(*piece, y, log_y) for piece in pieces], dim=2)
+    rank, entropy, entropy_of_mean = n_above + 1, *(-x for x in negative_entropies)
+    jsd = (entropy_of_mean - (entropy - (y * log_y).sum(-1)) / 2) / torch.log(torch.tensor(2.0, dtype=torch.float32))
+    settled = jsd.cummin(1).values <= 0.5
+    overlap = (top[..., :, None] == top_own[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
+    same_top = top[..., 0] == top_own[..., 0]
+    distances = [kl, overlap, same_top, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    return torch.stack([distance.float() for distance in distances])
 
 
-def _distances(logits, y, log_y, entropy_of_y, top_y):
-    """The distances of logits [N, V], overwritten, to the final distribution, all but the last of KEYS: [9, N]."""
-    top_p, p = _top5(logits), torch.empty_like(logits)
-    rank = 1 + torch.gt(logits, logits.gather(1, top_y[:, :1]), out=p).sum(-1)  # sums of bools are slow
-    p, log_p, _ = softmax_and_log(_bounded(logits), out=p)
-    entropy = -_dot(p, log_p)
-    kl = _dot(log_p.sub_(log_y), p)
-    mean = p.lerp_(y, 0.5)
-    entropy_of_mean = -_dot(torch.log(mean, out=log_p), mean)
-    overlap = (top_p[:, :, None] == top_y[:, None, :]).sum((1, 2), dtype=torch.float32) / 5
-    jsd = (entropy_of_mean - (entropy + entropy_of_y) / 2) / torch.log(torch.tensor(2.0, dtype=torch.float32))
-    within = [(rank <= k).float() for k in (3, 5, 10)]
-    return torch.stack([kl, overlap, (top_p[:, 0] == top_y[:, 0]).float(), 1 / rank, *within, entropy, jsd])
+def _compared(logits, largest, of_top, y, log_y):
+    """Logits [n, r, V], which are overwritten, against the model's own y [n, 1, V].
 
-
-def _bounded(logits):
-    """Logits [N, V] of at least −1e15, in place. Biases of −1e30 take tokens out of a vocabulary, and the logarithm of
-    such a probability would count even times e^−70, the least one (see `softmax_and_log`). They are those of all rows.
+    largest, of_top [n, r, 1]: the largest logit of each row, and that of the model's top token. Returns [4, n, r]: how
+    many logits are above that of the top token, KL(p ‖ y), Σ p log p, and the same of (p + y) / 2, in nats.
     """
-    return logits.clamp_min_(-1e15) if logits[0].amin() < -1e15 else logits
-
-
-def _dot(x, y):
-    with exact(x):
-        return torch.linalg.vecdot(x, y)
+    p = torch.empty_like(logits)
+    n_above = torch.gt(logits, of_top, out=p).sum(-1)  # sums of bools are slow
+    p, log_p, _ = softmax_and_log(logits, largest, out=p)
+    negative_entropy = (p * log_p).sum(-1)
+    kl = log_p.sub_(log_y).mul_(p).sum(-1)
+    mean = p.lerp_(y, 0.5)
+    return torch.stack([n_above, kl, negative_entropy, torch.log(mean, out=log_p).mul_(mean).sum(-1)])
 
 
 def _top5(logits, group=64):
-    """Ids of the five largest logits [N, 5], largest first; they lie in the five groups with the largest maxima."""
-    n_grouped = logits.shape[1] // group * group
+    """Ids of the five largest logits [..., V], largest first; they lie in the five groups with the largest maxima."""
+    n_grouped = logits.shape[-1] // group * group
     if n_grouped < 10 * group:
-        return logits.topk(min(5, logits.shape[1])).indices
-    best = logits[:, :n_grouped].unflatten(1, (-1, group)).amax(-1).topk(5).indices
-    ids = (best[:, :, None] * group + torch.arange(group, device=logits.device)).flatten(1)
-    rest = torch.arange(n_grouped, logits.shape[1], device=logits.device).expand(len(logits), -1)
-    ids = torch.cat([ids, rest], dim=1)
-    return ids.gather(1, logits.gather(1, ids).topk(5).indices)
+        return logits.topk(min(5, logits.shape[-1])).indices
+    best = logits[..., :n_grouped].unflatten(-1, (-1, group)).amax(-1).topk(5).indices
+    ids = (best[..., None] * group + torch.arange(group, device=logits.device)).flatten(-2)
+    rest = torch.arange(n_grouped, logits.shape[-1], device=logits.device).expand(*logits.shape[:-1], -1)
+    ids = torch.cat([ids, rest], dim=-1)
+    return ids.gather(-1, logits.gather(-1, ids).topk(5).indices)
