@@ -104,7 +104,7 @@ class Curves(Kind):
         alone = len(panel) == 1
         for i, (key, values) in enumerate(panel.items()):
             curve, name = values.ravel(), self.keys.get(key, key)
-            if name.startswith("MLP") and not curve.any():
+            if name.startswith(("Attention:", "MLP:")) and not curve.any():
                 name += " = 0, one mixer only"
             # Thinner and thinner, so that no line hides one on the same values.
             look = {"label": name, "color": self.colours.get(name, COLOURS[i]), "linewidth": 0.7 + 1.2 / (1 + i)}

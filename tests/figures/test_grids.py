@@ -18,12 +18,6 @@ from tests.synthetic import DATASETS, result_of, write_run
 WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
 
 
-def rows_of(figure):
-    """The panels of a figure, row by row."""
-    by_row = itertools.groupby(panels(figure), key=lambda ax: ax.get_subplotspec().rowspan.start)
-    return [list(row) for _, row in by_row]
-
-
 def slowly(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
@@ -82,13 +76,15 @@ def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
     with pytest.raises(MissingArtifact, match="no residual_erasure artifacts under .* PROBES=residual_erasure"):
         grid("residual_erasure", Study(tmp_path))
+    with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
+        paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
     stale = tmp_path / "figures" / "cosine.png"
     stale.parent.mkdir()
     stale.touch()
-    lens = [name for name, kind in KINDS.items() if kind.probe == "logit_lens"]
-    written = [path.name for path in save_figures(Study(tmp_path))]
-    assert written == [f"{name}.{ending}" for name in lens for ending in ("png", "pdf")]
-    assert not stale.exists()
+    lens = {name for name, kind in KINDS.items() if kind.probe == "logit_lens"}
+    assert {path.stem for path in save_figures(Study(tmp_path))} == lens and not stale.exists()
+    papers = {path.stem for path in save_paper_figures(Study(tmp_path))}
+    assert papers == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
 
 
 def test_files_have_vector_curves_and_image_maps_and_the_same_bytes_of_the_same_results(tmp_path):
@@ -109,22 +105,14 @@ def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(paper):
     probes = ("cosine_similarity", "layer_effects", "output_change", "logit_lens_kl", "logit_lens_overlap")
     alone = {f"gsm8k_{name}" for name in (*probes, "residual_erasure", "integrated_gradients")}
     assert PAPER_FIGURES.keys() == alone | {f"gsm8k_hellaswag_{name}" for name in probes}
-    rows = rows_of(paper_figure("gsm8k_logit_lens_kl", paper))
-    assert [[ax.get_title() for ax in row] for row in rows[::2]] == [
-        [f"DS-R1-Qwen-{size}B" for size in ("1.5", "7", "14", "32")],
-        ["Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B", "Qwen2.5-32B"],
+    both = panels(paper_figure("gsm8k_hellaswag_layer_effects", paper))
+    places = [(ax.get_subplotspec().rowspan.start, ax.get_subplotspec().colspan.start) for ax in both]
+    assert places == list(itertools.product(range(3), range(8)))
+    assert [ax.get_title() for ax in both[:3]] == [
+        "DS-R1-Qwen-1.5B\ngsm8k",
+        "DS-R1-Qwen-1.5B\nhellaswag",
+        "DS-R1-Qwen-7B\ngsm8k",
     ]
-    both = rows_of(paper_figure("gsm8k_hellaswag_layer_effects", paper))
-    assert [len(row) for row in both] == [8, 8, 8]
-    assert {ax.get_title().split("\n")[1] for ax in both[0]} == {"gsm8k", "hellaswag"}
-
-
-def test_a_paper_figure_without_one_of_its_datasets_names_it_and_is_left_out(tmp_path):
-    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
-    with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
-        paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
-    written = save_paper_figures(Study(tmp_path))
-    assert {path.stem for path in written} == {"gsm8k_logit_lens_kl", "gsm8k_logit_lens_overlap"}
 
 
 def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import colormaps
-from matplotlib.colors import to_hex
 
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures import KINDS, kinds_of, plot
@@ -225,8 +224,7 @@ def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_
     _, output = panels(plot("importance_by_level", result).figure)
     share = result["output_effect"][hardest].mean(0)
     np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
-    assert len({to_hex(LEVELS[f"level {level}"]) for level in range(1, 7)}) == 6
-    assert {to_hex(line.get_color()) for line in output.lines} >= {to_hex(LEVELS[f"level {n}"]) for n in (2, 3, 4)}
+    assert [line.get_color() for line in output.lines[:3]] == [LEVELS[f"level {level}"] for level in (2, 3, 4)]
 
 
 def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
