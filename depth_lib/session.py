@@ -129,7 +129,7 @@ def _on_server(llm, probe, parts, over, remote, label):
             model=backend.model_key,
             part=f"{number} of {len(parts)}" if len(parts) > 1 else None,
         )
-        with entry.held():
+        with entry.locked():
             serialise = partial(_serialise, llm, probe, arguments, backend)
             accept = partial(_check_finite, probe, arguments, over, backend.host)
             found = complete(backend, entry, serialise, accept)

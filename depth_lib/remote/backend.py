@@ -52,7 +52,7 @@ _TRY_AGAIN = (429, 502, 503)
 
 
 class Unsteady(Exception):
-    """The server cannot be asked right now; asking again later does no harm."""
+    """The server did not answer properly; it is safe to ask again."""
 
 
 class BrokenDownload(Exception):
@@ -60,7 +60,7 @@ class BrokenDownload(Exception):
 
 
 class JobBackend(RemoteBackend):
-    """An NDIF server as one job needs it. remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL.
+    """nnsight's client for one job. remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL.
 
     smaller: the variable that makes such a job smaller, for the message when it takes too long. A session that is given
     this backend is serialised, and nothing is sent before `submit_job`. NotReady if there is no key, no such host, or
@@ -169,7 +169,7 @@ class JobBackend(RemoteBackend):
         try:
             return self.poll()
         except BackendError as error:
-            raise job_failed(self._without_key(str(error)), self.smaller, self.host, self.job_id, self.meta) from error
+            raise job_failed(self._without_key(str(error)), self.smaller, self.host, self.job_id) from error
         except httpx.HTTPStatusError as error:
             self._check_status(error)
             raise Unsteady(f"HTTP {error.response.status_code}") from error
@@ -205,7 +205,7 @@ class JobBackend(RemoteBackend):
             raise ResultRefused(str(error), self.host, self.job_id) from error
 
     def _check_status(self, error):
-        """Raise Unsteady or RequestRefused for an answer that is not the end of the matter."""
+        """Raise Unsteady for a status that may pass and RequestRefused for one that will not; else return."""
         code = error.response.status_code
         if code in _TRY_AGAIN:
             raise Unsteady(f"HTTP {code}: {self._detail(error.response)}") from error
@@ -225,7 +225,7 @@ class JobBackend(RemoteBackend):
         return text.replace(self.api_key, "<the key>") if self.api_key else text
 
     def _patiently(self, ask):
-        """ask(), again and again while it raises Unsteady; ServerUnreachable after SILENCE seconds of that."""
+        """ask(), repeated while it raises Unsteady; ServerUnreachable after SILENCE seconds."""
         start = time.monotonic()
         for n_failures, pause in enumerate(pauses(), 1):
             try:
@@ -249,9 +249,9 @@ class JobBackend(RemoteBackend):
 def complete(backend: JobBackend, entry: Entry, serialise: Callable[[], None], accept: Callable[[dict], None]) -> dict:
     """What a journalled job saved: kept on the disk, running on the server, or submitted now.
 
-    serialise: makes backend.blob; accept: looks at a result before it is kept, and raises ResultNotFinite. A job that
-    the server interrupted or lost is submitted again, SUBMISSIONS times in all. The journal has the job's id before the
-    first question about it, and keeps it whatever happens here. Raises RemoteError and its kinds.
+    serialise: makes backend.blob. accept: checks a result before it is kept, and may raise ResultNotFinite. A job that
+    the server interrupted or lost is submitted again, SUBMISSIONS times in all. The job's id is in the journal before
+    the server is first asked about it. Raises RemoteError and its kinds.
     """
     kept = entry.kept()
     if kept is not None:
@@ -342,7 +342,7 @@ _PLAIN_PICKLE.load = lambda file, **options: _Unpickler(file, **options).load()
 
 
 def pauses() -> Iterator[float]:
-    """Growing pauses, each up to a quarter shorter or longer, so that clients do not march in step."""
+    """Growing pauses, each up to a quarter shorter or longer, so that clients do not all ask at the same moments."""
     pause, longest = PAUSES
     while True:
         yield pause * random.uniform(0.75, 1.25)
@@ -350,7 +350,7 @@ def pauses() -> Iterator[float]:
 
 
 def say(sentence: str) -> None:
-    """A line that is there whoever watches."""
+    """Print a line to stderr, whether or not progress is shown."""
     print(sentence, file=sys.stderr, flush=True)
 
 

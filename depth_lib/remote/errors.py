@@ -20,7 +20,7 @@ class NotReady(RemoteError):
 
 
 class ServerUnreachable(RemoteError):
-    """The server refused connections, answered 502 or 503 or made no sense, for longer than we wait for that."""
+    """The server refused connections, answered 502 or 503 or sent nonsense, for longer than SILENCE seconds."""
 
 
 class RequestRefused(RemoteError):
@@ -64,11 +64,11 @@ _INTERRUPTED = ("cancelled or preempted", "process died")
 _TOO_LONG = "Job took longer than timeout"
 
 
-def job_failed(text: str, smaller: str, host: str, job_id: str, cost: dict | None = None) -> JobFailed:
+def job_failed(text: str, smaller: str, host: str, job_id: str) -> JobFailed:
     """The exception for an ERROR status with this text. smaller: the variable that makes a job smaller."""
     text = text or "no reason given"
     last_line = text.strip().splitlines()[-1].strip()
-    reports = f"the server reports: {last_line}{_cost_in_words(cost)}"
+    reports = f"the server reports: {last_line}"
     if any(words in text for words in _INTERRUPTED):
         return JobInterrupted(f"{reports}; run again to submit the job anew", host, job_id, text)
     if _TOO_LONG in text:
@@ -105,8 +105,3 @@ def one_line(error: object) -> str:
     if not isinstance(error, Exception):
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def _cost_in_words(cost):
-    """What a job cost the server, in its own words; worth reading when the job ran out of something."""
-    return f" ({', '.join(f'{name} {value}' for name, value in cost.items())})" if cost else ""

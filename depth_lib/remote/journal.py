@@ -1,8 +1,8 @@
-"""What is known of a submitted job, on the disk before anybody waits for it, so that no kernel's death loses it.
+"""The journal of submitted jobs, on disk before anybody waits for them, so that a killed kernel loses none.
 
 One small JSON file per job, named by the hash of its settings, and beside it the bytes of its result once they have
 arrived. They lie in `<artifact>.job/` beside the artifact that they are for (`journalled`), else in the user's cache
-folder. A process holds the lock of an entry while it works at the job. Never a key in it.
+folder. A process holds the lock of an entry while it works on the job. The API key is never written.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
     """Journal the remote jobs of this block beside `artifact`, and forget them when the block ends without an error.
 
     Write the artifact inside the block: if that fails, or the process dies, the next run finds the results that have
-    arrived and the jobs that still run, and submits nothing twice. Yields a list of what the block's jobs were, for the
-    artifact's meta: `id` and `cost` (what the server says of run time and memory).
+    arrived and the jobs that still run, and submits nothing twice. Yields a list of the block's jobs, for the
+    artifact's meta: `id` and `cost` (the server's report of run time and memory).
     """
     jobs = []
     tokens = _ARTIFACT.set(Path(artifact)), _JOBS.set(jobs)
@@ -71,8 +71,8 @@ class Entry:
     folder: Path = field(default_factory=lambda: _folder(), repr=False)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the entry's lock for a block, with what the disk says about the job. NotReady if the disk refuses."""
+    def locked(self) -> Iterator[None]:
+        """Read the entry from disk and keep its lock for a block. NotReady if the disk cannot be written."""
         with contextlib.ExitStack() as stack:
             with self._disk():
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Entry:
         return self.path.with_suffix(".result")
 
     def note(self, state: str, **facts: object) -> None:
-        """Remember the new state, on the disk before this returns. NotReady if the disk refuses."""
+        """Remember the new state, on disk before this returns. NotReady if the disk cannot be written."""
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -166,7 +166,7 @@ def _lock(path):
     try:
         lock.acquire(timeout=0.3)
     except Timeout:
-        print("waiting for another process, which is at the same job", file=sys.stderr, flush=True)
+        print("waiting for another process that runs the same job", file=sys.stderr, flush=True)
         lock.acquire()
     try:
         yield

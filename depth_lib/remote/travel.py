@@ -41,18 +41,18 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     copies[id(function)] = copy
     for name in _global_names(function.__code__):
         if name in function.__globals__:
-            globals_[name] = _sent(function.__globals__[name], function, copies)
+            globals_[name] = _value_to_send(function.__globals__[name], function, copies)
     for mine, theirs in zip(cells, function.__closure__ or (), strict=True):
-        mine.cell_contents = _sent(theirs.cell_contents, function, copies)
+        mine.cell_contents = _value_to_send(theirs.cell_contents, function, copies)
     return copy
 
 
 def fingerprint(copies: dict) -> list:
-    """What the copies compute, as plain values: their files with the hash of the source, and all they hold besides."""
-    return sorted([copy.__code__.co_filename, copy.__qualname__, _held(copy)] for copy in copies.values())
+    """What decides what the copies compute: their files with the hash of the source, and their plain values."""
+    return sorted([copy.__code__.co_filename, copy.__qualname__, _plain_values(copy)] for copy in copies.values())
 
 
-def _held(copy):
+def _plain_values(copy):
     """The plain values that a function finds in its defaults, its closure and its module, as JSON."""
     closure = {
         f"{name} (closed over)": cell.cell_contents
@@ -70,7 +70,7 @@ def settings_hash(**settings: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sent(value, function, copies):
+def _value_to_send(value, function, copies):
     if isinstance(value, ModuleType):
         _check_module(value.__name__, function)
     elif isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ON_SERVER:
