@@ -100,6 +100,7 @@ def swept(house):
     return house / "outputs/gsm8k/toy-4l", asked
 
 
+@pytest.mark.slow
 def test_the_new_probe_is_public_and_right(house, swept):
     run(house, "-c", "import depth_lib as dl; assert 'stream_length' in dir(dl)")
     found = torch.load(swept[0] / "stream_length.pt")
@@ -107,6 +108,7 @@ def test_the_new_probe_is_public_and_right(house, swept):
     torch.testing.assert_close(found["length"], known["norm_residual"][:-1])
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house, swept):
     folder, asked = swept
     assert (folder / "stream_length.pt").is_file()

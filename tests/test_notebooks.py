@@ -70,6 +70,7 @@ def test_a_second_run_computes_nothing_loads_nothing_and_shows_the_same_figures(
     assert n_pictures(second) == 8
 
 
+@pytest.mark.slow
 def test_a_deleted_and_a_stale_result_are_computed_again_and_no_other(first, execute, out):
     lens, contribution = paths(out)["logit_lens"], paths(out)["relative_contribution"]
     lens.unlink()
@@ -125,6 +126,7 @@ def last_layer_that_needs_each_term(model):
     return [int((effect[:, place : place + 4].amax(1) > 0.3).nonzero().max()) for place in range(0, 24, 4)]
 
 
+@pytest.mark.slow
 def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_toy_16l():
     stairs = last_layer_that_needs_each_term("toy-4l")
     assert stairs == sorted(stairs) and len(set(stairs)) >= 4
@@ -132,6 +134,7 @@ def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_t
     assert first_terms != sorted(first_terms)
 
 
+@pytest.mark.slow
 def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
     notebook = execute("linear_maps", MODELS=["toy-4l", "toy-4l", "toy-8l"], N_CHARACTERS=4000)
     assert n_pictures(notebook) == 2
@@ -158,6 +161,7 @@ def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, 
     assert said in str(raised.value).strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(execute):
     ran = execute("depth_by_difficulty", MODEL="toy-4l", N_PER_LEVEL=4)
     said = printed(ran)

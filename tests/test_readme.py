@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 import depth_lib as dl
-from depth_lib.params import find_dataset
 from depth_lib.sweep.cli import COMMANDS
+from depth_lib.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -49,5 +49,6 @@ def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
     (folder / f"{yaml.safe_load(example)['DATASET']}.yaml").write_text(example)
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     monkeypatch.chdir(tmp_path)
-    assert find_dataset("my-questions")["SOURCE"] == "hub"
+    (run,) = Plan(models=("toy-4l",), datasets=("my-questions",)).runs()
+    assert run.asked["SOURCE"] == "hub", "not what a toy's params file says"
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]

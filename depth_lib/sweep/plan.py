@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..models.gguf import gguf_in
 from ..params import (
@@ -87,7 +88,9 @@ class Plan:
 
     def _cell(self, dataset: Mapping, model: Mapping) -> dict | None:
         """The parameters of a dataset with a model; None if they name none of the chosen probes."""
-        cell = Params().model_dump() | dataset | model | self.overrides | {"OUT": self.folder}
+        # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
+        rows = {} if dataset["DATASET"] in SAMPLES else {key: dataset[key] for key in ("SOURCE",) if key in dataset}
+        cell = Params().model_dump() | dataset | model | rows | self.overrides | {"OUT": self.folder}
         possible = [*cell["PROBES"], *_ANYWHERE]
         cell["PROBES"] = [probe for probe in self.probes or cell["PROBES"] if probe in possible]
         return cell if cell["PROBES"] else None
