@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import hold
-from ..params import ParamsError, dataset_names, not_among, registry_names
+from ..params import ParamsError, not_among
 from .launch import execution
 from .plan import PAPER_DATASETS, Plan
 
@@ -19,22 +19,23 @@ TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", 
 def chosen_results(plan: Plan) -> "Study":
     """The results in the plan's folder, and beside it, of the models and datasets that it names, or of all there are.
 
-    Raises ParamsError for an unknown name or if there are no such results, and what `Study` raises.
+    Raises ParamsError if there are no such results, and what `Study` raises.
     """
     from ..results.study import Study  # loads torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the notebook shows them
         everything = Study(plan.folder, beside=plan.beside)
-    known_models, known_datasets = [*registry_names(), *everything.models], [*dataset_names(), *everything.datasets]
-    problem = not_among(known_models, "MODELS", *plan.models) or not_among(known_datasets, "DATASETS", *plan.datasets)
-    if problem:
-        raise ParamsError(problem)
+    for kind, names, known in (
+        ("MODELS", plan.models, everything.models),
+        ("DATASETS", plan.datasets, everything.datasets),
+    ):
+        if problem := not_among(known, kind, *names):
+            raise ParamsError(f"{problem}, of which {plan.folder} has results")
     models = plan.all_models if plan.models or plan.set else everything.models
     study = Study(plan.folder, models, plan.datasets or everything.datasets, plan.beside)
     if not study:
-        there = f"{' '.join(everything.models)} on {' '.join(everything.datasets)}"
-        raise ParamsError(f"no results of these MODELS and DATASETS in {plan.folder}, which has {there}")
+        raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return study
 
 

@@ -1,7 +1,7 @@
 """A folder like a clone for tests of sweeps, whose environment runs this Python and a stand-in for papermill.
 
 The stand-in writes down how it was called and leaves files of the papers' names with the metadata of a run; it takes
-TAKES seconds for each, and fails where a file fail-<MODEL> is.
+TAKES seconds for each, and as long as there is a file gate; with a file fail-<MODEL> it fails.
 """
 
 import json
@@ -62,6 +62,8 @@ def execute_notebook(notebook, output, given, **_):
         calls.write(json.dumps(call) + "\\n")
     Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
     time.sleep(float(os.environ.get("TAKES", 0)))
+    while Path("gate").exists():
+        time.sleep(0.02)
     if Path(f"fail-{given.get('MODEL')}").exists():
         raise PapermillExecutionError("RuntimeError", "no luck; remove the file\\nand more")
     if notebook.endswith("effective_depth.ipynb"):
@@ -161,7 +163,7 @@ class Command:
 
 def clean(study):
     """Without results, and with nothing that makes a run fail."""
-    for path in (*study.glob("fail-*"), study / "idle", study / "calls.jsonl"):
+    for path in (*study.glob("fail-*"), *(study / name for name in ("idle", "gate", "calls.jsonl"))):
         path.unlink(missing_ok=True)
     for folder in ("outputs", "params/models/mine"):
         shutil.rmtree(study / folder, ignore_errors=True)

@@ -7,6 +7,8 @@ import time
 import psutil
 import pytest
 
+from depth_lib.sweep.launch import Sweep
+from depth_lib.sweep.plan import Plan
 from tests.sweep.study import calls_in, left_over, needs_make, start_make
 
 pytestmark = needs_make
@@ -36,13 +38,16 @@ def executions(study):
 
 
 def test_two_sweeps_on_one_folder_share_the_work(make, study):
-    first = started(study, *SWEEP, "DATASETS=aime24 gsm8k", TAKES="3")
-    second = start_make(study, *SWEEP, "DATASETS=aime24 gsm8k")
-    outputs = [sweep.communicate()[0] for sweep in (first, second)]
-    assert [first.returncode, second.returncode] == [0, 0], outputs
+    gate = study / "gate"
+    gate.touch()
+    both = [started(study, *SWEEP, "DATASETS=aime24 gsm8k"), start_make(study, *SWEEP, "DATASETS=aime24 gsm8k")]
+    assert "another sweep is at it (process" in both[1].stdout.readline()
+    until(lambda: len(calls_in(study)) == 2, both[1])
+    gate.unlink()
+    outputs = [sweep.communicate()[0] for sweep in both]
+    assert [sweep.returncode for sweep in both] == [0, 0], outputs
     runs = [(call["DATASET"], call["MODEL"]) for call in calls_in(study)]
     assert len(runs) == len(set(runs)) == 6, "each run once"
-    assert "another sweep is at it (process" in outputs[1]
     assert left_over(study / "outputs/demo") == []
 
 
@@ -72,6 +77,15 @@ def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study, finished)
     assert make(*SWEEP, "JOBS=2").returncode == 0
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     assert left_over(folder) == [] and len(list(folder.glob("*/*/probe.ipynb"))) == 9
+
+
+def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, command, monkeypatch):
+    monkeypatch.setenv("TAKES", "600")
+    sweep = Sweep(Plan(models=("toy-4l",), datasets=("aime24",), out=str(study / "outputs")))
+    sweep.runs[0].folder.mkdir(parents=True)
+    sweep._stop(signal.SIGTERM, None)
+    sweep._execute(sweep.runs[0])
+    assert list(executions(study)) == []
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
