@@ -5,8 +5,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from . import datasets
-from .datasets import nearest
+from .datasets import Dataset, with_levels
 from .prompts import one_sum
 from .rows import PromptError
 
@@ -34,40 +33,46 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     random.Random(seed), and the first of each level taken; with fewer, all there are and a warning. source: as for
     `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
-    if dataset not in (known := datasets.with_levels()):
-        raise PromptError(f"{dataset!r} has no levels of difficulty; {nearest(dataset, known)}")
-    if isinstance(n_per_level, bool) or not isinstance(n_per_level, int) or n_per_level < 1:
+    if dataset not in with_levels():
+        raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
+    if not isinstance(n_per_level, int) or n_per_level < 1:
         raise PromptError(f"n_per_level is {n_per_level!r}; give a whole number of at least 1")
-    found = _sums(n_per_level, seed) if dataset == "sums" else _of_rows(dataset, source, seed)
-    levels = {level: [one for one in found if one.level == level] for level in sorted({one.level for one in found})}
-    if fewer := [f"{len(all_of)} of level {level}" for level, all_of in levels.items() if len(all_of) < n_per_level]:
+    examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(dataset, source, seed)
+    by_level = {}
+    for example in sorted(examples, key=lambda example: example.level):
+        by_level.setdefault(example.level, []).append(example)
+    fewer = [f"{len(group)} of level {level}" for level, group in by_level.items() if len(group) < n_per_level]
+    if fewer:
         name = dataset if dataset == "sums" else f"{dataset} from {source}"
         warnings.warn(f"{name} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
-    return [one for all_of in levels.values() for one in all_of[:n_per_level]]
+    return [example for group in by_level.values() for example in group[:n_per_level]]
 
 
 def _sums(n_per_level: int, seed: int) -> list[Example]:
-    draw, found = random.Random(seed), []
+    rng, examples = random.Random(seed), []
     for terms in TERMS:
         drawn = {}
         while len(drawn) < min(n_per_level, 10**terms // 2):  # each once, and there are 10**terms
-            drawn |= dict([one_sum(draw, terms)])
-        found += [Example(terms, *pair) for pair in drawn.items()]
-    return found
+            drawn |= dict([one_sum(rng, terms)])
+        examples += [Example(terms, *pair) for pair in drawn.items()]
+    return examples
 
 
-def _of_rows(dataset: str, source: str | Path, seed: int) -> list[Example]:
-    spec, examples, without = datasets.find(dataset), [], 0
-    for where, row in spec.rows(source):
-        pair, level = spec.pair(where, row), spec.level_of(where, row)
+def _from_rows(name: str, source: str | Path, seed: int) -> list[Example]:
+    dataset, examples, n_without = Dataset(name), [], 0
+    for where, row in dataset.rows(source):
+        pair, level = dataset.pair(where, row), dataset.level_of(row)
         if level:
-            examples.append(Example(level, *pair, spec.within_answer))
+            examples.append(Example(level, *pair, dataset.params.WITHIN_ANSWER))
         else:
-            without += 1
+            n_without += 1
+    field = dataset.params.LEVEL
     if not examples:
-        raise PromptError(f"{dataset} from {source} has no row with a level in {spec.level!r}; write a number there")
-    if without:
-        left = f"{without} of {len(examples) + without} rows"
-        warnings.warn(f"{left} of {dataset} from {source} are left out: no level in {spec.level!r}", stacklevel=3)
+        raise PromptError(f"{name} from {source} has no row with a level in {field!r}; write a number there")
+    if n_without:
+        n_rows = n_without + len(examples)
+        warnings.warn(
+            f"{n_without} of {n_rows} rows of {name} from {source} are left out: no level in {field!r}", stacklevel=3
+        )
     random.Random(seed).shuffle(examples)
     return examples

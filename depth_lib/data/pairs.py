@@ -1,10 +1,11 @@
-"""Question and answer that erasure and integrated gradients look at: by name, drawn, or one's own."""
+"""The question and answer that erasure and integrated gradients measure: by name, drawn, or your own."""
 
 import hashlib
 import re
 from dataclasses import dataclass
 
-from .prompts import ANSWER, DRAWN, QUESTION, PromptError, load_prompts, nearest
+from ..params import not_among
+from .prompts import ANSWER, QUESTION, PromptError, load_prompts
 
 # The papers' own: Csordás et al. 2025, section 3.4 and appendix, the last four after DeepMind's Mathematics.
 PAIRS = {
@@ -15,13 +16,13 @@ PAIRS = {
     "nested": ("Q: What is 1 - 3 - (63 + 7 - 60)? A: ", "-12"),
     "product": ("Q: (10/3)/((-8)/16)*(-90)/(-75) A: ", "-8"),
 }
-DRAWN_PAIRS = tuple(name for name in DRAWN if name != "sums")  # a seed's first prompt; "sum" is one of the sums
+DRAWN_PAIRS = ("addition", "multiplication")  # the first prompt that a seed draws
 DEFAULT_PAIR = "sum"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A question and its answer; `label` tells its results from those of other pairs, "" for the default's."""
+    """A question and its answer; `label` is in the names of its results' files, "" for the default pair."""
 
     label: str
     question: str
@@ -34,15 +35,15 @@ def find_pair(
     """The pair of this name, or these two strings in its place.
 
     name: one of PAIRS, or "addition" or "multiplication": the first prompt that load_prompts draws with this seed.
-    The label of one's own is its first words and a hash of both strings. Raises PromptError for an unknown name, a
-    question without an answer, or an answer without a question.
+    The label of your own pair is its first words and a hash of both strings. Raises PromptError for an unknown name, or
+    for one of question and answer without the other.
     """
     if question is None and answer is None:
         if name in DRAWN_PAIRS:
-            said, sign, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
-            return Pair(name, said + sign, result)
-        if name not in PAIRS:
-            raise PromptError(f"no pair is called {name!r}; {nearest(name, [*PAIRS, *DRAWN_PAIRS])}")
+            operation, equals, result = load_prompts(name, 1, seed=seed)[0].partition("= ")
+            return Pair(name, operation + equals, result)
+        if problem := not_among([*PAIRS, *DRAWN_PAIRS], "PAIR", name):
+            raise PromptError(problem)
         return Pair("" if name == DEFAULT_PAIR else name, *PAIRS[name])
     if not question or not answer:
         lacking = "ANSWER" if question else "QUESTION"

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..hub import without_retries
-from . import datasets
-from .datasets import DRAWN, nearest
+from .datasets import DRAWN, Dataset
 from .rows import PromptError, unreachable
 
 # The pair that residual erasure and integrated gradients look at.
@@ -29,24 +28,24 @@ def load_prompts(
     "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
     of a file params/datasets/<name>.yaml in the working directory. n_examples: 10 unless given, 5 for aime24; with
     fewer rows than that, all there are and a warning. source: "hub"; what ships with the package: "embedded" (rows of
-    our own, the kind that the toys were trained on) or "sample" (for language models: the first 12 rows of GSM8K's test
-    split, of the others ours); the path of a .jsonl or .parquet file whose rows have the Hub's fields; or of a .txt
-    file, one prompt per line. tokenizer: aime24 keeps only prompts of at most 400 of its tokens; left out, the Hub's
-    rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered.
+    our own, of the kind that the toys were trained on) or "sample" (for language models: the first 12 rows of GSM8K's
+    test split, of the others ours); the path of a .jsonl or .parquet file whose rows have the Hub's fields; or of a
+    .txt file, one prompt per line. tokenizer: aime24 keeps only prompts of at most 400 of its tokens; left out, the
+    Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered.
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     """
-    if n_examples is not None and (isinstance(n_examples, bool) or not isinstance(n_examples, int) or n_examples < 1):
+    if n_examples is not None and (not isinstance(n_examples, int) or n_examples < 1):
         raise PromptError(f"n_examples is {n_examples!r}; give a whole number of at least 1")
     if dataset in DRAWN:
         return _draw(dataset, n_examples or 10, length, seed)
-    spec, prompts, too_long = datasets.find(dataset), [], 0
-    wanted = n_examples or spec.n_examples
-    rows = spec.rows(source)
-    if spec.max_tokens and tokenizer is None and source == "hub":
-        tokenizer = _length_tokenizer(dataset, spec.length_tokenizer)
-    limit = spec.max_tokens if tokenizer is not None else None
-    for where, row in rows:
-        prompt = spec.prompt(where, row)
+    rows_of, prompts, too_long = Dataset(dataset), [], 0
+    params = rows_of.params
+    wanted = n_examples or (10 if params.LEVEL else params.N_EXAMPLES)
+    if params.MAX_TOKENS and tokenizer is None and source == "hub":
+        tokenizer = _length_tokenizer(dataset, params.LENGTH_TOKENIZER)
+    limit = params.MAX_TOKENS if tokenizer is not None else None
+    for where, row in rows_of.rows(source):
+        prompt = rows_of.prompt(where, row)
         if limit and len(tokenizer.encode(prompt)) > limit:
             too_long += 1
             continue
@@ -54,7 +53,7 @@ def load_prompts(
         if len(prompts) == wanted:
             return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = (spec.file or spec.repository) if source == "hub" else source
+    name = (params.FILE or params.REPOSITORY) if source == "hub" else source
     if not prompts:
         raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
     warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
@@ -67,22 +66,21 @@ def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
     return " + ".join(map(str, digits)) + " = ", str(sum(digits))
 
 
-def _draw(dataset, n_examples, length, seed):
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+def _draw(dataset: str, n_examples: int, length: int, seed: int) -> list[str]:
+    if length < 1:
         raise PromptError(f"length is {length!r}; give the operands' digits, a whole number of at least 1")
     rng = random.Random(seed)
     if dataset == "sums":
         return ["".join(one_sum(rng, rng.randint(2, 6))) for _ in range(n_examples)]
-    sign = "+" if dataset == "addition" else "*"
-    return [_operation(rng, length, sign) for _ in range(n_examples)]
+    prompts = []
+    for _ in range(n_examples):
+        a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
+        operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
+        prompts.append(f"Give the answer directly: {operation}")
+    return prompts
 
 
-def _operation(rng, length, sign):
-    a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
-    return f"Give the answer directly: {a} {sign} {b} = {a + b if sign == '+' else a * b}"
-
-
-def _length_tokenizer(dataset, name):
+def _length_tokenizer(dataset: str, name: str) -> Callable:
     from transformers import AutoTokenizer  # takes seconds, and most datasets do not need it
 
     try:
@@ -91,6 +89,3 @@ def _length_tokenizer(dataset, name):
     except (OSError, ValueError) as problem:
         message = unreachable(f"{dataset}'s tokenizer ({name})", problem)
         raise PromptError(f"{message}, or pass tokenizer=") from problem
-
-
-__all__ = ["ANSWER", "DRAWN", "QUESTION", "PromptError", "load_prompts", "nearest", "one_sum"]

@@ -12,76 +12,65 @@ TEXT = "text"  # the only field of a row of a .txt file: a line, which is the pr
 
 
 class PromptError(ValueError):
-    """What was asked for cannot be turned into prompts; the message is one line and ends with the next step."""
+    """These prompts cannot be made; the message is one line and ends with the next step."""
 
 
-Place = tuple[str, str | None, str]  # repository, configuration and split on the Hub
+def hub_rows(dataset: str, repository: str, config: str | None, split: str) -> Iterator[tuple[str, dict]]:
+    """Every row of a dataset of the Hub with its name for errors; PromptError if it cannot be loaded."""
+    import datasets  # takes seconds, and files do not need it
+
+    try:
+        with without_retries(repository):
+            rows = datasets.load_dataset(repository, config, split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as problem:
+        raise PromptError(unreachable(f"{dataset} ({repository})", problem)) from problem
+    for number, row in enumerate(rows, 1):
+        yield f"{repository} row {number}", row
 
 
-def read_rows(dataset: str, place: Place, source: str | Path) -> tuple[str, Iterator[tuple[int, dict]]]:
-    """What the source is called, and its rows with their numbers from 1; PromptError where it cannot be read."""
-    if source == "hub":
-        if place[0] is None:
-            raise PromptError(f"{dataset} has neither REPOSITORY nor FILE in its YAML; give one, or source=")
-        return place[0], enumerate(_hub_rows(dataset, *place), 1)
+def file_rows(dataset: str, source: str | Path) -> Iterator[tuple[str, dict]]:
+    """Every row of "embedded", "sample" or a file with its name for errors; PromptError if it cannot be read."""
     if source in NAMED_SOURCES and dataset not in SAMPLES:
         raise PromptError(f"no sample of {dataset} ships with the package (of {', '.join(SAMPLES)} do); give a file")
     path = prompts_path(dataset, published=source == "sample") if source in NAMED_SOURCES else Path(source)
-    readers = {".jsonl": _jsonl_rows, ".parquet": _parquet_rows, ".txt": _lines}
-    if path.suffix not in readers:
+    if path.suffix not in (".jsonl", ".parquet", ".txt") or not path.is_file():
         raise PromptError(
-            f'unknown source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
+            f'no source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
         )
-    if not path.is_file():
-        raise PromptError(f'no file {path}; check the path or use source="embedded"')
-    return str(path), readers[path.suffix](path)
-
-
-def _hub_rows(dataset: str, repo: str, config: str | None, split: str) -> Iterator[dict]:
-    import datasets  # takes seconds, and the embedded sample does not need it
-
+    number = 0
     try:
-        with without_retries(repo):
-            return iter(datasets.load_dataset(repo, config, split=split))
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as problem:
-        raise PromptError(unreachable(f"{dataset} ({repo})", problem)) from problem
+        for number, row in enumerate(_read(path), 1):
+            if row is not None:
+                yield f"{path} row {number}", row
+    except (OSError, ValueError, TypeError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise PromptError(
+            f"{path} row {number + 1} cannot be read ({reason}); write parquet, or one JSON object per line in UTF-8"
+        ) from None
+
+
+def _read(path: Path) -> Iterator[dict | None]:
+    """The rows of a file; None for a blank line."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet  # takes a moment
+
+        yield from pyarrow.parquet.read_table(path).to_pylist()
+        return
+    with path.open(encoding="utf-8-sig") as lines:
+        for line in lines:
+            if not line.strip():
+                yield None
+                continue
+            row = {TEXT: line.rstrip("\n")} if path.suffix == ".txt" else json.loads(line)
+            if not isinstance(row, dict):
+                raise TypeError("it is not an object")
+            yield row
 
 
 def unreachable(what: str, problem: Exception) -> str:
-    """The error for what the Hub did not give."""
+    """The message for what could not be loaded from the Hub."""
     reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
     return (
         f"could not load {what} from the Hub: {reason}; check the network and the name, "
         'or use source="embedded" or the path of a .jsonl or .parquet file'
     )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """Every line that is not blank, as a row."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError:
-                raise PromptError(f"{path} row {number} is not UTF-8; save the file as UTF-8") from None
-            if text.strip():
-                yield number, {TEXT: text}
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict]]:
-    for number, row in _lines(path):
-        try:
-            yield number, json.loads(row[TEXT])
-        except ValueError as problem:
-            raise PromptError(f"{path} row {number} is not JSON ({problem}); write one object per line") from None
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict]]:
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, ValueError) as problem:
-        reason = str(problem).splitlines()[0]
-        raise PromptError(f"{path} is not a readable parquet file ({reason}); write it again") from None
-    return enumerate(table.to_pylist(), 1)

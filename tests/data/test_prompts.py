@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from depth_lib.data.examples import load_examples
-from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
-from depth_lib.data.rows import read_rows
+from depth_lib.data.prompts import PromptError, load_prompts
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
 GSM8K_PROMPT = (
@@ -72,32 +71,18 @@ def hub(tmp_path, monkeypatch):
     return serve
 
 
-def test_the_pair_for_erasure_and_integrated_gradients_is_the_papers():
-    assert QUESTION + ANSWER == "5 + 7 + 5 + 3 + 1 + 7 = 28"
-
-
 def test_a_gsm8k_row_is_written_letter_by_letter(rows):
     assert load_prompts("gsm8k", 1, rows(GSM8K)) == [GSM8K_PROMPT]
 
 
-def test_a_final_answer_is_stripped_but_the_steps_are_not(rows):
-    prompt = load_prompts("gsm8k", 1, rows({"question": "q", "answer": " one  \n####  1,000 \n"}))[0]
-    assert prompt.endswith("to the problem.\n\n one  \nThe final answer is 1,000")
-
-
 def test_a_hellaswag_ending_follows_a_space_unless_it_starts_with_a_comma(rows):
     assert load_prompts("hellaswag", 2, rows(*HELLASWAG)) == HELLASWAG_PROMPTS
+    pd.DataFrame(HELLASWAG).to_parquet(path := rows().with_name("rows.parquet"))
+    assert load_prompts("hellaswag", 2, path) == HELLASWAG_PROMPTS
 
 
 def test_an_aime24_row_is_written_letter_by_letter(rows):
     assert load_prompts("aime24", 1, rows(AIME24)) == [AIME24_PROMPT]
-
-
-def test_parquet_rows_give_the_same_prompts_as_jsonl_rows(tmp_path):
-    pd.DataFrame(HELLASWAG).to_parquet(tmp_path / "rows.parquet")
-    assert load_prompts("hellaswag", 2, tmp_path / "rows.parquet") == HELLASWAG_PROMPTS
-    pd.DataFrame([GSM8K]).to_parquet(tmp_path / "gsm8k.parquet")
-    assert load_prompts("gsm8k", 1, str(tmp_path / "gsm8k.parquet")) == [GSM8K_PROMPT]
 
 
 def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
@@ -165,16 +150,22 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     path = rows(AIME24, {**AIME24, "Solution": "x " * 400})
     with pytest.warns(UserWarning, match=r"has 1 aime24 prompts \(1 more are longer than 400 tokens\), not 5"):
         load_prompts("aime24", source=path, tokenizer=Words())
+    with pytest.raises(PromptError, match=r"rows\.jsonl has no gsm8k prompt; give a source with at least one"):
+        load_prompts("gsm8k", source=rows())
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"question": "q"}, "rows.jsonl row 2: 'answer' is missing; a gsm8k row has the fields answer, question"),
+        ({"question": "q"}, "rows.jsonl row 2 does not fit the template of gsm8k ('answer' is undefined); correct"),
+        (
+            {"question": "q", "answer": None},
+            "row 2 does not fit the template of gsm8k ('answer' is undefined); correct",
+        ),
         ({"question": "q", "answer": 5}, "row 2 does not fit the template of gsm8k (argument of type 'int' is not"),
         ({"question": "q", "answer": "5"}, 'rows.jsonl row 2: the answer has no "####" before its final number'),
-        ([1, 2], "rows.jsonl row 2 is not an object; a gsm8k row has the fields answer, question"),
-        ("{oops", "rows.jsonl row 2 is not JSON"),
+        ([1, 2], "rows.jsonl row 2 cannot be read (it is not an object); write parquet, or one JSON object per line"),
+        ("{oops", "rows.jsonl row 2 cannot be read (Expecting property name"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(rows, row, message):
@@ -183,7 +174,7 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("label", ["", "2", "-1", "one", 7])
+@pytest.mark.parametrize("label", ["2", "one"])
 def test_a_label_that_names_no_ending_is_refused(rows, label):
     message = f"row 1: label {str(label)!r} is no index of its 2 endings; use a labelled split"
     with pytest.raises(PromptError, match=re.escape(message)):
@@ -193,35 +184,22 @@ def test_a_label_that_names_no_ending_is_refused(rows, label):
 @pytest.mark.parametrize(
     "asked, message",
     [
-        (dict(dataset="gsm8"), "unknown dataset 'gsm8'; did you mean gsm8k?"),
-        (dict(dataset="HellaSwag"), "unknown dataset 'HellaSwag'; did you mean hellaswag?"),
         (
-            dict(dataset="zzz"),
-            "unknown dataset 'zzz'; use one of addition, aime24, gsm8k, hellaswag, math, mquake, multiplication, sums",
+            dict(dataset="HellaSwag"),
+            'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
         ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="gsm8k", n_examples="10"), "n_examples is '10'; give a whole number"),
         (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),
-        (dict(dataset="gsm8k", source="hug"), 'unknown source "hug"; use "hub", "embedded", "sample" or the path of'),
-        (dict(dataset="gsm8k", source="no/such.jsonl"), 'no file no/such.jsonl; check the path or use source="emb'),
+        (
+            dict(dataset="gsm8k", source="no/such.jsonl"),
+            'no source "no/such.jsonl"; use "hub", "embedded", "sample" or',
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):
     with pytest.raises(PromptError, match=re.escape(message)) as raised:
         load_prompts(**asked)
     assert "\n" not in str(raised.value)
-
-
-def test_an_empty_source_is_refused(rows):
-    with pytest.raises(PromptError, match=r"rows\.jsonl has no gsm8k prompt; give a source with at least one"):
-        load_prompts("gsm8k", source=rows())
-    with pytest.raises(PromptError, match=r"has no aime24 prompt \(1 more are longer than 400 tokens\)"):
-        load_prompts("aime24", source=rows({**AIME24, "Solution": "x " * 400}), tokenizer=Words())
-
-
-def test_a_broken_parquet_file_is_named(rows):
-    with pytest.raises(PromptError, match=r"rows\.parquet is not a readable parquet file .*; write it again"):
-        load_prompts("gsm8k", source=rows("nonsense", name="rows.parquet"))
 
 
 def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatch):
@@ -239,13 +217,9 @@ def test_the_lines_of_a_text_file_are_prompts_of_any_dataset(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("one prompt\n\n  two ####\n", encoding="utf-8")
     assert load_prompts("gsm8k", 2, path) == ["one prompt", "  two ####"]
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_file_that_is_not_utf8_is_named_with_its_row(tmp_path, name):
-    (tmp_path / name).write_bytes('"plain"\n"café"\n'.encode("latin-1"))
-    with pytest.raises(PromptError, match=r"row 2 is not UTF-8; save the file as UTF-8"):
-        list(read_rows("mine", (None, None, "train"), tmp_path / name)[1])
+    path.write_bytes("café\n".encode("latin-1"))
+    with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
+        load_prompts("gsm8k", 2, path)
 
 
 @pytest.fixture
@@ -275,10 +249,9 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     "keys, message",
     [
         ({"FILE": "rows.jsonl"}, "mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml"),
-        ({"TEMPLATE": "{{ q }}"}, "mine has neither REPOSITORY nor FILE in its YAML; give one, or source="),
+        ({"TEMPLATE": "{{ q }}"}, "mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
-        ({"FILE": "rows.jsonl", "TEMPLATE": "{{ r }}"}, "row 1: 'r' is missing; a mine row has the fields r"),
     ],
 )
 def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):

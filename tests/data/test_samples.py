@@ -1,7 +1,5 @@
 """The sample rows that ship: enough of each dataset, whose they are, and which stand for which."""
 
-import pytest
-
 from depth_lib.data.prompts import load_prompts
 from depth_lib.embedded import prompts_path
 
@@ -20,8 +18,3 @@ def test_the_sample_for_language_models_is_gsm8ks_own_first_twelve_rows_and_leav
     assert not set(real) & set(ours)
     licence = prompts_path("gsm8k", published=True).with_name("gsm8k_LICENSE.txt").read_text()
     assert licence.startswith("MIT License") and "OpenAI" in licence
-
-
-@pytest.mark.parametrize("dataset", ["hellaswag", "aime24"])
-def test_the_sample_of_what_may_not_be_shipped_is_the_embedded_one(dataset):
-    assert load_prompts(dataset, 5, source="sample") == load_prompts(dataset, 5, source="embedded")

@@ -220,7 +220,7 @@ def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell
         ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
         ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
         ({"ANSWER": "2"}, ParamsError, "give QUESTION too"),
-        ({"PAIR": "spose"}, ParamsError, "no pair is called 'spose'; did you mean spouse"),
+        ({"PAIR": "spose"}, ParamsError, 'PAIR "spose" is not known; did you mean spouse'),
     ],
 )
 def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, message):
