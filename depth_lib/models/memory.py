@@ -1,19 +1,18 @@
 """What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
 
-import logging
 import re
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import is_bitsandbytes_available
 
 from ..hub import without_retries
-from .gguf import ModelError, gguf_in
+from .families import auto_class
+from .gguf import ModelError
 
 QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
@@ -31,23 +30,20 @@ class Weights:
 
     linear: int
     other: int
-    besides: int = 0  # bytes that are held at the same time, while the others are made of them
 
     def bytes(self, dtype: str, quantization: str | None = None) -> int:
         """What they take, held in `dtype` or quantised."""
         width = getattr(torch, dtype).itemsize
-        return int((self.linear * _QUANTIZED.get(quantization, width) + self.other * width) * _ROOM) + self.besides
+        return int((self.linear * _QUANTIZED.get(quantization, width) + self.other * width) * _ROOM)
 
 
 def weights_of(source: str, revision: str | None = None) -> Weights | None:
-    """Count a model's weights from its config; None where that is not to be had, which loading will say better."""
+    """Count a model's weights from its config; None where there is none, as for a GGUF file: loading then raises."""
     try:
-        if file := gguf_in(Path(source)):
-            return _in_gguf(file)
         with without_retries(source):
             config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         with init_empty_weights():
-            model = AutoModelForCausalLM.from_config(config)
+            model = auto_class(config).from_config(config)
     except Exception:  # noqa: BLE001 (no network, no such model, a family that transformers does not know)
         return None
     model.tie_weights()
@@ -58,17 +54,6 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
         if isinstance(module, torch.nn.Linear) and module is not unembed
     )
     return Weights(linear, sum(weight.numel() for weight in model.parameters()) - linear)
-
-
-def _in_gguf(file: Path) -> Weights:
-    """A GGUF file's weights, all of which are held in float32 besides while they are dequantised."""
-    from gguf import GGUFReader  # an extra of its own
-
-    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(file).tensors}
-    linear = sum(
-        n for name, n in sizes.items() if name.startswith("blk.") and name.endswith("weight") and "norm" not in name
-    )
-    return Weights(linear, sum(sizes.values()) - linear, besides=4 * sum(sizes.values()))
 
 
 def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> tuple[int, str]:
@@ -101,10 +86,9 @@ def check_fits(
     needed = weights.bytes(dtype, quantization)
     if needed <= free:
         return
-    ways = [(dtype, kind) for kind in (None, *_QUANTIZED)]
     fitting = [
         f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
-        for dtype, kind in ways
+        for kind in (None, *_QUANTIZED)
         if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
     ]
     held = f"{quantization} with {dtype}" if quantization else dtype
@@ -130,7 +114,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def check_quantization(quantization: str | None, weights_here: bool) -> None:
-    """Refuse before any download what this machine cannot do, found out on one small layer."""
+    """Refuse before any download a quantisation that is not known or that needs what is not installed."""
     if quantization is None:
         return
     if quantization not in QUANTIZATIONS:
@@ -145,49 +129,21 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
             f"{quantization} weights need bitsandbytes, which is missing or too old; "
             "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
         )
-    try:
-        _run_quantized_layer(quantization)
-    except Exception as error:  # a native library that is missing fails in many ways
-        raise ModelError(
-            f"{quantization} weights do not work with the installed bitsandbytes on this machine ({reason(error)}); "
-            "use a device that it supports, or quantization=None (QUANTIZATION: null)."
-        ) from error
-
-
-def _run_quantized_layer(quantization: str) -> None:
-    import bitsandbytes  # takes seconds
-
-    # It says for every single product that it computes in float16, which is known.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    if quantization == "8bit":
-        layer = bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False)
-    else:
-        layer = bitsandbytes.nn.Linear4bit(64, 64, quant_type="nf4", compute_dtype=torch.float16)
-    with torch.no_grad():
-        layer.to(device)(torch.ones(1, 64, dtype=torch.float16, device=device))
 
 
 def check_devices(device_map: str | dict | None) -> None:
     """Refuse before any download a device that this machine does not have."""
-    if device_map is None or (isinstance(device_map, str) and device_map in SPREADS):
-        return
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    count = torch.accelerator.device_count()
-    here = ["cpu", *(f"{accelerator.type}:{index}" for index in range(count))] if count else ["cpu"]
-    for place in device_map.values() if isinstance(device_map, dict) else [device_map]:
-        if place in ("cpu", "disk"):
+    places = device_map.values() if isinstance(device_map, dict) else [device_map]
+    for place in places:
+        if place in (None, "disk", *SPREADS):
             continue
         try:
-            device = torch.device(place)
-            known = device.type == "cpu" or (count and device.type == accelerator.type and (device.index or 0) < count)
-        except (RuntimeError, TypeError):  # torch knows no device of that name
-            known = False
-        if not known:
+            torch.empty(0, device=place)
+        except Exception as error:  # each backend raises its own
             raise ModelError(
-                f"device_map names {place!r}, which is not here (found: {', '.join(here)}); "
-                "use one of those, or one of " + ", ".join(SPREADS) + "."
-            )
+                f"device_map names {place!r}, which is not here ({reason(error)}); "
+                f"use another device, or one of {', '.join(SPREADS)}."
+            ) from error
 
 
 def reason(error: BaseException) -> str:

@@ -4,6 +4,7 @@ Layers, their kinds and all switches of the config stay; widths, heads, experts 
 so that what the config divides, multiplies or adds still fits.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ _KEPT = re.compile(
     r"expand|scale|scaling|multipl|_step|interval|pattern|bits|pretraining|seed|LABEL|stride|patch|length|_len$|theta|"
     r"type_vocab|n_positions|n_ctx|local|hc_|altup_|loop|base$|log_"
 )
-_HEAD_WIDTH = re.compile(r"head_?(dim|size)|dim_head|d_head|d_kv|kv_channels|rotary_dim|mrope_section|d_rel")
+_HEAD_WIDTH = re.compile(r"head_?(dim|size)|dim_head|d_head|d_kv|kv_channels|rotary_dim|d_rel")
 _EXPERTS = re.compile(r"expert|topk|top_k|moe_k$|n_group$|kv_n_heads")
 _HEAD_COUNT = re.compile(r"head|num_query_groups|n_groups$|ngroups$")
 
@@ -74,6 +75,9 @@ def _scaled(name, value, width, heads, n_layers):
         if name.endswith("config"):
             return _shrunk(value, n_layers)
         return {key: _scaled(key, one, width, heads, n_layers) for key, one in value.items()}
+    if name == "mrope_section":  # shares of half a head, whose sum has to fit
+        ends = [round(end * width / heads) for end in itertools.accumulate(value)]
+        return [end - start for start, end in itertools.pairwise([0, *ends])]
     if isinstance(value, list | tuple):
         return [_scaled(name, one, width, heads, n_layers) for one in value]
     if type(value) is not int:

@@ -94,7 +94,7 @@ def made_from(meta: Mapping) -> str:
     revision = meta.get("commit") or meta.get("revision") or meta.get("weights")
     versions = [f"{package} {version}" for package, version in meta.get("versions", {}).items()]
     prompts = [f"{meta.get('n_prompts', '?')} prompts", meta.get("source"), meta.get("prompts_hash")]
-    origin = [meta.get("where"), meta.get("date", "")[:10], " ".join(versions)]
+    origin = [meta.get("where"), meta.get("date", "")[:10], " ".join(versions), meta.get("blocks")]
     parts = [meta.get("model_id"), revision, meta.get("dtype"), meta.get("quantization"), *prompts, *origin]
     return "; ".join(str(part) for part in parts if part)
 

@@ -13,6 +13,7 @@ from .. import api
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, remove_leftovers
 from ..models import check
+from ..models.families import remark
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
@@ -127,6 +128,7 @@ class Run(RunSpec):
             "commit": getattr(self.llm.config, "_commit_hash", None),
             "check": check.CHECKED.get(self.llm),
             "runs": check.RUNNING.get(self.llm),
+            "blocks": remark(self.llm),
             "where": self._where(),
             "remote": self.remote,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -11,20 +11,23 @@ import warnings
 import torch
 import transformers
 from torch import nn
-from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 import depth_lib as dl
 from depth_lib.models.check import sum_of
 from depth_lib.models.discovery import ArchitectureError
-from depth_lib.models.families import FOUND
+from depth_lib.models.families import FOUND, auto_class
 from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
 from tests.oracles.streams import hooks, norm
 from tests.tiny_tokenizers import char_tokenizer
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+MULTIMODAL = sorted(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys() - MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys())
 TEXT = "The quick brown fox"  # 20 tokens: two positions of future mode
 N_LAYERS = 4
 
@@ -57,7 +60,7 @@ def tiny(kind):
         config = _config(kind)
         if config.is_encoder_decoder:
             raise NotBuilt("an encoder-decoder")
-        model = twin(config, AutoModelForCausalLM.from_config, N_LAYERS if config.sub_configs else None)
+        model = twin(config, auto_class(config).from_config, N_LAYERS if config.sub_configs else None)
         ids = torch.randint(4, 100, (1, 9), generator=torch.Generator().manual_seed(0))
         logits = model(input_ids=ids, use_cache=False).logits
         ids[0, -1] = 3

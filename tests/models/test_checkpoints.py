@@ -80,7 +80,7 @@ def test_what_is_no_gguf_file_is_refused_with_the_reason(folder, empty_cache):
     line = refusal(file)
     assert f"'{file}' could not be loaded: " in line and "is not a GGUF file; " in line
     assert not list(empty_cache.glob("*")), "half a checkpoint stayed"
-    assert "there is no file './no.gguf'" in refusal("./no.gguf")
+    assert "'./no.gguf' does not exist" in refusal("./no.gguf")
 
 
 def test_what_transformers_does_not_know_is_refused_with_the_reason(tmp_path):

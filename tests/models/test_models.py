@@ -44,9 +44,8 @@ def test_a_folder_is_loaded_ready_to_be_probed(checkpoint):
         assert torch.equal(llm._module.get_parameter(path), weight), path
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "torch.bfloat16"])
-def test_weights_have_the_dtype_that_is_asked_for(checkpoint, dtype):
-    llm = dl.load_model(checkpoint, dtype=dtype)
+def test_weights_have_the_dtype_that_is_asked_for(checkpoint):
+    llm = dl.load_model(checkpoint, dtype="bfloat16")
     assert {weight.dtype for weight in llm._module.parameters()} == {torch.bfloat16}
 
 
@@ -54,7 +53,7 @@ def test_unless_asked_weights_keep_the_checkpoints_dtype(tmp_path):
     assert dl.load_model(save_family("llama", tmp_path, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])
+@pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}])
 def test_a_device_map_changes_no_number_on_one_device(checkpoint, device_map):
     plain, mapped = (dl.logit_lens(dl.load_model(checkpoint, **o), [TEXT]) for o in ({}, {"device_map": device_map}))
     assert all(torch.equal(mapped[key], plain[key]) for key in plain)
@@ -67,11 +66,10 @@ def test_a_hub_model_is_read_from_the_cache_at_the_revision_that_is_asked_for(ca
         assert len(llm.tokenizer("ab")["input_ids"]) == n_tokens
 
 
-@pytest.mark.parametrize("remote", [True, "https://server.example"])
-def test_a_remote_model_needs_no_weights_and_holds_none(cache, remote):
+def test_a_remote_model_needs_no_weights_and_holds_none(cache):
     for commit in (FIRST, SECOND):
         (cache / commit / "model.safetensors").unlink()
-    llm = dl.load_model(HUB_ID, remote=remote, revision="v2", dtype="float16")
+    llm = dl.load_model(HUB_ID, remote=True, revision="v2", dtype="float16")
     assert all(weight.is_meta for weight in [*llm._module.parameters(), *llm._module.buffers()])
     assert not llm.dispatched and llm.revision == "v2" and llm.repo_id == HUB_ID
     assert len(llm.blocks) == 4 and len(llm.tokenizer("ab")["input_ids"]) == 2

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sys
 import time
-from types import SimpleNamespace
 
 import httpx2
 import huggingface_hub
@@ -89,9 +87,8 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("toy-9l", "no model is called 'toy-9l'; did you mean toy-8l, "),
         ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
         ("", "no model is called ''"),
-        ("./nowhere", "there is no folder './nowhere'; check the path"),
-        ("/no/where/at/all", "there is no folder '/no/where/at/all'; check the path"),
-        (__file__, "is a file; give the checkpoint's folder"),
+        ("./nowhere", "'./nowhere' does not exist; check the path"),
+        (__file__, "has no config.json; give a folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
     ],
 )
@@ -107,18 +104,14 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
     "answer, message",
     [
         ((403, "GatedRepo"), f"is gated; accept its licence on https://huggingface.co/{HUB_ID} and log in with"),
-        ((401, "GatedRepo"), "is gated; accept its licence"),
-        ((401, "RepoNotFound"), f"the Hub has no {HUB_ID!r}, or it is private; check the name, or log in"),
-        ((404, "RepoNotFound"), f"the Hub has no {HUB_ID!r}, or it is private; check the name, or log in"),
-        ((404, "RevisionNotFound"), f"{HUB_ID!r} has no revision 'v3' on the Hub; choose a branch, tag or commit of"),
-        ((503, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy"),
+        ((401, "RepoNotFound"), f"{HUB_ID!r} is not on the Hub, or private; check the name, or log in"),
+        ((404, "RevisionNotFound"), f"{HUB_ID!r} has no revision 'v3' on the Hub; choose one of"),
         ((None, None), "the Hub cannot be reached; check the network, or use a checkpoint's folder or a toy"),
     ],
 )
-@pytest.mark.parametrize("remote", [False, True])
-def test_what_the_hub_answers_decides_the_next_step(hub, answer, message, remote):
+def test_what_the_hub_answers_decides_the_next_step(hub, answer, message):
     hub(*answer)
-    assert message in refusal(HUB_ID, revision="v3", remote=remote)
+    assert message in refusal(HUB_ID, revision="v3")
 
 
 @pytest.mark.parametrize(
@@ -171,11 +164,9 @@ def nothing_fetched(monkeypatch):
     [
         ({"dtype": "float33"}, "dtype 'float33' is not a torch floating-point type; use float32, bfloat16 or float16."),
         ({"dtype": torch.int8}, "dtype torch.int8 is not a torch floating-point type"),
-        ({"dtype": "8bit"}, "dtype '8bit' is not a torch floating-point type"),
         ({"quantization": "3bit"}, "quantization '3bit' is not known; use 8bit or 4bit, or None."),
         ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
-        ({"device_map": "gpu"}, "device_map names 'gpu', which is not here (found: cpu"),
-        ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which is not here (found: cpu"),
+        ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which is not here ("),
         ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which is not here"),
     ],
 )
@@ -191,14 +182,3 @@ def test_without_bitsandbytes_quantised_weights_are_refused_before_any_download(
         f"{quantization} weights need bitsandbytes, which is missing or too old; "
         "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
     )
-
-
-@pytest.mark.usefixtures("nothing_fetched")
-def test_a_bitsandbytes_that_does_not_run_here_is_refused_before_any_download(monkeypatch):
-    def layer(*sizes, **options):
-        raise RuntimeError("no native library\nhelp")
-
-    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(nn=SimpleNamespace(Linear8bitLt=layer)))
-    monkeypatch.setattr("depth_lib.models.memory.is_bitsandbytes_available", lambda: True)
-    line = refusal(HUB_ID, quantization="8bit")
-    assert "8bit weights do not work with the installed bitsandbytes on this machine (no native library help)" in line
