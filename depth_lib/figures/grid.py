@@ -160,7 +160,8 @@ def draw_grid(
         fitting = max(1, int(WIDTH / (per_model * max(_NARROWEST, _PER_TOKEN * n_tokens))))
         if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
             fitting = 1
-        columns = math.ceil(len(models) / math.ceil(len(models) / fitting))  # rows as full as possible
+        # as many as fit without leaving more than a quarter of the places empty
+        columns = max(n for n in range(1, fitting + 1) if -len(models) % n <= len(models) / 4)
     return lay_out(kind, cells, per_model * columns, f"{kind.title}: {subject}".rstrip(": "))
 
 

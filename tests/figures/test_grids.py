@@ -57,6 +57,7 @@ def test_gradients_have_room_for_their_colour_bars_with_rough_layers_and_without
 def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title(sizes):
     figure = grid("lens_kl", sizes)
     assert [ax.get_title() for ax in panels(figure)] == [f"{m}\n{d}" for m in sizes.models for d in DATASETS]
+    assert panels(figure)[0].get_subplotspec().get_gridspec().get_geometry() == (3, 3)  # no half-empty rows
     figure = grid("lens_entropy", Study(sizes.folder, datasets=["gsm8k"]))
     assert figure.get_suptitle() == "Entropy of the logit lens: gsm8k"
     assert [ax.get_title() for ax in panels(figure)] == sizes.models
