@@ -13,9 +13,13 @@ SIXTY = "The quick brown fox jumps over 13 lazy dogs, and back again"  # and the
 QUESTION, ANSWER = "5 + 7 + 1 = ", "13"
 
 
-# Two sublayers in each of 4 blocks round what they add, each by up to 16 units, the root of the 256 products and sums
-# that make one of its numbers.
-TOLERANCE = 2 * L * 16 * torch.finfo(torch.float32).eps
+def rounding(n_blocks, n_sums):
+    """How far float32's rounding may take a number from the true one, relative to the largest: two sublayers per block
+    round what they add, each by the root of as many units as products and sums make one of its numbers."""
+    return 2 * n_blocks * n_sums**0.5 * torch.finfo(torch.float32).eps
+
+
+TOLERANCE = rounding(L, 256)  # of the tiny models
 
 
 def close(ours, truth, tolerance=1e-5, scale=1e-9):

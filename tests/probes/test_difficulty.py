@@ -13,6 +13,7 @@ from depth_lib.effective_depth.rules import depth_score
 from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
 from tests.oracles.streams import in_float64
+from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
 
 LONG = " so it is 7 and then 19 is the sum"
@@ -32,7 +33,7 @@ def pair(request, tmp_path_factory):
 
 def close(ours, truth, scale):
     assert ours.shape == truth.shape and ours.dtype == torch.float32
-    assert (ours - truth).abs().max() <= 1e-5 * truth.abs().max().clamp_min(scale)
+    assert (ours - truth).abs().max() <= TOLERANCE * truth.abs().max().clamp_min(scale)
 
 
 def test_both_effects_of_every_example_equal_the_oracle(pair):

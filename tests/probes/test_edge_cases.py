@@ -12,6 +12,7 @@ from depth_lib.models.families import ArchitectureError
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
 from tests.oracles.streams import in_float64
+from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
 
 QUESTION, ANSWER = "5 + 7 = ", "28"
@@ -42,7 +43,7 @@ def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
     ours = dl.residual_erasure(llm, QUESTION, ANSWER, ["abc def", "xyz"])["erasure_effect"]
     baseline = [torch.tensor(ids) for ids in tokenize(llm, ["abc def", "xyz"])]
     truth = oracle.residual_erasure(model, torch.tensor(x), span, baseline)["erasure_effect"]
-    assert (ours - truth).abs().max() <= 1e-5 * truth.max()
+    assert (ours - truth).abs().max() <= TOLERANCE * truth.max()
     gradients = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1e-6)["igrads"][1]
     truth = oracle.integrated_gradients(model, x, span, nodes=64, layers=[1])["igrads"][1].detach()
     assert (gradients - truth).abs().max() <= 1e-4 * truth.abs().max()

@@ -15,6 +15,7 @@ from depth_lib import api
 from depth_lib.data import tokens
 from depth_lib.remote import NotReady, RequestRefused, journalled
 from depth_lib.remote.backend import JobBackend
+from tests.probes.comparing import TOLERANCE
 from tests.remote.conditions import EVERY, FIVE, TEXTS
 from tests.remote.loopback.fixture import KEY, is_running, journal, same
 
@@ -155,7 +156,7 @@ def test_two_processes_at_one_job_take_turns(llm, loopback, truth):
 def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
     loopback, monkeypatch, compute, artifact, probe, variable, rounded
 ):
-    with loopback.faults(friendly=True):  # float32: what a batch's size rounds is 1e-6 of the largest value there
+    with loopback.faults(friendly=True):  # in float32, which rounds otherwise in another batch
         whole = compute(probe)
     monkeypatch.setenv(f"DEPTH_LIB_{variable}_PER_JOB", "1")
     with loopback.faults(friendly=True, post=[None, *[503] * 9999]) as submitted:
@@ -169,7 +170,7 @@ def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
         assert submitted() == (3 if variable == "PROMPTS" else 4)
     if rounded:
         expected = whole.pop(rounded)
-        assert (result.pop(rounded) - expected).abs().max() <= 1e-6 * expected.max()
+        assert (result.pop(rounded) - expected).abs().max() <= TOLERANCE * expected.max()
     same(result, whole)
     assert not list(artifact.parent.iterdir())
 
