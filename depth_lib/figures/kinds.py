@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from ..effective_depth.difficulty import depth_scores, importance_by_level
 from ..effective_depth.intervals import NoInterval
-from ..effective_depth.rules import LATE, as_array, settles_late
+from ..effective_depth.rules import as_array, settles_late
 from .marks import LAYER, ORANGE, PERCENTILE, SKY, Curves, Heat, Kind, Panel
 
 # A level has its own colour, whatever other levels there are: 1 to 6 evenly, further ones in what is left.
@@ -170,7 +170,7 @@ def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
     settled = as_array(result.get("res_settled", np.nan))
     if np.isfinite(settled).all():
         ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
-        words = f"{settles_late(settled):.0%} of tokens settle after {LATE:.0%} of the layers"
+        words = f"{settles_late(settled):.0%} settle late"  # short enough for the narrowest panels
         ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
 
 
@@ -335,8 +335,8 @@ KINDS: dict[str, Kind] = {
         "How the logit lens settles",
         "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
         "has been at most 1/2 at some layer up to this one; dotted: the first layer at which half of them have "
-        "settled. Written above, the share that settles after 85% of the layers, which is after the last one where "
-        "there are fewer than seven.",
+        "settled. Written above: the share of tokens that settle late, after 85% of the layers, which with fewer than "
+        "seven layers is after the last one.",
         {"res_jsd": "divergence", "res_settled": "settled tokens"},
         "Divergence (bits), share",
         metric="settling",

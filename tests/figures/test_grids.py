@@ -29,6 +29,10 @@ def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(
     assert overlaps(grid(name, sizes)) == []
 
 
+def test_the_narrowest_panels_have_room_for_what_is_written_in_them(paper):
+    assert overlaps(grid("lens_settled", paper)) == []
+
+
 BOTH = slowly("gsm8k_hellaswag_layer_effects", "gsm8k_hellaswag_output_change", "gsm8k_cosine_similarity")
 
 

@@ -116,7 +116,7 @@ def test_how_many_tokens_settle_late_stands_above_both_curves(ax):
     settled = torch.linspace(0, 0.9, 20)
     plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled}, ax)
     (text,) = ax.texts
-    assert text.get_text() == f"{1 - settled[17]:.0%} of tokens settle after 85% of the layers"
+    assert text.get_text() == f"{1 - settled[17]:.0%} settle late"
     ax.figure.canvas.draw()
     assert ax.transData.transform((0, 1))[1] < text.get_window_extent().y0
 
