@@ -86,8 +86,8 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
         if not joined:
             return
         c_bar = added(llm.blocks[l], arch, measured.start, silence if l in joined else None, part)
-        c_clean = c_bar[0] if n_own else c[l][order[measured.start :]]
-        change = ((c_bar - c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
+        c_clean = c_bar[0].clone() if n_own else c[l][order[measured.start :]]
+        change = (c_bar.sub_(c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
         blocks = slice(joined.start - shift, joined.stop - shift)
         effect[blocks, l] = torch.maximum(effect[blocks, l], change[n_own : n_own + len(joined)])
         if n_own:

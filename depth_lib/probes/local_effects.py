@@ -62,8 +62,8 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
                         start_at(llm, arch, l, rows)
                     enter(llm, arch, l, rows)
                     c_bar = added(llm.blocks[l], arch, start)
-                    c_clean = c_bar[0] if n_own else c[l][order[start:]]
-                    change = ((c_bar - c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
+                    c_clean = c_bar[0].clone() if n_own else c[l][order[start:]]
+                    change = (c_bar.sub_(c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
                     effect[earlier.start : earlier.stop, l] = change[n_own : n_own + len(earlier)]
                     if n_own:
                         effect_of_rounding[earlier.start : earlier.stop, l] = change[1]

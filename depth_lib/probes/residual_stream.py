@@ -167,8 +167,9 @@ def added(block, arch, start, change=None, part=None):
                 x = x.clone()
                 change(x.view(shape))
                 module.output = with_first(output, x)
-            x = x.reshape(shape)[:, start:].float() * scale
-            total = x if total is None else total + x.to(total.device)
+            x = x.reshape(shape)[:, start:].to(torch.float32, copy=True)
+            x = x if scale == 1 else x.mul_(scale)
+            total = x if total is None else total.add_(x.to(total.device))
     return total
 
 
