@@ -34,24 +34,25 @@ class Params(BaseModel):
 
     MODEL: str = Field("toy-8l", min_length=1, description="short name, also the results' folder")
     MODEL_ID: str | None = Field(
-        None, min_length=1, description="Hub id, local folder, GGUF file or embedded toy; unless given what MODEL names"
+        None, min_length=1, description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names"
     )
-    REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; the newest unless given")
+    REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; by default the newest")
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
         "float32", description="what the model computes in: bfloat16, float16, float32, float64"
     )
     QUANTIZATION: Literal["8bit", "4bit", None] = Field(
-        None, description='"8bit" or "4bit" weights (bitsandbytes); unless given weights are in DTYPE'
+        None, description='"8bit" or "4bit" weights (bitsandbytes); by default weights are in DTYPE'
     )
     DEVICE_MAP: str | None = Field(
-        None, description='such as "auto" or "cuda:0"; unless given the first GPU, or the CPU where there is none'
+        None, description='such as "auto" or "cuda:0"; by default the first GPU, or the CPU if there is none'
     )
     TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
     REMOTE: bool | str = Field(False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host')
     DATASET: str = Field(
-        "gsm8k", description="or hellaswag, aime24, addition, multiplication; with levels: mquake, math, sums"
+        "gsm8k",
+        description="or hellaswag, aime24, addition, multiplication; with levels of difficulty: mquake, math, sums",
     )
-    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts, at least 1; of a dataset with levels, per level")
+    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts; of a dataset with levels, per level")
     SOURCE: str = Field(
         "embedded",
         min_length=1,
@@ -61,7 +62,7 @@ class Params(BaseModel):
     PAIR: str = Field("sum", description="question and answer of erasure and gradients, by name")
     QUESTION: str | None = Field(None, min_length=1, description="a question of your own instead of PAIR's")
     ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION")
-    SEED: int = Field(123, description="of everything drawn at random")
+    SEED: int = Field(123, description="the seed of everything drawn at random")
     OUT: str = Field("outputs/demo", min_length=1, description="folder of the results")
 
     @field_validator("REMOTE")

@@ -225,7 +225,7 @@ def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell
 )
 def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, message):
     with pytest.raises(error, match=message) as raised:
-        Run(cell | change | {"In": [], "MY_NUMBER": 3})
+        Run(cell | change)
     assert "\n" not in str(raised.value)
 
 
