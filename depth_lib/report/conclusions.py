@@ -81,10 +81,10 @@ def mean_change(runs: pd.DataFrame, column: str, groups: tuple, same: list[str])
             change = (after.ratio - before.ratio).mean()
             down = np.sqrt((after.down + before.up).sum()) / len(after)
             up = np.sqrt((after.up + before.down).sum()) / len(after)
-            interval = f"[{change - down:+.2f}, {change + up:+.2f}]" if np.isfinite(down + up) else "(no interval)"
+            interval = f"[{change - down:+z.2f}, {change + up:+z.2f}]" if np.isfinite(down + up) else "(no interval)"
             names = after.index.get_level_values(0).unique()
             where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
-            changes.append(f"{change:+.2f} {interval} by {metric}")
+            changes.append(f"{change:+z.2f} {interval} by {metric}")
             places.append(where)
     if not changes:
         return f"nothing can be said: no {' and '.join(same)} in common"
