@@ -88,21 +88,16 @@ def read_artifact(path: str | Path) -> dict:
     path = Path(path)
     probe, n, pair = parse_name(path)
     schema = SCHEMAS[probe]
+    dataset, model = path.parent.parent.name, path.parent.name
+    out = str(path.parent.parent.parent)
+    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair)}"
     if probe in BETWEEN_MODELS:
         remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"
-    else:
-        dataset, model, out = path.parent.parent.name, path.parent.name, str(path.parent.parent.parent)
-        remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair)}"
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        name = f"{path.parent.parent.name} × {path.parent.name} ({path.name})"
-        raise MissingArtifact(f"no artifact for {name}; {remedy}") from None
-    except OSError as error:
-        raise ArtifactError(f"{path} could not be opened: {error.strerror}; check the folder, run again") from error
-    try:
-        result = _unpickled(content)
+        result = _unpickled(path)
         problem = mismatch(probe, result)
+    except FileNotFoundError:
+        raise MissingArtifact(f"no artifact for {dataset} × {model} ({path.name}); {remedy}") from None
     except pickle.UnpicklingError as error:
         problem = str(error)
     if problem:
@@ -175,14 +170,11 @@ def _not_finite(result: Mapping) -> str | None:
     return None
 
 
-def _unpickled(content: bytes) -> object:
-    """The values in a .pt file's bytes; UnpicklingError says why there are none. Code in a pickle is never run."""
-    if not content:
-        raise pickle.UnpicklingError("it is empty")
+def _unpickled(path: Path) -> object:
+    """The values in a .pt file; UnpicklingError says why there are none. Code in a pickle is never run."""
+    content = path.read_bytes()
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 (torch raises a dozen kinds for damaged files)
         code = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         reason = f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"

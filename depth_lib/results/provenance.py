@@ -54,7 +54,7 @@ def read_meta(path: str | Path) -> tuple[dict, str | None]:
     except pickle.UnpicklingError as error:
         return {}, str(error)
     except Exception:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
-        return {}, "it is empty" if Path(path).stat().st_size == 0 else "it is truncated or damaged"
+        return {}, "it is truncated or damaged"
     if not problem and not result.get("meta"):
         problem = "it has no meta: not written by depth_lib"
     return ({}, problem) if problem else (result["meta"], None)

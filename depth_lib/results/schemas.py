@@ -239,8 +239,7 @@ def mismatch(probe: str, result: object) -> str | None:
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
         axes, stored = shape.split(), list(result[key].shape)
         if len(axes) != len(stored) or not all(_fits(axis, n, sizes) for axis, n in zip(axes, stored, strict=True)):
-            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
-            return f"{key} has shape {stored}, not [{', '.join(axes)}]" + (f" with {known}" if known else "")
+            return f"{key} has shape {stored}, not [{', '.join(axes)}] with {sizes}"
     tokens = result.get("tokens")
     if schema.tokens_file and tokens is not None and len(tokens) != sizes["T"]:
         return f"it has {len(tokens)} tokens, but {sizes['T']} columns"

@@ -29,19 +29,6 @@ Run = tuple[str, str]  # dataset, model
 Key = tuple[str, str, str]  # dataset, model, probe
 
 
-@dataclass(frozen=True)
-class MissingRun:
-    """A model × dataset that lacks results, the probes it lacks, and the command that computes them."""
-
-    dataset: str
-    model: str
-    probes: tuple[str, ...]
-    command: str
-
-    def __str__(self) -> str:
-        return f"no artifact for {self.dataset} × {self.model} ({', '.join(self.probes)}); run: {self.command}"
-
-
 class Study(Mapping):
     """The results under a folder: (dataset, model, probe) -> result, read when a probe is first used, and once.
 
@@ -108,22 +95,21 @@ class Study(Mapping):
         """The datasets that have effective depths, or will: not those run for levels of difficulty only."""
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
-    def missing(self) -> list[MissingRun]:
-        """Every model × dataset of the study that lacks a result, with the command that computes it.
+    def missing(self) -> list[str]:
+        """A line for each model × dataset that lacks a result, with the command that computes it.
 
         Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
         model has there. Shared models are not expected to be complete.
         """
-        missing = []
+        lines = []
         shared = {model for (_, model, _), file in self._files.items() if isinstance(file, SharedResult)}
-        for model in self.models:
-            for dataset in self.datasets if model not in shared else ():
-                expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
-                lacking = tuple(p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self._files)
-                if lacking:
-                    remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
-                    missing.append(MissingRun(dataset, model, lacking, remedy))
-        return missing
+        for model, dataset in itertools.product(self.models, self.datasets):
+            expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
+            lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self._files]
+            if lacking and model not in shared:
+                remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
+                lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
+        return lines
 
     def __getitem__(self, key: Key) -> dict:
         dataset, model, probe = key

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from depth_lib.data.datasets import Dataset
 from depth_lib.data.examples import Example, load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
 
@@ -107,11 +106,3 @@ def test_the_samples_that_ship_have_every_level_in_the_hubs_schema(dataset, leve
         examples = load_examples(dataset, source=source)
         assert Counter(one.level for one in examples) == dict.fromkeys(levels, fewest)
         assert len(set(examples)) == len(examples) and all(one.within == (dataset == "math") for one in examples)
-
-
-def test_the_hubs_rows_come_from_the_split_and_configuration_of_the_paper():
-    found = [Dataset(name).params for name in ("mquake", "math")]
-    assert [(one.REPOSITORY, one.CONFIG, one.SPLIT) for one in found] == [
-        ("henryzhongsc/MQuAKE-Remastered", None, "CF3k"),
-        ("EleutherAI/hendrycks_math", "intermediate_algebra", "test"),
-    ]

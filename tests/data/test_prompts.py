@@ -174,13 +174,6 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("label", ["2", "one"])
-def test_a_label_that_names_no_ending_is_refused(rows, label):
-    message = f"row 1: label {str(label)!r} is no index of its 2 endings; use a labelled split"
-    with pytest.raises(PromptError, match=re.escape(message)):
-        load_prompts("hellaswag", 1, rows({**HELLASWAG[0], "label": label}))
-
-
 @pytest.mark.parametrize(
     "asked, message",
     [

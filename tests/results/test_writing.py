@@ -85,8 +85,8 @@ def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_pa
 @pytest.mark.parametrize(
     ("probe", "change", "message"),
     [
-        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[L\] with L = 8"),
-        ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[P, L\].*P = 10"),
+        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[L\] with .'L': 8."),
+        ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[P, L\].*'P': 10"),
         ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
         ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, r"res_kl_divs is not finite at index \[0\]"),
         ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[L, L\]"),
