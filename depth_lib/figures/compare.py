@@ -1,5 +1,6 @@
 """Comparisons over runs: ratios of effective depth by size, training, task and threshold; proxies; linear maps."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,12 +83,11 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     datasets, looks = list(_dataset_looks(thresholds)), _looks(thresholds.model)
     labels = {"kl": "KL threshold (share of the maximum)", "overlap": "Overlap threshold"}
     figure, axes = _figure("Ratio of effective depth over the threshold", 0.9 + 1.5 * len(datasets), labels, datasets)
-    for row, dataset in zip(axes, datasets, strict=True):
-        for ax, metric in zip(row, labels, strict=True):
-            rows = thresholds[(thresholds.dataset == dataset) & (thresholds.metric == metric)]
-            _lines(ax, rows, rows.threshold, "model", looks)
-            ax.axvline(METRICS[metric].threshold, color=GREY, linestyle=":")
-            ax.set(ylim=(0, 1.04), title=dataset)
+    for (dataset, metric), ax in zip(itertools.product(datasets, labels), axes.flat, strict=True):
+        rows = thresholds[(thresholds.dataset == dataset) & (thresholds.metric == metric)]
+        _lines(ax, rows, rows.threshold, "model", looks)
+        ax.axvline(METRICS[metric].threshold, color=GREY, linestyle=":")
+        ax.set(title=dataset)
     for ax, label in zip(axes[-1], labels.values(), strict=True):
         ax.set_xlabel(label)
     figure.supylabel(RATIO)
@@ -241,7 +241,7 @@ def _ratio_figure(
     for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
         rows = intervals[intervals.metric == metric]
         _lines(ax, rows, categories[rows.index].map(list(order).index), per, looks)
-        ax.set(title=metric, ylim=(0, 1.04), xlim=(-0.4, len(order) - 0.6))
+        ax.set(title=metric, xlim=(-0.4, len(order) - 0.6))
         ax.set_xticks(range(len(order)), order)
     axes[0, 0].set_ylabel(RATIO)
     _legend(figure, looks)
@@ -258,17 +258,15 @@ def _lines(ax: Axes, rows: pd.DataFrame, x: pd.Series, per: str, looks: Mapping[
         mine, size = rows[rows[per] == name], 2.6 - 1.8 * i / len(looks)
         ax.plot(mine.x, mine.ratio, ls="", markersize=2 + size, **look)
         ax.plot(mine.groupby("x").ratio.mean().reindex(places), linewidth=size, markersize=2, **look)
+    ax.set_ylim(0, 1.04)
 
 
 def _whisker(ax: Axes, row: tuple, y: float, look: Mapping[str, str]) -> None:
     """A model's ratio as a point, its interval as a line with an arrow at each open end."""
-    ends = [(row.ratio_low, "|"), (row.ratio_high, "|")]
     has_interval = not (pd.isna(row.low) and pd.isna(row.high))
     if has_interval:
-        if pd.isna(row.low):
-            ends[0] = (0.0, "<")
-        if pd.isna(row.high):
-            ends[1] = (1.0, ">")
+        ends = [(0.0, "<") if pd.isna(row.low) else (row.ratio_low, "|")]
+        ends += [(1.0, ">") if pd.isna(row.high) else (row.ratio_high, "|")]
         ax.plot([x for x, _ in ends], [y, y], color=look["color"], linewidth=1)
         for x, marker in ends:
             ax.plot(x, y, marker, color=look["color"], markersize=4, clip_on=False)
