@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import depth_lib as dl
@@ -19,29 +20,37 @@ ANY = {"quadrature": 1.0}  # an estimated error that any first panel has
 EXAMPLES = [Example(1, "5 + 7 = ", "12"), Example(2, "8 apples and 5, thir", "teen")]
 
 
-def _effects(mode, part):
-    return lambda llm, **where: dl.layer_effects(llm, TEXTS, mode=mode, part=part, **where)
+def _call(probe, *args, **settings):
+    return lambda llm, **where: probe(llm, *args, **settings, **where)
 
 
 EVERY = {
-    "relative_contribution": lambda llm, **where: dl.relative_contribution(llm, TEXTS, **where),
-    "logit_lens": lambda llm, **where: dl.logit_lens(llm, TEXTS, **where),
-    "residual_erasure": lambda llm, **where: dl.residual_erasure(llm, *SUM, TEXTS, **where),
-    "future_erasure": lambda llm, **where: dl.future_erasure(llm, *SUM, TEXTS, **where),
-    "local_effects, future": lambda llm, **where: dl.local_effects(llm, TEXTS, mode="future", **where),
-    "local_effects, all": lambda llm, **where: dl.local_effects(llm, TEXTS, mode="all", **where),
-    "gradients": lambda llm, **where: dl.integrated_gradients(llm, *SUM, **ANY, **where),
-    "gradients, attention": lambda llm, **where: dl.integrated_gradients(llm, *SUM, **ANY, at="attention", **where),
-    "gradients, mlp": lambda llm, **where: dl.integrated_gradients(llm, *SUM, **ANY, at="mlp", **where),
-    "gradients, riemann": lambda llm, **where: dl.integrated_gradients(llm, *SUM, quadrature="riemann", **where),
-    "depth_by_difficulty": lambda llm, **where: dl.depth_by_difficulty(llm, EXAMPLES, **where),
+    "relative_contribution": _call(dl.relative_contribution, TEXTS),
+    "logit_lens": _call(dl.logit_lens, TEXTS),
+    "residual_erasure": _call(dl.residual_erasure, *SUM, TEXTS),
+    "future_erasure": _call(dl.future_erasure, *SUM, TEXTS),
+    "local_effects, future": _call(dl.local_effects, TEXTS, mode="future"),
+    "local_effects, all": _call(dl.local_effects, TEXTS, mode="all"),
+    "gradients": _call(dl.integrated_gradients, *SUM, **ANY),
+    "gradients, attention": _call(dl.integrated_gradients, *SUM, **ANY, at="attention"),
+    "gradients, mlp": _call(dl.integrated_gradients, *SUM, **ANY, at="mlp"),
+    "gradients, riemann": _call(dl.integrated_gradients, *SUM, quadrature="riemann"),
+    "depth_by_difficulty": _call(dl.depth_by_difficulty, EXAMPLES),
 }
 EVERY |= {
-    f"layer_effects, {mode}, {part}": _effects(mode, part)
+    f"layer_effects, {mode}, {part}": _call(dl.layer_effects, TEXTS, mode=mode, part=part)
     for mode in ("future", "all", "remove")
     for part in ("layer", "attention", "mlp")
 }
 FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "residual_erasure", "gradients")
+# each probe, mode and part at least once
+PAIRWISE = (*FIVE, "future_erasure", "local_effects, all", "gradients, mlp", "depth_by_difficulty")
+PAIRWISE += ("layer_effects, all, attention", "layer_effects, remove, mlp")
+
+
+def others_slow(quick):
+    """The names in EVERY as parameters of a test, those that are not quick marked slow."""
+    return [pytest.param(probe, marks=[] if probe in quick else pytest.mark.slow) for probe in EVERY]
 
 
 def differences(result, truth):

@@ -6,18 +6,26 @@ import torch
 import depth_lib as dl
 from depth_lib import api, remote
 from depth_lib.remote.travel import travelling
-from tests.remote.conditions import EVERY, FIVE, differences
+from tests.remote.conditions import EVERY, FIVE, PAIRWISE, differences, others_slow
 from tests.remote.loopback.fixture import same
 
 # what one of several processes that run a request together may find otherwise than the others
 OF_ONE_PROCESS = {"mem_get_info", "memory_reserved", "memory_allocated", "get_num_threads", "cpu_count"}
-FIVE_QUICKLY = [probe if probe in FIVE else pytest.param(probe, marks=pytest.mark.slow) for probe in EVERY]
-OTHER_MODELS = [pytest.param(name, probe, marks=pytest.mark.slow) for name in ("gpt2", "falcon") for probe in FIVE]
 
 
-@pytest.mark.parametrize(("name", "probe"), [*(("llama", probe) for probe in EVERY), *OTHER_MODELS])
-def test_every_probe_gives_the_local_numbers_bit_for_bit(name, probe, loopback):
-    there, here = loopback.model(f"loopback/{name}"), loopback.here(f"loopback/{name}")
+@pytest.mark.parametrize("probe", others_slow(PAIRWISE))
+def test_every_probe_gives_the_local_numbers_bit_for_bit(probe, loopback, llm, here):
+    same_numbers(probe, loopback, llm, here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", FIVE)
+@pytest.mark.parametrize("name", ["loopback/gpt2", "loopback/falcon"])
+def test_other_families_give_the_local_numbers_bit_for_bit(name, probe, loopback):
+    same_numbers(probe, loopback, loopback.model(name), loopback.here(name))
+
+
+def same_numbers(probe, loopback, there, here):
     printed = len(loopback.asked()["printed"])
     assert not differences(EVERY[probe](there, remote=loopback.host), EVERY[probe](here))
     assert not loopback.asked()["printed"][printed:], "an attribute of a module was copied on the server"
@@ -30,7 +38,7 @@ def test_a_friendly_server_gives_the_numbers_of_float32(llm, probe, loopback):
         same(EVERY[probe](llm, remote=loopback.host), EVERY[probe](dl.load_model(loopback.models["loopback/llama"])))
 
 
-@pytest.mark.parametrize("probe", FIVE_QUICKLY)
+@pytest.mark.parametrize("probe", others_slow(FIVE))
 def test_autocast_changes_nothing_that_a_probe_computes_of_given_residuals(llm, here, probe, loopback):
     """Shielded, the model's own modules compute as ever, so that all else must be within 1e-6 of the local numbers."""
     with loopback.faults(autocast=True):

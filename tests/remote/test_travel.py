@@ -12,11 +12,11 @@ import zstandard
 import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.remote.backend import JobBackend
-from tests.remote.conditions import EVERY
+from tests.remote.conditions import EVERY, FIVE, others_slow
 from tests.remote.loopback.fixture import KEY
 
 
-@pytest.mark.parametrize("probe", EVERY)
+@pytest.mark.parametrize("probe", others_slow(FIVE))
 def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, loopback, monkeypatch, probe):
     """That the server could not import the package is part of its conditions, see test_strict."""
     payloads = []
