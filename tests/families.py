@@ -8,6 +8,7 @@ import math
 import zlib
 from pathlib import Path
 
+import pytest
 import torch
 import transformers as tf
 from torch import nn
@@ -141,6 +142,11 @@ FAMILIES = {
     "stablelm_parallel": _of(tf.StableLmConfig, SHAPE, HALF_ROTARY, use_parallel_residual=True),
     "gpt_oss": _of(tf.GptOssConfig, SHAPE, HEAD_DIM, ALTERNATING, EXPERTS, YARN),
 }
+
+# one of each kind: plain, parallel, adding inside its modules, with windows and caps, with norms after what it adds,
+# scaled, of experts, and projected between residual and vocabulary; the quick tests take these, all of them the slow
+ARCHETYPES = ("llama", "gpt_neox", "bloom", "gemma2", "olmo2", "granite", "qwen3_moe", "opt_projected")
+EACH_FAMILY = [name if name in ARCHETYPES else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 # the residual itself is normalised after each addition, so h_{l+1} = h_l + a_l + m_l cannot hold: to be refused
 REFUSED = {

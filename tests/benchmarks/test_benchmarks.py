@@ -119,6 +119,7 @@ def test_settings_come_from_the_environment(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_as_often_as_was_measured():
     measured = pd.read_csv(coverage.MEASURED).query(
         "metric == 'kl' and population == 'lingering' and noise == 'skewed'"

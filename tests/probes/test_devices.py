@@ -56,10 +56,10 @@ def spread(model, unembed):
     "name, unembed",
     [
         ("llama", "cuda:0"),
-        ("llama", "cuda:1"),
-        ("olmo2", "cuda:1"),  # post-norm
+        pytest.param("llama", "cuda:1", marks=pytest.mark.slow),
+        pytest.param("olmo2", "cuda:1", marks=pytest.mark.slow),  # post-norm
         ("bloom", "cuda:0"),  # blocks return tuples; tied, so the unembedding lies with the embedding
-        ("gpt_neox", "cuda:1"),  # parallel
+        pytest.param("gpt_neox", "cuda:1", marks=pytest.mark.slow),  # parallel
         ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
     ],
 )

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.families import FAMILIES, build, save_family
+from tests.families import EACH_FAMILY, build, save_family
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer, merging_tokenizer
 
-every_family = pytest.mark.parametrize("name", FAMILIES)
+every_family = pytest.mark.parametrize("name", EACH_FAMILY)
 SLIDING = ["mistral_sliding", "phi3_sliding", "olmo3", "gemma2", "gemma3_text", "gpt_oss"]
 INPUT_IDS = torch.randint(4, VOCABULARY_SIZE, (1, 13), generator=torch.Generator().manual_seed(0))
 TEXT = "5 + 7 = 12, isn't it?\n  The 28"

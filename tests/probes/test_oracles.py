@@ -10,11 +10,11 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 
 from tests import oracles
-from tests.families import FAMILIES, REFUSED, L, build
+from tests.families import EACH_FAMILY, REFUSED, L, build
 from tests.oracles.streams import places
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer, merging_tokenizer
 
-every_family = pytest.mark.parametrize("name", FAMILIES)
+every_family = pytest.mark.parametrize("name", EACH_FAMILY)
 one_of_each_kind = pytest.mark.parametrize("name", ["llama", "gpt_neox", "gemma2", "granite", "bloom", "mixtral"])
 EXACT = {"rtol": 0, "atol": 1e-6}
 QUESTION, ANSWER = "5 + 7 + 5 + 3 + 1 + 7 = ", "28"

@@ -11,7 +11,8 @@ from tests.families import build
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, loaded
 
-FAMILIES = ["llama", "qwen3", "mixtral_dense", "olmo2", "gemma2", "gpt2", "gpt_neox", "cohere", "granite", "bloom"]
+OTHERS = ["qwen3", "mixtral_dense", "olmo2", "gpt2", "cohere", "granite"]
+FAMILIES = ["llama", "gemma2", "gpt_neox", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 FACTOR = 2  # what rounding does is one draw; the mean residual that erases is rounded too
 
 
