@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ POSITIONAL = {"run": ("model", "dataset"), "check": ("model",), "init": ("model"
 def main(words: Sequence[str] | None = None) -> int:
     """Do what these words say, or those of the command line; the exit status."""
     words = list(sys.argv[1:] if words is None else words)
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
     parser = _parser()
     try:
         if "--make" in words:
