@@ -107,10 +107,6 @@ HERE = {"remote": False, "runs": {"dtype": "float32", "quantized": False, "atten
     [
         (HERE["runs"], ""),
         (HERE["runs"] | {"dtype": "bfloat16"}, "dtype bfloat16 (here float32)"),
-        (
-            HERE["runs"] | {"quantized": True, "attention": "eager"},
-            "quantized True (here False), attention eager (here sdpa)",
-        ),
         ({"dtype": "float32", "quantized": False}, ""),  # what is not known differs from nothing
     ],
 )

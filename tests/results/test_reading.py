@@ -70,11 +70,9 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "it is not a dict of named tensors"),
         ({"weights": torch.zeros(3)}, r"it has no key res_kl_divs \(it has weights\)"),
         ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(9)}, r"res_overlaps has shape \[9\]"),
         ({"res_kl_divs": torch.rand(8), "res_overlaps": torch.rand(8), "meta": "mine"}, "with a dict `meta`"),
-        ({"res_kl_divs": torch.rand(0), "res_overlaps": torch.rand(0)}, r"res_kl_divs has shape \[0\]"),
     ],
 )
 def test_a_foreign_file_under_our_name_is_named_and_stays_where_it_is(lens_path, content, message):
@@ -84,11 +82,6 @@ def test_a_foreign_file_under_our_name_is_named_and_stays_where_it_is(lens_path,
         load_artifact(lens_path)
     assert re.search(message, why_stale(lens_path, {})[0])
     assert os.listdir(lens_path.parent) == [lens_path.name]
-
-
-def test_a_file_with_another_name_is_no_artifact(tmp_path):
-    with pytest.raises(ArtifactError, match="notes.pt is not the name of an artifact; the names are"):
-        load_artifact(tmp_path / "notes.pt")
 
 
 @pytest.mark.parametrize("probe", ARTIFACTS)
