@@ -25,7 +25,7 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .probes.residual_stream import agreed, bytes_of_a_token
+from .probes.residual_stream import agreed, bytes_of_a_token, is_sharded
 from .session import run, run_ticking
 
 Result = dict[str, torch.Tensor]
@@ -315,7 +315,9 @@ def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | s
     if not gpus:
         return None
     free = min(_free_memory(gpu) for gpu in gpus)
-    return agreed(llm, max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held))))
+    return agreed(
+        max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held))), is_sharded(llm)
+    )
 
 
 def _free_memory(gpu):

@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import os
 import sys
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,8 +19,6 @@ from transformers import PreTrainedConfig
 
 from ..probes.residual_stream import is_sharded
 from .gguf import ModelError
-
-T = TypeVar("T")
 
 
 def check_ranks(n_ranks: int) -> None:
@@ -48,15 +45,6 @@ def join_ranks(n_ranks: int) -> None:
     if n_ranks > 1 and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=datetime.timedelta(hours=2))  # loading takes long, and differs
-
-
-def agreed_by_ranks(value: T) -> T:
-    """Rank 0's value, on every rank, all of which have to come here; a lone process keeps its own."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return value
-    shared = [value]
-    dist.broadcast_object_list(shared)
-    return shared[0]
 
 
 def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:

@@ -22,6 +22,7 @@ from .residual_stream import (
     entering,
     first,
     inputs,
+    is_sharded,
     last_block,
     leaving,
     parts,
@@ -69,7 +70,7 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
             requests.append((paths[which][k], points))
         for k, sample in zip(taken, _slopes(llm, arch, requests, ids[:end], (ids, answer), rows), strict=True):
             try:
-                wanted[k] = rules[k].send(agreed(llm, sample))  # the same nodes on every rank
+                wanted[k] = rules[k].send(agreed(sample, is_sharded(llm)))  # the same nodes on every rank
             except StopIteration as finished:
                 results[k] = _result(finished.value, len(ids))
                 del wanted[k]

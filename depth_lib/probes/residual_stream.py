@@ -32,17 +32,24 @@ def rows_of_logits(llm, device):
     return max(1, (28 * 2**20 if device.type == "cpu" else 2**29) // row)
 
 
+def has_ranks():
+    """Whether this process is one of several that torch.distributed connects."""
+    ranks = torch.distributed
+    return ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
+
+
 def is_sharded(llm):
     """Whether each layer of the model is shared by several processes, which all run this code."""
-    ranks = torch.distributed
-    started = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
-    return started and getattr(llm.config, "distributed_config", None) is not None
+    return has_ranks() and getattr(llm.config, "distributed_config", None) is not None
 
 
-def agreed(llm, value):
-    """Rank 0's value, on every rank of a sharded model. For whatever decides which modules run next: ranks that run
-    different ones would wait for each other for ever."""
-    if not is_sharded(llm):
+def agreed(value, among=True):
+    """Rank 0's value, on every rank, all of which have to come here; a process alone keeps its own.
+
+    For whatever decides which modules run next: ranks that run different ones wait for each other for ever. among:
+    whether ranks have to agree at all, for a probe `is_sharded(llm)`.
+    """
+    if not (among and has_ranks()):
         return value
     shared = [value]
     torch.distributed.broadcast_object_list(shared)

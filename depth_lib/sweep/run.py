@@ -17,7 +17,8 @@ from ..models.families import remark
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
-from ..models.parallel import agreed_by_ranks, is_first, join_ranks
+from ..models.parallel import is_first, join_ranks
+from ..probes.residual_stream import agreed
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
@@ -58,12 +59,12 @@ class Run(RunSpec):
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
         path = self.paths[probe]
-        if agreed_by_ranks(why_stale(path, wanted)):
+        if agreed(why_stale(path, wanted)):
             with self._alone() if is_first() else contextlib.nullcontext():
                 # whoever had the lock may have computed it
-                if reasons := agreed_by_ranks(why_stale(path, wanted)):
+                if reasons := agreed(why_stale(path, wanted)):
                     self._compute(probe, reasons, call, wanted)
-                    agreed_by_ranks("written")
+                    agreed("written")
                     return load_artifact(path)
         print(f"{probe}: read from {path}, nothing to compute")
         return load_artifact(path)
