@@ -8,7 +8,7 @@ hooks on a short random prompt.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from unittest import mock
 
 import torch
@@ -137,7 +137,8 @@ def _stream(run):
 def _tail(run, last_block, h, logits):
     """Final norm, projection and unembedding, and what is done to the logits after it."""
     names = {module: path for path, module in run.model.named_modules()}
-    head, calls = run.model.get_output_embeddings(), []
+    heads = (model.get_output_embeddings() for model in run.model.modules() if isinstance(model, PreTrainedModel))
+    head, calls = next(filter(None, heads), None), []
 
     def after(module, x, output):
         calls.append((module, x, first(output)))
@@ -169,7 +170,8 @@ def _tail(run, last_block, h, logits):
     readings = [(_error(z * after, logits), scale * after, None)]
     if not readings[0][0] <= 64 * torch.finfo(z.dtype).eps:
         caps = _numbers(run.model.config)
-        readings += [(_error(torch.tanh(z / cap) * cap, logits), scale, cap) for cap in caps]
+        for cap, factor in product(caps, (1.0, *caps)):
+            readings.append((_error(torch.tanh(z * factor / cap) * cap, logits), scale * factor, cap))
     error, scale, cap = min(readings, key=lambda reading: reading[0])
     if error > torch.finfo(z.dtype).eps ** 0.5:
         raise ArchitectureError(

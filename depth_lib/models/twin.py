@@ -66,6 +66,8 @@ def _shrunk(data, n_layers=None):
         old = data[depth]
         data = {n: v[:n_layers] if isinstance(v, list) and len(v) == old else v for n, v in data.items()}
         data[depth] = n_layers
+        by_layer = data.get("per_layer_config") or {}
+        data |= {"per_layer_config": {l: own for l, own in by_layer.items() if int(l) < n_layers}} if by_layer else {}
     return {name: _scaled(name, value, WIDTH / hidden, heads, n_layers) for name, value in data.items()}
 
 

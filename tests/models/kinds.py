@@ -7,6 +7,7 @@ import datetime
 import re
 import sys
 import warnings
+from collections import Counter
 
 import torch
 import transformers
@@ -33,7 +34,16 @@ N_LAYERS = 4
 
 # What a default config lacks, or what keeps it from having 4 layers.
 SETTINGS = {
-    "cohere_compass_text": {"layer_types": ["full_attention"] * 4},
+    "cohere_compass_text": {
+        "layer_types": ["full_attention"] * 4,
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}},
+    },
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
+    "gemma3n_text": {
+        "layer_types": ["full_attention"] * 4,
+        "num_kv_shared_layers": 0,
+        "activation_sparsity_pattern": None,
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "falcon_h1": {"mamba_n_heads": 16, "mamba_d_head": 64},
@@ -230,37 +240,45 @@ def state(kind):
     return "all probes" if FOUND[llm].parts else "blocks only", FOUND[llm], found
 
 
+def reads_text_alone(kind):
+    """Whether a kind's config is of a language model, not of one with parts that see or hear."""
+    return kind not in MULTIMODAL and not {"text_config", "vision_config"} & CONFIG_MAPPING[kind].sub_configs.keys()
+
+
 def table():
     """docs/architectures.md."""
-    rows, counts = [], {}
-    for kind in KINDS:
+    rows, counts = [], {True: Counter(), False: Counter()}
+    for kind in sorted([*KINDS, *MULTIMODAL]):
         outcome, found, off = state(kind)
-        counts[outcome] = counts.get(outcome, 0) + 1
+        counts[reads_text_alone(kind)][outcome] += 1
         if isinstance(found, str):
-            said = found
+            read = found
         else:
-            names = sorted({", ".join(map(sum_of, parts)) for parts in found.parts or ()})
             order = "parallel" if found.parallel else "sequential"
-            said = f"`{found.blocks}`: " + (f"{', '.join(names)} ({order})" if names else found.missing)
+            names = sorted({f"a = {sum_of(a)}, m = {sum_of(m)}" for a, m in found.parts or ()})
+            read = f"`{found.blocks}`: " + (f"{'; '.join(names)} ({order})" if names else found.missing)
             if max(off.values()) > 1e-5:
                 outcome += f", WRONG by {max(off.values()):.0e}"
-        rows.append(f"| {kind} | {outcome} | {said} |")
+        rows.append(f"| {kind} | {outcome} | {read} |")
         print(rows[-1], file=sys.stderr)
-    tried = sum(count for outcome, count in counts.items() if outcome != "not built")
+    text, more = (
+        f"{count.total() - count['not built']} ({count['all probes']} run all probes, {count['blocks only']} are read "
+        f"block by block, {count['refused']} are refused)"
+        for count in counts.values()
+    )
     return "\n".join(
         [
             "# Architectures",
             "",
             "Written by `python -m tests.models.kinds > docs/architectures.md`.",
             "",
-            f"Tried on {datetime.date.today()}: every kind in the table of causal language models of transformers "
-            f"{transformers.__version__}, tiny and random.",
+            f"Tried on {datetime.date.today()}: every kind in the tables of causal language models, and of models that "
+            f"answer to images and text, of transformers {transformers.__version__}, tiny and random, on text.",
             "",
-            f"{tried} decoder-only kinds can be built so: {counts.get('all probes', 0)} run all probes, "
-            f"{counts.get('blocks only', 0)} are read block by block, where what attention and MLP add is NaN, and "
-            f"{counts.get('refused', 0)} are refused. On each that runs, contribution, logit lens and layer effects "
-            "equal plain PyTorch to 1e-5 of the largest value. Not built: encoders, encoder-decoders, and what needs a "
-            "config or a package of its own.",
+            f"Decoders of text that can be built so: {text}. Decoders in models that see or hear too: {more}. Read "
+            "block by block, what attention and MLP add is NaN. On each that runs, contribution, logit lens and layer "
+            "effects equal plain PyTorch to 1e-5 of the largest value. Not built: encoders, encoder-decoders, and what "
+            "needs an image, or a config or a package of its own.",
             "",
             "| kind | state | blocks and what they add, or why not |",
             "|---|---|---|",

@@ -2,19 +2,44 @@
 
 import pytest
 
-from tests.models.kinds import KINDS, state
+from tests.models.kinds import KINDS, MULTIMODAL, state
 
-# Refused: blocks that run in two loops, and blocks that do not run without an image.
-REFUSED = {"hrm_text", "mllama"}
-WHOLE_BLOCKS = {"beam", "deepseek_v4", "doge", "gemma4_text", "git", "gpt_neox_japanese", "hy_v4", "longcat_flash"}
-WHOLE_BLOCKS |= {"minimax", "openai-gpt", "rwkv", "trocr", "zaya"}
+# Refused: blocks that run in two loops, or not without an image, and streams before the batch's axis.
+REFUSED = {"gemma3n_text", "hrm_text", "mllama"}
+WHOLE_BLOCKS = {
+    "beam",
+    "deepseek_v4",
+    "doge",
+    "gemma4",
+    "gemma4_text",
+    "git",
+    "gpt_neox_japanese",
+    "hy_v4",
+    "longcat_flash",
+}
+WHOLE_BLOCKS |= {"gemma4_unified", "gemma4_unified_text", "minimax", "openai-gpt", "rwkv", "trocr", "zaya"}
 # One of each sort: plain, parallel, post-norm, recurrent, hybrid of one mixer a block, hybrid with experts,
-# normalised after each addition, two token mixers a block, and several streams.
-ARCHETYPES = ("llama", "gptj", "olmo2", "mamba", "nemotron_h", "qwen3_next", "openai-gpt", "falcon_h1", "hy_v4")
+# normalised after each addition, two token mixers a block, several streams, and a model that reads images too.
+ARCHETYPES = (
+    "llama",
+    "gptj",
+    "olmo2",
+    "mamba",
+    "nemotron_h",
+    "qwen3_next",
+    "openai-gpt",
+    "falcon_h1",
+    "hy_v4",
+    "mistral3",
+)
 
 
 @pytest.mark.parametrize(
-    "kind", [*ARCHETYPES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in ARCHETYPES)]
+    "kind",
+    [
+        *ARCHETYPES,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*KINDS, *MULTIMODAL] if kind not in ARCHETYPES),
+    ],
 )
 def test_a_kind_gives_what_plain_pytorch_gives(kind):
     outcome, found, off = state(kind)
