@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -96,6 +97,12 @@ def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(co
 def test_a_model_that_several_gpus_share_is_started_by_torchrun():
     words = execution("probe", "out.ipynb", {}, ranks=4)[1:8]
     assert words == "-m torch.distributed.run --standalone --nproc-per-node 4 -m depth_lib.sweep.execute".split()
+
+
+def test_a_rank_that_fails_is_named(command, study):
+    (study / "fail-toy-4l").touch()
+    assert command(*ONE, "-p", "TENSOR_PARALLEL=2").status == 1
+    assert re.search(r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file\n", command.output)
 
 
 @pytest.mark.parametrize(
