@@ -38,7 +38,8 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
 
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
-    Where rounding shows, `erasure_effect_resolution` is the smallest that can be told from it.
+    Where rounding shows, `erasure_effect_resolution` is the smallest that can be told from it: twice what it does to
+    an unmodified row, as the erased row is rounded otherwise than the one that it is compared with, and u is too.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
     jobs = []
@@ -84,7 +85,7 @@ def _named(llm, found, keys, rows):
     for key, (effect, resolution) in zip(keys, found, strict=True):
         result[key] = effect[rows.start : rows.stop]
         if compares_in_batch(llm):
-            result[f"{key}_resolution"] = resolution[rows.start : rows.stop]
+            result[f"{key}_resolution"] = 2 * resolution[rows.start : rows.stop]
     return result
 
 
