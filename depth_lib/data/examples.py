@@ -15,8 +15,8 @@ TERMS = range(2, 7)  # of drawn sums
 class Example(NamedTuple):
     """A question of one level of difficulty and its answer, which follows it without anything between.
 
-    within: what follows is measured from places inside the answer on, for answers that are worked out in it; otherwise
-    from the place that predicts the answer's first token.
+    within: effects are measured after positions drawn inside the answer, for worked solutions; otherwise from the
+    position that predicts the answer's first token.
     """
 
     level: int
@@ -29,9 +29,9 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     """n_per_level examples of each level, easy levels first (Csordás et al. 2025, section 4).
 
     dataset: "mquake" (level: hops, 2–4), "math" (level as printed, 1–5), "sums" (terms, 2–6; drawn with `seed`, each
-    once), or the name of a file params/datasets/<name>.yaml with LEVEL. Of rows, all are read, shuffled by
-    random.Random(seed), and the first of each level taken; with fewer, all there are and a warning. source: as for
-    `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
+    once), or the name of a file params/datasets/<name>.yaml with LEVEL. All rows are read and shuffled by
+    random.Random(seed), and the first of each level are taken; if there are fewer, all of them, with a warning.
+    source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
     if dataset not in with_levels():
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")

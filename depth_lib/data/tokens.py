@@ -1,4 +1,4 @@
-"""Prompts as token ids: what there is to measure, which positions are drawn, where an answer stands."""
+"""Prompts as token ids, the positions that future mode draws, and where the tokens of an answer are."""
 
 import random
 import warnings
@@ -7,7 +7,7 @@ from nnsight import TransformersModel
 
 
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
-    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for nothing to measure."""
+    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
     prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
@@ -26,7 +26,7 @@ def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
 
 
 def _check_length(llm, ids, name):
-    """Learned positions end, with an index error or on a GPU a dead process; rotary ones go on into nonsense."""
+    """After the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense."""
     limit = getattr(llm.config, "max_position_embeddings", None)
     rope = getattr(llm.config, "rope_parameters", None) or {}
     if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
@@ -47,15 +47,15 @@ def future_positions(lengths: list[int]) -> list[list[int]]:
 
 
 def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[list[int], list[int], list[str]]:
-    """Token ids of question + answer, the places of the answer's tokens, and the tokens as strings.
+    """Token ids of question + answer, the positions of the answer's tokens, and the tokens as strings.
 
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
     if not llm.tokenizer.is_fast:
         raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
     if not (isinstance(question, str) and isinstance(answer, str)):
-        found = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer are of type {found}, not text; give two strings.")
+        types = f"{type(question).__name__} and {type(answer).__name__}"
+        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     _check_length(llm, ids, "the question with its answer")
@@ -70,9 +70,9 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Token ids and positions t of every prompt that is long enough: in future mode as drawn, else t = T."""
+    """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T."""
     if mode not in modes:
-        *others, last = (f'"{one}"' for one in modes)
+        *others, last = (f'"{name}"' for name in modes)
         raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
     ids = tokenize(llm, prompts)
     if mode != "future":
