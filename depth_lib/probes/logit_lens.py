@@ -37,21 +37,25 @@ def logit_lens(llm, arch, prompts):
 def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
     h = residuals(llm, arch, ids)
-    on_cpu, sums = h[-1].device.type == "cpu", torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
+    sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
     n_tokens = max(1, rows_of_logits(llm, h[-1].device) // len(h))
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:
             for start in range(0, len(ids), n_tokens):
                 some = [residual[start : start + n_tokens].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
-                parts = [_of_tokens(finished(arch, part), on_cpu) for part in logits.split(1 if on_cpu else n_tokens)]
+                # a CPU passes over the logits many times: a cache holds 2^17 of them twice
+                at_once = 2**17 if logits.device.type == "cpu" else logits.numel()
+                parts = logits.split(max(1, at_once // logits[0].numel()))
+                parts = [_of_tokens(finished(arch, part), at_once) for part in parts]
                 sums += torch.cat(parts, dim=1).sum(1).cpu()
             tracer.stop()
     return sums
 
 
-def _of_tokens(logits, on_cpu):
-    """All of KEYS [len(KEYS), n, L] from the logits [n, L + 1, V] of h_0..h_L at n tokens, which are overwritten."""
+def _of_tokens(logits, at_once):
+    """All of KEYS [len(KEYS), n, L] from the logits [n, L + 1, V] of h_0..h_L at n tokens, which are overwritten, about
+    `at_once` of them at a time."""
     if logits[0, -1].amin() < -1e15:  # a bias took tokens out of the vocabulary: 0 times its logarithm must be 0
         logits = logits.clamp_min_(-1e15)
     logits, own = logits[:, :-1], logits[:, -1:]
@@ -59,8 +63,7 @@ def _of_tokens(logits, on_cpu):
     largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_own[..., :1].expand_as(top[..., :1]))
     log_y = own.log_softmax(-1)
     y = log_y.clamp_min(-80).exp_()  # no zero and no subnormal number: see softmax_and_log
-    # a CPU passes many times over the few rows that its cache holds
-    rows = max(1, 2**17 // logits.shape[-1]) if on_cpu else logits.shape[1]
+    rows = max(1, at_once // (len(logits) * logits.shape[-1]))
     pieces = zip(*(x.split(rows, dim=1) for x in (logits, largest, of_top)), strict=True)
     n_above, kl, *negative_entropies = torch.cat([_compared(*piece, y, log_y) for piece in pieces], dim=2)
     rank, entropy, entropy_of_mean = n_above + 1, *(-x for x in negative_entropies)
