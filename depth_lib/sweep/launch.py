@@ -41,7 +41,7 @@ class Sweep:
 
     def __init__(self, plan: Plan, jobs: int | None = None, keep_going: bool = False):
         self.plan, self.keep_going, self.runs = plan, keep_going, plan.runs()
-        self.jobs = jobs or len(plan.gpus) or 1
+        self.jobs = min(jobs or len(plan.gpus), len(plan.gpus)) if plan.gpus else jobs or 1
         self.gpus = queue.SimpleQueue()  # those that no run has now
         for gpu in plan.gpus:
             self.gpus.put(gpu)
@@ -99,7 +99,7 @@ class Sweep:
         missing = [str(run.paths[probe]) for probe in run.asked["PROBES"] if not run.paths[probe].is_file()]
         if self.signal or -status in SIGNALS:
             name = signal.Signals(self.signal or -status).name
-            self._say(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")
+            self._end(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")
         elif status:
             self._fail(run, _why(log, status))
         elif missing:
@@ -143,9 +143,13 @@ class Sweep:
 
     def _fail(self, run: RunSpec, why: str) -> None:
         self.failed = True
+        self._end(run, f"{FAILED}{why}")
+
+    def _end(self, run: RunSpec, text: str) -> None:
+        """Print how a run ended, and write it as the last line of its log, where `status_of` looks for it."""
         with contextlib.suppress(OSError), (run.folder / "probe.log").open("a", encoding="utf-8") as file:
-            file.write(f"\n{FAILED}{why}\n")
-        self._say(run, f"{FAILED}{why}")
+            file.write(f"\n{text}\n")
+        self._say(run, text)
 
     def _say(self, run: RunSpec, text: str) -> None:
         print(f"{run.name}: {text}\n", end="", flush=True)  # one write per line
