@@ -1,6 +1,7 @@
 """What is handed to others: the same numbers, described; what was changed is refused, or left out by name."""
 
 import json
+from importlib.metadata import version
 
 import huggingface_hub
 import pandas as pd
@@ -61,7 +62,7 @@ def test_the_card_is_the_hubs_and_says_depths_origin_and_licence(study, tmp_path
     text = (tmp_path / "README.md").read_text()
     head = yaml.safe_load(text.split("---\n")[1])
     assert head["license"] == "cc0-1.0" and head["configs"][0]["data_files"] == "results.parquet"
-    for words in ("make table BESIDE=someone/depths", "X @ gsm8k : 1(0.50)", f"torch {torch.__version__}", "cc0-1.0"):
+    for words in ("make table BESIDE=someone/depths", "X @ gsm8k : 1(0.50)", f"torch {version('torch')}", "cc0-1.0"):
         assert words in text.split("---\n", 2)[2], words
 
 

@@ -3,6 +3,7 @@
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_every_probe_reads_back_equal_with_its_meta(tmp_path, probe):
     assert {key: meta[key] for key in META} == META
     assert (meta["schema"], meta["probe"]) == (1, probe)
     assert meta["versions"].keys() == {"torch", "transformers", "nnsight", "depth_lib"}
-    assert meta["versions"]["torch"] == torch.__version__
+    assert meta["versions"]["torch"] == version("torch")
     stored = torch.load(path, weights_only=True)  # as the papers' own code reads it
     assert all(torch.equal(stored[key], result[key]) for key in ARTIFACTS[probe].required)
 
