@@ -57,6 +57,9 @@ SETTINGS = {
 }
 
 
+LARGE = ("kosmos-2", "kosmos-2.5")  # their configs' defaults take gigabytes and half a minute before they are shrunk
+
+
 class NotBuilt(Exception):
     """Why there is no tiny model of this kind."""
 
@@ -66,6 +69,8 @@ def tiny(kind):
 
     Raises NotBuilt with the reason, also for what is no decoder.
     """
+    if kind in LARGE:
+        raise NotBuilt("its tiny model is not tiny")
     try:
         config = _config(kind)
         if config.is_encoder_decoder:
