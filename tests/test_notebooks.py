@@ -151,7 +151,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
         (
             "effective_depth",
             {"OUT": "nowhere"},
-            "/nowhere is not there; give the folder of a study, such as outputs/demo",
+            "/nowhere; run: make sweep OUT=nowhere, or give the folder of a study, such as outputs/demo",
         ),
     ],
 )

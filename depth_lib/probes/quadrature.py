@@ -98,7 +98,7 @@ def panels(tolerance, eps, largest_f=1, limit=256):
                     finer = _finer(panel, known, rules, room, narrowest)
                     done = [other for other in done if other is not panel or not finer]
                     pieces = pieces + finer
-    scale = scale or 1.0
+    scale = max(scale, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F
     return {
         "integral": integral,
         "n_nodes": len(known) + len(again),

@@ -11,6 +11,7 @@ from depth_lib.models import families
 from depth_lib.models.families import FOUND
 from depth_lib.models.load import wrapped
 from tests.families import build
+from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
 
 SCALE = 0.37
@@ -106,6 +107,6 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
     assert 0 < len(lacking) < 4
     assert (dl.relative_contribution(llm, ["abc"])[f"norm_{at[:3]}"][lacking] == 0).all()
     effects = dl.layer_effects(llm, ["The quick brown fox"], "all", part=at)
-    assert (effects["max_all_layer"][lacking] == 0).all() and (effects["max_all_out"][lacking] == 0).all()
+    assert max(effects[key][lacking].max() for key in ("max_all_layer", "max_all_out")) <= TOLERANCE
     gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at=at)
     assert (gradients["igrads"][lacking] == 0).all()

@@ -47,6 +47,7 @@ def gradients(llm, blocks):
     return run(integrated_gradients, llm, *work)
 
 
+@pytest.mark.slow
 def test_bfloat16_says_how_far_it_is_from_float32(in_bfloat16):
     blocks = list(range(30)) if LONG else [16, 25, 28, 29]
     result, ratios = gradients(in_bfloat16, blocks), []
