@@ -33,10 +33,12 @@ def file_rows(dataset: str, source: str | Path) -> Iterator[tuple[str, dict]]:
     if source in NAMED_SOURCES and dataset not in SAMPLES:
         raise PromptError(f"no sample of {dataset} ships with the package (of {', '.join(SAMPLES)} do); give a file")
     path = prompts_path(dataset, published=source == "sample") if source in NAMED_SOURCES else Path(source)
-    if path.suffix not in (".jsonl", ".parquet", ".txt") or not path.is_file():
+    if path.suffix not in (".jsonl", ".parquet", ".txt"):
         raise PromptError(
             f'no source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
         )
+    if not path.is_file():
+        raise PromptError(f'no file {path}; check the path or use source="embedded"')
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):

@@ -60,9 +60,9 @@ def left_ends(steps):
 def panels(tolerance, eps, largest_f=1, limit=256):
     """Panels that are refined until no part's estimated error is above tolerance · the largest |integral|.
 
-    A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype; in half
-    precision not for less than rounding makes of the integral, nor below a width of eps: points closer than that are
-    told apart by their rounding alone. largest_f: the largest F there can be. At most `limit` points.
+    A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, or in half
+    precision for less than rounding makes of the integral; nor below a width of eps: points closer than that are told
+    apart by their rounding alone. largest_f: the largest F there can be. At most `limit` points.
 
     Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
     `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
@@ -70,9 +70,9 @@ def panels(tolerance, eps, largest_f=1, limit=256):
     rules, half = gauss_kronrod(), eps > 1e-4
     seven = rules[7]["nodes"]
     known, again, done, pieces = {}, {}, [], [(0.0, 1.0, 7)]
-    share, common, rounding, narrowest = 0.0, 0.0, 0.0, 0.0
+    share, common, rounding = 0.0, 0.0, 0.0
     if half:
-        limit, narrowest = limit - 2 * len(seven), eps
+        limit -= 2 * len(seven)
     while pieces:
         points = _unknown(pieces, known, rules)
         v, f = yield points, 0
@@ -95,7 +95,7 @@ def panels(tolerance, eps, largest_f=1, limit=256):
             for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
                 if panel["worst"] > (max(least, tolerance * scale) if pieces else least):
                     room = limit - len(known) - len(_unknown(pieces, known, rules))
-                    finer = _finer(panel, known, rules, room, narrowest)
+                    finer = _finer(panel, known, rules, room, eps)
                     done = [other for other in done if other is not panel or not finer]
                     pieces = pieces + finer
     scale = max(scale, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F

@@ -164,7 +164,9 @@ def _why(log: Path, status: int) -> str:
     if not shutil.disk_usage(log.parent).free:
         return f"No space left on device for {log.parent}; free the disk or choose another OUT"
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    for line in lines:
-        if "CANCELLED" in line or line.startswith(FAILED):
-            return line.removeprefix(FAILED).strip("* ")
-    return lines[-1] if lines else f"its command ended with status {status}"
+    cancelled = [line for line in lines if "CANCELLED" in line]
+    aborted = [line for line in lines if "Job step aborted" in line]  # Slurm leaves out the other line now and then
+    failed = [line for line in lines if line.startswith(FAILED)]
+    for line in [*cancelled, *aborted, *failed, *lines[-1:]]:
+        return line.removeprefix(FAILED).strip("* ")
+    return f"its command ended with status {status}"

@@ -183,10 +183,7 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
         ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),
-        (
-            dict(dataset="gsm8k", source="no/such.jsonl"),
-            'no source "no/such.jsonl"; use "hub", "embedded", "sample" or',
-        ),
+        (dict(dataset="gsm8k", source="no/such.jsonl"), "no file no/such.jsonl; check the path or use source="),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):

@@ -109,7 +109,7 @@ def blocks_of(model):
         list(module)
         for path, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and path.split(".")[-1] in ("layers", "layer", "h", "blocks")
-        if not re.search("vision|visual|image|audio", path)
+        if not re.search("vision|visual|image|video|audio", path)
     ]
     return max(lists, key=len)
 

@@ -38,7 +38,8 @@ def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study
         time.sleep(0.1)
     subprocess.run(["scancel", "--name=long"], env=ENVIRONMENT | slurm, check=True)
     printed, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode != 0 and re.search(r"gsm8k × toy-4l: FAILED: .*STEP.* CANCELLED AT", printed), printed
+    word = r"gsm8k × toy-4l: FAILED: .*(STEP.* CANCELLED AT|Job step aborted)"
+    assert sweep.returncode != 0 and re.search(word, printed), printed
     refused = make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun --gres=gpu:9", **slurm)
     assert "FAILED: srun: error: " in refused.stdout and refused.calls == []
     assert make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun", **slurm).returncode == 0
