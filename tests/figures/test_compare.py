@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
-from depth_lib.figures import COMPARISONS, save_comparisons
+from depth_lib.figures import COMPARISONS, compare, save_comparisons
 from depth_lib.figures.compare import (
     intervals_figure,
     proxies_figure,
@@ -117,3 +117,9 @@ def test_the_papers_threshold_stands_in_each_panel_of_its_metric():
     figure = thresholds_figure(rows)
     marked = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
     assert marked == [0.5, 0.3]
+
+
+def test_every_dataset_of_a_study_has_a_look_of_its_own():
+    known = ["hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums"]
+    looks = compare._dataset_looks(pd.DataFrame({"dataset": known * 2}))
+    assert len({look["color"] for look in looks.values()}) == len(known)

@@ -1,5 +1,6 @@
 """What surrounds the arithmetic: memory, names, dtypes and devices."""
 
+import accelerate
 import pytest
 import torch
 
@@ -65,3 +66,11 @@ def test_models_on_a_device_without_float64_give_the_same_bits(pair, truth):
                 place(tensor, "mps")
         found = dl.linear_maps(*models, TEXTS)
     assert all(torch.equal(found[key], truth[key]) for key in KEYS)
+
+
+def test_weights_that_are_offloaded_are_here(pair, truth):
+    source = wrapped(llama())
+    accelerate.cpu_offload(source._module.model.layers, execution_device=torch.device("cpu"))
+    assert all(weight.is_meta for weight in source._module.model.layers.parameters())
+    found = dl.linear_maps(source, pair[1], TEXTS)
+    assert torch.equal(found["relative"], truth["relative"])
