@@ -57,6 +57,8 @@ def linear_maps(
     """
     if what not in ("residual", "contribution"):
         raise ValueError(f'what {what!r} is not known; use "residual" or "contribution".')
+    if loading and not any(isinstance(model, str) for model in (source, target)):
+        raise ValueError(f"{', '.join(loading)} is for models given by name, and both are loaded; leave it out")
     source, target = (load_model(m, **loading) if isinstance(m, str) else m for m in (source, target))
     if not source.dispatched and not target.dispatched:
         raise CannotRead("both models are on a server; load one of them here, where the maps are fitted: remote=False")

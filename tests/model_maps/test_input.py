@@ -56,3 +56,9 @@ def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [{"words": "a"}])
     with pytest.raises(TextError, match="owner/corpus is neither .*with a column text .KeyError: 'text'."):
         read_texts("owner/corpus")
+
+
+def test_settings_of_loading_are_refused_where_both_models_are_loaded():
+    llm = dl.load_model("toy-4l")
+    with pytest.raises(ValueError, match="dtype is for models given by name, and both are loaded; leave it out"):
+        dl.linear_maps(llm, llm, ["5 + 7 = 12"], dtype="bfloat16")
