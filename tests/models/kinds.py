@@ -54,6 +54,7 @@ SETTINGS = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "zamba": {"num_hidden_layers": 12},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
 }
 
 
