@@ -1,16 +1,16 @@
-"""Tests never wait for a network that is not there, and run on one thread a process: their models are too small for
-more, and sums come in one order everywhere."""
+"""Tests never wait for a network that is not there, and run on one thread per process unless OMP_NUM_THREADS says
+otherwise: their models are too small for more."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: threads that wait leave the core
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 # What takes long, in this order; the many short tests come last and fill up.
