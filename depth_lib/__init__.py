@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import warnings
 
 import cloudpickle
 
@@ -13,6 +14,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # Read when torch is loaded: OpenMP's threads sleep while they wait instead of spinning, which beside other work is ten
 # times faster. What the user has set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# tqdm's, in a notebook without ipywidgets: it then shows bars as text, or none.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 __version__ = "0.1.0"
 

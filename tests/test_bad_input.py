@@ -90,7 +90,7 @@ def test_unknown_names_come_with_the_nearest_known_ones():
 def test_without_a_network_there_is_something_else_to_use(monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     assert line(dl.load_model, "Qwen/Qwen2.5-7B-Instruct").endswith("or use a checkpoint's folder or a toy (toy-8l).")
-    assert 'use source="embedded" or the path of a .jsonl or .parquet file' in line(dl.load_prompts, "gsm8k")
+    assert 'use as source "sample" or the path of a .jsonl or .parquet file' in line(dl.load_prompts, "gsm8k")
 
 
 def test_an_empty_dataset(tmp_path):

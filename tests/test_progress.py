@@ -1,6 +1,21 @@
 """A bar for who watches."""
 
+import subprocess
+import sys
+
 from depth_lib.progress import steps, ticked
+
+NOTEBOOK_WITHOUT_WIDGETS = """
+import sys
+import ipykernel.zmqshell
+sys.modules["ipywidgets"] = None
+import depth_lib.progress
+"""
+
+
+def test_a_notebook_without_ipywidgets_is_not_told_so():
+    done = subprocess.run([sys.executable, "-c", NOTEBOOK_WITHOUT_WIDGETS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_piped_has_no_bar_and_all_its_items(capfd):

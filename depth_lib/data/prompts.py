@@ -87,5 +87,4 @@ def _length_tokenizer(dataset: str, name: str) -> Callable:
         with without_retries(name):
             return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as problem:
-        message = unreachable(f"{dataset}'s tokenizer ({name})", problem)
-        raise PromptError(f"{message}, or pass tokenizer=") from problem
+        raise PromptError(f"{unreachable(dataset, name, problem)}, or pass tokenizer=") from problem

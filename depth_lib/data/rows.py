@@ -23,7 +23,7 @@ def hub_rows(dataset: str, repository: str, config: str | None, split: str) -> I
         with without_retries(repository):
             rows = datasets.load_dataset(repository, config, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as problem:
-        raise PromptError(unreachable(f"{dataset} ({repository})", problem)) from problem
+        raise PromptError(unreachable(dataset, repository, problem)) from problem
     for number, row in enumerate(rows, 1):
         yield f"{repository} row {number}", row
 
@@ -38,7 +38,7 @@ def file_rows(dataset: str, source: str | Path) -> Iterator[tuple[str, dict]]:
             f'no source "{source}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
         )
     if not path.is_file():
-        raise PromptError(f'no file {path}; check the path or use source="embedded"')
+        raise PromptError(f"no file {path}; check the path")
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):
@@ -69,10 +69,11 @@ def _read(path: Path) -> Iterator[dict | None]:
             yield row
 
 
-def unreachable(what: str, problem: Exception) -> str:
-    """The message for what could not be loaded from the Hub."""
+def unreachable(dataset: str, repository: str, problem: Exception) -> str:
+    """The message for what a dataset needs and could not be loaded from the Hub."""
     reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
+    sample = '"sample" or ' if dataset in SAMPLES else ""
     return (
-        f"could not load {what} from the Hub: {reason}; check the network and the name, "
-        'or use source="embedded" or the path of a .jsonl or .parquet file'
+        f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
+        f"or use as source {sample}the path of a .jsonl or .parquet file"
     )

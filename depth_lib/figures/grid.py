@@ -185,7 +185,7 @@ def lay_out(
         images = [image for ax, cell in zip(axes, cells, strict=True) if (image := _draw(kind, ax, cell, inches))]
         for ax in axes[-across:]:
             ax.set_xlabel(kind.xlabel)
-        figure.supylabel(kind.ylabel)
+        figure.supylabel(kind.ylabel) if rows > 1 else axes[0].set_ylabel(kind.ylabel)
         figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
         lines = 2 + max(cell.title.count("\n") for cell in cells)
         height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5

@@ -171,7 +171,8 @@ def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
     if np.isfinite(settled).all():
         ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
         words = f"{settles_late(settled):.0%} settle late"  # short enough for the narrowest panels
-        ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center")
+        box = {"color": "white", "pad": 0.5}  # over the line of an early effective depth
+        ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center", bbox=box)
 
 
 def _maps_by_level(result: Mapping) -> dict[str, Panel]:

@@ -20,7 +20,7 @@ from ..results.schemas import ARTIFACTS, ArtifactError
 from .launch import Sweep
 from .plan import DEMO_OUT, REAL_OUT, Plan, model_params, own_dtype
 from .spec import RunSpec
-from .status import as_json, matrix, status_of
+from .status import as_json, matrix, status_of, where_others_are
 from .table import chosen_results, make_table
 
 CHOICES = {  # what a command is about, and how
@@ -139,8 +139,10 @@ def share(asked: argparse.Namespace) -> int:
 def status(asked: argparse.Namespace) -> int:
     """what is done, stale or missing in OUT, and what runs, failed or was interrupted"""
     plan = _plan(asked)
+    runs = [status_of(run) for run in plan.runs()]
     show = as_json if asked.FORMAT == "json" else matrix
-    print(show(plan.folder, [status_of(run) for run in plan.runs()]))
+    named = plan.models or plan.set or plan.datasets or asked.FORMAT
+    print(not named and where_others_are(plan.folder, runs) or show(plan.folder, runs))
     return 0
 
 

@@ -16,7 +16,10 @@ import threading
 import time
 from pathlib import Path
 
-import papermill
+try:
+    import papermill
+except ImportError:
+    raise ImportError("runs are notebooks, executed by papermill; pip install 'depth-lib[sweep]'") from None
 
 from .status import FAILED
 

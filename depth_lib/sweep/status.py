@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..files import COMPUTING, holder
+from ..params import command
 from ..results.provenance import NONE_YET, why_stale
 from ..results.schemas import ARTIFACTS
-from .spec import RunSpec
+from .spec import RunSpec, in_project
 
 RUNNING = ".running"  # in a run's folder, locked by the sweep that executes its notebook
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; it stays if that fails
@@ -65,6 +66,15 @@ def matrix(out: str, runs: Sequence[RunStatus]) -> str:
     others = "".join(f", {counts[state]} {state}" for state in ("stale", "missing") if counts[state])
     count = f"{out}: {counts['done']} of {counts.total()} done{others}"
     return "\n".join([*lines, *(note for run in runs for note in run.notes), count])
+
+
+def where_others_are(out: str, runs: Sequence[RunStatus]) -> str | None:
+    """Where OUT has results, but none of these runs': a line with the command that shows them."""
+    there = {path.parts[-3:-1] for path in in_project(out).glob("*/*/*.pt")}
+    if not there or any(run.notes or (run.dataset, run.model) in there for run in runs):
+        return None
+    datasets, models = (" ".join(sorted({*names})) for names in zip(*there, strict=True))
+    return f"{out} has only results of others: {command('status', MODELS=models, DATASETS=datasets, OUT=out)}"
 
 
 def as_json(out: str, runs: Sequence[RunStatus]) -> str:

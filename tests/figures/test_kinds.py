@@ -29,7 +29,7 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
     figure = plot(name, result).figure
     shown = panels(figure)
     assert figure.get_suptitle().replace("\n", " ").startswith(kind.title)
-    assert (shown[0].get_xlabel(), figure.get_supylabel()) == (kind.xlabel, kind.ylabel)
+    assert (shown[0].get_xlabel(), shown[0].get_ylabel()) == (kind.xlabel, kind.ylabel)
     if isinstance(kind, Heat):
         assert kind.colorbar in [axes.get_ylabel() for axes in figure.axes]
     else:

@@ -42,6 +42,15 @@ def test_another_number_of_the_hubs_prompts_is_seen_without_the_network(command)
     assert "relative_contribution is stale: n_examples: stored 10, asked 20" in shown
 
 
+def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(command):
+    command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
+    line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
+    assert command("status").output.splitlines() == [line]
+    assert json.loads(command("status", "--format", "json").output)["out"] == "outputs"
+    command("sweep", "--models", "Qwen2.5-Math-7B", "--datasets", "gsm8k", "--source", "embedded")
+    assert command("status").output.splitlines()[-1].endswith("missing")
+
+
 def test_unreadable_and_foreign_results_are_stale_and_left_to_the_run(command, study):
     chosen = (*DEMO, "--models", "toy-4l", "toy-8l", "--probes", "logit_lens")
     command("sweep", *chosen)

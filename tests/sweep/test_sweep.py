@@ -183,7 +183,7 @@ def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=none.jsonl")
     done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
     assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
-    assert "aime24 × toy-4l: FAILED: PromptError: no file none.jsonl; check the path or use source=" in done.stdout
+    assert "aime24 × toy-4l: FAILED: PromptError: no file none.jsonl; check the path" in done.stdout
     written = [path for path in study.glob("outputs/**/*") if path.is_file()]
     assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
     for path in written:
