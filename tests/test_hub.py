@@ -21,7 +21,7 @@ for call, name in zip(calls, ("gsm8k", "Qwen/Qwen2.5-7B")):
 assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
 """
 MESSAGES = (
-    ("PromptError", "could not load gsm8k (openai/gsm8k) from the Hub: Couldn't reach 'openai/gsm8k'"),
+    ("PromptError", "could not load openai/gsm8k for gsm8k from the Hub: Couldn't reach 'openai/gsm8k'"),
     ("ModelError", "'Qwen/Qwen2.5-7B' is not in the cache, and the Hub cannot be reached; check the network, or use"),
 )
 
