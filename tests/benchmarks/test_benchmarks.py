@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.benchmarks import coverage, floor
-from tests.benchmarks.__main__ import chosen, main, options
+from tests.benchmarks import floor
+from tests.benchmarks.__main__ import main
 from tests.benchmarks.run import largest_difference, measure, spread
 from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import workloads
@@ -105,27 +104,6 @@ def test_the_table_is_written(tmp_path, capsys):
     page = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert "| logit lens |" in page and "× by hand" in page and torch.__version__ in page
     assert len((tmp_path / "bench.csv").read_text().splitlines()) == 2 and page in capsys.readouterr().out
-
-
-def test_settings_come_from_the_environment(monkeypatch):
-    monkeypatch.setenv("BENCH", "big")
-    monkeypatch.setenv("DTYPE", "bfloat16")
-    monkeypatch.setenv("LAYERS", "4")
-    asked = options([])
-    assert (asked.shape, asked.dtype, asked.layers) == ("big", "bfloat16", 4)
-    assert chosen(["logit lens", "residual erasure", "layer effects, future"], "logit_lens;erasure") == [
-        "logit lens",
-        "residual erasure",
-    ]
-
-
-@pytest.mark.slow
-def test_intervals_cover_the_truth_as_often_as_was_measured():
-    measured = pd.read_csv(coverage.MEASURED).query(
-        "metric == 'kl' and population == 'lingering' and noise == 'skewed'"
-    )
-    again = coverage.coverage("kl", "lingering", "skewed", 10, repeats=40)
-    assert again["coverage"] == pytest.approx(measured[measured.n_prompts == 10].coverage.item(), abs=0.1)
 
 
 def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():

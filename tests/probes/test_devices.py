@@ -116,60 +116,6 @@ def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):
             contributions_by_difference()
 
 
-def vector(device):
-    return torch.arange(3.0).to(device)
-
-
-MIXES = {  # an operation on tensors of two devices, and whether torch does it
-    "sum": (lambda a, b: vector(a) + vector(b), False),
-    "stack": (lambda a, b: torch.stack([vector(a), vector(b)]), False),
-    "linear": (lambda a, b: torch.nn.functional.linear(vector(a)[None], vector(b)[None]), False),
-    "values by index": (lambda a, b: vector(a).index_put_((torch.tensor([0, 1], device=a),), vector(b)[:2]), False),
-    "numpy": (lambda a, b: vector(a).numpy(), False),
-    "moved": (lambda a, b: vector(a) + vector(b).to(vector(a).device), True),
-    "made there": (lambda a, b: vector(a) + torch.ones(3, device=a), True),
-    "copy": (lambda a, b: vector(a).copy_(vector(b)), True),
-    "slice": (lambda a, b: vector(a).__setitem__(slice(0, 2), vector(b)[:2]), True),
-    "index on the CPU": (lambda a, b: vector(a)[vector(b).long().cpu()], True),
-    "number on the CPU": (lambda a, b: vector(a) * vector(b).sum().cpu(), True),
-}
-
-
-def is_done(operation, near, far):
-    try:
-        operation(near, far)
-    except (RuntimeError, TypeError):
-        return False
-    return True
-
-
-@pytest.mark.parametrize("operation, done", MIXES.values(), ids=MIXES)
-@pytest.mark.parametrize("far", ["cpu", "cuda:1"])
-def test_pretended_devices_mix_no_more_than_real_ones(operation, done, far):
-    with PretendDevices():
-        assert is_done(operation, "cuda:0", far) == done
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_real_devices_mix_as_the_pretended_ones():
-    assert {name: is_done(operation, "cuda:0", "cpu") for name, (operation, _) in MIXES.items()} == {
-        name: done for name, (_, done) in MIXES.items()
-    }
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("name", ["llama", "olmo2", "gpt_neox"])
-def test_a_model_on_two_gpus_gives_the_numbers_of_one(name, tmp_path):
-    save_family(name, tmp_path)
-    one = dl.load_model(tmp_path, device_map="cuda:0")
-    plain = measure(one)
-    two = measure(dl.load_model(tmp_path, device_map=halves(one._module, "cuda:0", "cuda:1", "cuda:1")))
-    for probe, result in plain.items():
-        for key, value in result.items():
-            if probe != "check" and isinstance(value, torch.Tensor):
-                torch.testing.assert_close(two[probe][key], value, rtol=1e-4, atol=1e-5)
-
-
 def test_blocks_that_are_read_from_disk_give_the_same_bits(tmp_path):
     save_family("llama", tmp_path)
     llm = dl.load_model(tmp_path)

@@ -4,15 +4,14 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from tests.families import EACH_FAMILY, build, save_family
-from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer, merging_tokenizer
+from tests.families import EACH_FAMILY, build
+from tests.tiny_tokenizers import VOCABULARY_SIZE
 
 every_family = pytest.mark.parametrize("name", EACH_FAMILY)
 SLIDING = ["mistral_sliding", "phi3_sliding", "olmo3", "gemma2", "gemma3_text", "gpt_oss"]
 INPUT_IDS = torch.randint(4, VOCABULARY_SIZE, (1, 13), generator=torch.Generator().manual_seed(0))
-TEXT = "5 + 7 = 12, isn't it?\n  The 28"
 
 
 @every_family
@@ -52,15 +51,3 @@ def test_no_window_cap_or_scale_can_be_forgotten_unseen(name, setting, neutral):
     without.load_state_dict(model.state_dict())
     logits = model(INPUT_IDS).logits
     assert (without(INPUT_IDS).logits - logits).abs().max() > 0.01 * logits.abs().max()
-
-
-@pytest.mark.parametrize("name", ["gemma2", "gpt2"])  # tied and untied; what each family keeps is transformers' own
-def test_a_saved_family_loads_as_the_same_model_with_the_same_tokenizer(name, tmp_path):
-    save_family(name, tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded(INPUT_IDS).logits, build(name)(INPUT_IDS).logits)
-    assert AutoTokenizer.from_pretrained(tmp_path)(TEXT).input_ids == char_tokenizer()(TEXT).input_ids
-
-
-def test_the_merging_tokenizer_counts_an_answer_differently_alone_and_in_its_sentence():
-    assert len(merging_tokenizer()("28").input_ids) == 1

@@ -69,13 +69,13 @@ def test_a_contribution_that_is_the_same_for_all_tokens_has_no_attribution(shall
     assert found["error"].isfinite().all()
 
 
-@pytest.mark.parametrize("at", ["attention", "mlp"])
-def test_gradients_of_a_part_sum_to_what_the_answer_loses_when_it_is_blurred(toy, at):
+@pytest.mark.parametrize("at", ["block", "attention", "mlp"])
+def test_gradients_sum_to_what_the_answer_loses_when_a_block_or_part_is_blurred(toy, at):
     """Baseline and original the wrong way round would turn the sign; a wrong normalisation would miss the sum."""
     ids, places, _ = answer_span(toy, *SUM)
     found, model = dl.integrated_gradients(toy, *SUM, at=at), plain_toy()
     for l, block in enumerate(model.model.layers):
-        part = block.self_attn if at == "attention" else block.mlp
+        part = {"block": block, "attention": block.self_attn, "mlp": block.mlp}[at]
         read, blurred = (answer_probability(model, ids, places, part, blur) for blur in (False, True))
         assert abs(found["igrads"][l].sum() - (read - blurred)) <= 0.01 * found["igrads"][l].abs().max() + OF_TOY
         assert abs(found["f_difference"][l] - (read - blurred)) <= OF_TOY
@@ -89,18 +89,6 @@ def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothi
         later = dl.layer_effects(llm, [TEXT])["max_future_layer"]
         assert not later.tril().any()  # at the tokens that are not skipped the block itself reads what it always did
         assert (later[:-1].amax(1) > 0).all()
-
-
-@pytest.mark.parametrize("name", ["llama", "toy-8l"])
-def test_integrated_gradients_sum_to_the_difference_that_they_explain(name, llama, toy):
-    llm, model = (llama, build("llama")) if name == "llama" else (toy, plain_toy())
-    ids, places, _ = answer_span(llm, *SUM)
-    found = dl.integrated_gradients(llm, *SUM)
-    for l, block in enumerate(model.model.layers):
-        read, blurred = (answer_probability(model, ids, places, block, blur) for blur in (False, True))
-        assert abs(found["igrads"][l].sum() - (read - blurred)) <= 1e-3
-        assert abs(found["f_difference"][l] - (read - blurred)) <= OF_TOY
-        assert abs(found["completeness"][l]) <= 1e-3
 
 
 @torch.no_grad()
@@ -139,25 +127,6 @@ def test_curves_over_prompts_of_several_lengths_equal_the_oracle(trained):
     lens = dl.logit_lens(llm, PROMPTS)
     for key, curve in oracle.logit_lens(model, ids).items():
         close(lens[CURVES.get(key, key)], curve)
-
-
-@pytest.mark.filterwarnings("ignore:too short")
-@pytest.mark.parametrize("mode", ["future", "all"])
-def test_effects_over_prompts_of_several_lengths_equal_the_oracle(trained, mode):
-    llm, model = trained
-    ours = dl.layer_effects(llm, PROMPTS, mode=mode)
-    for key, matrix in oracle.layer_effects(model, tokenize(llm, PROMPTS), mode).items():
-        close(ours[key], matrix)
-
-
-def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(trained):
-    llm, model = trained
-    ids, span = oracle.answer_span(llm.tokenizer, *SUM)
-    ours = dl.residual_erasure(llm, *SUM, PROMPTS)["erasure_effect"]
-    close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
-    layers = [len(llm.blocks) - 2]  # deep enough for 64 nodes on a trained model too
-    truth = oracle.integrated_gradients(model, ids, span, nodes=64, layers=layers)["igrads"]
-    close(dl.integrated_gradients(llm, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])
 
 
 @pytest.mark.parametrize("mode, part", MODES)

@@ -1,4 +1,4 @@
-"""A probe's numbers do not depend on how its runs are packed, nor on a rehearsal of the way to a server."""
+"""A probe's numbers do not depend on how its runs are packed."""
 
 import pytest
 import torch
@@ -6,13 +6,11 @@ import torch
 import depth_lib as dl
 from depth_lib.models.families import describe
 from depth_lib.probes import distributions
-from tests.families import build
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load
-from tests.tiny_tokenizers import char_tokenizer
+from tests.families import build, make_identity
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load, loaded
 
 
-@pytest.mark.parametrize("name", ["llama", "bloom", "gemma2"])
-@pytest.mark.parametrize("in_batch", [False, True])
+@pytest.mark.parametrize("name, in_batch", [("llama", True), ("bloom", False), ("gemma2", False)])
 def test_a_small_budget_gives_the_same_numbers(name, in_batch, tmp_path, monkeypatch):
     llm, _ = load(name, tmp_path)
     whole = measure(llm)
@@ -40,35 +38,10 @@ def test_plain_families_share_prefixes_and_passes():
     assert arch["starts"] and arch["grows"] and arch["packs"] and arch["cuts"]
 
 
-@pytest.mark.parametrize("name", ["qwen2", "gpt_neox", "gemma2", "bloom"])
-def test_a_rehearsal_of_the_remote_path_gives_the_same_bits(name, tmp_path):
-    llm, _ = load(name, tmp_path)
-    calls = [
-        lambda remote: dl.relative_contribution(llm, [SIXTY, "abc"], remote=remote),
-        lambda remote: dl.logit_lens(llm, [SIXTY, "abc"], remote=remote),
-        lambda remote: dl.layer_effects(llm, [SIXTY], remote=remote),
-        lambda remote: dl.layer_effects(llm, [SIXTY], mode="all", remote=remote, part="mlp"),
-        lambda remote: dl.local_effects(llm, [SIXTY], remote=remote),
-        lambda remote: dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY], remote=remote),
-        lambda remote: dl.integrated_gradients(llm, QUESTION, ANSWER, remote=remote),
-    ]
-    for call in calls:
-        here, rehearsed = call(False), call("local")
-        assert here.keys() == rehearsed.keys()
-        for key, value in here.items():
-            assert value == rehearsed[key] if key == "tokens" else torch.equal(value, rehearsed[key]), key
-
-
 def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
     """An intervention is compared with a row of its own batch, so nothing but the intervention can differ."""
-    model = build("llama")
-    for block in model.model.layers[2:]:
-        for projection in (block.self_attn.o_proj, block.mlp.down_proj):
-            projection.weight.zero_()
-            projection.bias.zero_()
-    model.to(torch.bfloat16).save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    effects = dl.layer_effects(dl.load_model(str(tmp_path)), [SIXTY])
+    llm = loaded(make_identity(build("llama", torch.bfloat16), (2, 3)), tmp_path)
+    effects = dl.layer_effects(llm, [SIXTY])
     assert not effects["max_future_layer"][2:].any() and not effects["max_future_out"][2:].any()
     assert effects["max_future_out"][0] > 0
 
