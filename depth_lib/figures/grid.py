@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from ..files import write_together
 from ..results.schemas import MissingArtifact, of_pair
@@ -38,12 +36,12 @@ class Cell:
     result: Mapping
 
 
-def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = None) -> Axes:
-    """Draw one kind of figure (a name in `KINDS`) of what a probe or `load_artifact` returned; the axes drawn into.
+def plot(kind: str, result: dict, title: str | None = None) -> Axes:
+    """Draw one kind of figure (a name in `KINDS`) of what a probe or `load_artifact` returned.
 
-    ax: where to draw; else a new figure, with a panel for each part that the result has and the legend under them,
-    whose first axes are returned. title: instead of the kind's own. What is shown, KINDS[kind].caption says. ValueError
-    for an unknown kind, a result without the keys it reads, or one axes for a result with several panels.
+    A new figure of pyplot, with a panel for each part that the result has and the legend under them; returns its first
+    axes. title: instead of the kind's own. KINDS[kind].caption says what is shown. ValueError for an unknown kind, or a
+    result without the keys that it reads.
     """
     row = find_kind(kind)
     if not row.can_draw(result):
@@ -51,25 +49,10 @@ def plot(kind: str, result: dict, ax: Axes | None = None, title: str | None = No
             f"{kind} needs {' or '.join(row.keys)}, and the result has {', '.join(result)}; it is {row.probe}'s"
         )
     subject = question_of(result) if row.of_question else ""
-    title = title or f"{row.title}: {subject}".rstrip(": ")
-    panels = row.panels(result)
-    if ax is None:
-        cells = [Cell(name, panel, result) for name, panel in panels.items()]
-        figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
-        width = WIDTH if len(cells) > 1 else 0.7 * WIDTH
-        return lay_out(row, cells, len(cells), title, figure, width).axes[0]
-    if len(panels) > 1:
-        raise ValueError(f"{kind} draws {len(panels)} panels of this result, {', '.join(panels)}; leave out ax")
-    with plt.rc_context(STYLE):
-        (panel,) = panels.values()
-        image = row.draw(ax, panel, result)
-        ax.set(xlabel=row.xlabel, ylabel=row.ylabel)
-        ax.set_title(title, parse_math=False)
-        if isinstance(row, Heat):
-            _add_colorbar(image, ax, row.colorbar)
-        if handles := _legend_handles([ax]):
-            ax.legend(handles=handles, frameon=True)  # its frame keeps it readable over lines and bars
-    return ax
+    cells = [Cell(name, panel, result) for name, panel in row.panels(result).items()]
+    figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
+    width = WIDTH if len(cells) > 1 else 0.7 * WIDTH
+    return lay_out(row, cells, len(cells), title or f"{row.title}: {subject}".rstrip(": "), figure, width).axes[0]
 
 
 def grid(kind: str, study: Study) -> Figure:
@@ -148,7 +131,7 @@ def draw_grid(
             for dataset in datasets
         ]
     panels = [kind.panels(result) if result else {} for _, result in runs]
-    names = list(dict.fromkeys(name for one in panels for name in one))
+    names = list(dict.fromkeys(name for shown in panels for name in shown))
     cells = [
         Cell(f"{run}\n{name}".strip(), shown.get(name), result)
         for (run, result), shown in zip(runs, panels, strict=True)
@@ -158,8 +141,6 @@ def draw_grid(
     if columns is None:
         n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
         fitting = max(1, int(WIDTH / (per_model * max(_NARROWEST, _PER_TOKEN * n_tokens))))
-        if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
-            fitting = 1
         # as many as fit without leaving more than a quarter of the places empty
         columns = max(n for n in range(1, fitting + 1) if -len(models) % n <= len(models) / 4)
     return lay_out(kind, cells, per_model * columns, f"{kind.title}: {subject}".rstrip(": "))
@@ -182,37 +163,30 @@ def lay_out(
         for ax in axes[len(cells) :]:
             ax.remove()
         axes = axes[: len(cells)]
-        images = [image for ax, cell in zip(axes, cells, strict=True) if (image := _draw(kind, ax, cell, inches))]
+        for ax, cell in zip(axes, cells, strict=True):
+            _draw(kind, ax, cell, inches)
         for ax in axes[-across:]:
             ax.set_xlabel(kind.xlabel)
         figure.supylabel(kind.ylabel) if rows > 1 else axes[0].set_ylabel(kind.ylabel)
         figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
         lines = 2 + max(cell.title.count("\n") for cell in cells)
         height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5
-        if is_map and kind.limits is None:
-            for image in images:
-                _add_colorbar(image, image.axes, label=kind.colorbar if image is images[-1] else "")
-        elif is_map:
-            _add_colorbar(images[0], axes, label=kind.colorbar, shrink=min(1, 2.4 / height))
-        handles = _legend_handles(axes)
-        if handles:
-            longest = max(len(handle.get_label().replace("\\mathrm", "")) for handle in handles)
-            columns = max(1, int(16 * width / (longest + 8)))
-            figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-            height += 0.15 * math.ceil(len(handles) / columns)
-        figure.set_figheight(height)
+        if is_map:
+            _add_colorbars(kind, axes, height)
+        figure.set_figheight(height + add_legend(figure, axes))
     return figure
 
 
-def _draw(kind: Kind, ax: Axes, cell: Cell, inches: float) -> AxesImage | None:
-    title = short_name(cell.title)
-    longest = max(map(len, title.split("\n")))
-    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=4, parse_math=False)
-    if cell.panel:
-        return kind.draw(ax, cell.panel, cell.result)
-    ax.tick_params(bottom=False, labelbottom=False)
-    ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center", va="center", color="grey")
-    return None
+def add_legend(figure: Figure, axes: Iterable[Axes]) -> float:
+    """What the panels drew and named, each name once, under them; the height in inches that it takes."""
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if not handles:
+        return 0
+    longest = max(len(label.replace("\\mathrm", "")) for label in handles)
+    columns = max(1, int(16 * figure.get_figwidth() / (longest + 8)))
+    names = map(short_name, handles)
+    figure.legend(handles.values(), names, loc="outside lower center", ncols=columns)
+    return 0.15 * math.ceil(len(handles) / columns)
 
 
 def short_name(model: str) -> str:
@@ -220,13 +194,23 @@ def short_name(model: str) -> str:
     return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
 
 
-def _add_colorbar(image: AxesImage, axes: Axes | Sequence[Axes], label: str, shrink: float = 1) -> None:
-    """A colour bar, pointed where values may lie beyond its ends."""
-    extend = "both" if image.get_clim()[0] < 0 else "max"
-    image.figure.colorbar(image, ax=axes, extend=extend, label=label, aspect=25, shrink=shrink)
+def _draw(kind: Kind, ax: Axes, cell: Cell, inches: float) -> None:
+    title = short_name(cell.title)
+    longest = max(map(len, title.split("\n")))
+    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=4, parse_math=False)
+    if cell.panel:
+        kind.draw(ax, cell.panel, cell.result)
+    else:
+        ax.tick_params(bottom=False, labelbottom=False)
+        ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center", va="center", color="grey")
 
 
-def _legend_handles(axes: Iterable[Axes]) -> list[Artist]:
-    """What the panels drew and named, each name once, levels of difficulty in order."""
-    found = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    return [found[label] for label in sorted(found, key=lambda label: label if label.startswith("level") else "")]
+def _add_colorbars(kind: Heat, axes: Sequence[Axes], height: float) -> None:
+    """One colour bar for all maps, or one per map if each has its own limits; pointed where values may lie beyond."""
+    maps = [ax for ax in axes if ax.images]
+    look = {"extend": "both" if kind.diverging else "max", "aspect": 25}
+    if kind.limits:
+        maps[0].figure.colorbar(maps[0].images[0], ax=axes, label=kind.colorbar, shrink=min(1, 2.4 / height), **look)
+        return
+    for ax in maps:
+        ax.figure.colorbar(ax.images[0], ax=ax, label=kind.colorbar if ax is maps[-1] else "", **look)

@@ -3,14 +3,13 @@
 A mark draws into axes and gives what it drew a label where a legend should name it.
 """
 
-import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ..effective_depth.rules import METRICS, as_array
@@ -77,8 +76,8 @@ class Kind:
             return {self.keys[key]: {key: value} for key, value in values.items()}
         return {"": values}
 
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage | None:
-        """Draw one of the result's panels, without text around it; the image of a map, for its colour bar."""
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        """Draw one of the result's panels, without text around it."""
         raise NotImplementedError
 
 
@@ -106,18 +105,20 @@ class Curves(Kind):
             curve, name = values.ravel(), self.keys.get(key, key)
             if name.startswith(("Attention:", "MLP:")) and not curve.any():
                 name += " = 0, one mixer only"
-            # Thinner and thinner, so that no line hides one on the same values.
-            look = {"label": name, "color": self.colours.get(name, COLOURS[i]), "linewidth": 0.7 + 1.2 / (1 + i)}
             if alone or key == self.filled:
-                _bars(ax, curve, name, BARS if alone else BARS_UNDER_LINES)
-            elif self.filled in panel:
-                ax.stairs(curve, np.arange(len(curve) + 1) - 0.5, baseline=None, **look)
+                _fill(ax, curve, name, BARS if alone else BARS_UNDER_LINES)
+            else:  # thinner and thinner, so that no line hides one on the same values
+                ax.plot(curve, label=name, color=self.colours.get(name, COLOURS[i]), linewidth=0.7 + 1.2 / (1 + i))
+        if (depth := self.depth(result)) is not None:
+            if alone:
+                _fill(ax, curve[depth : depth + 1], "effective depth", MARKED_BAR, first=depth)
             else:
-                ax.plot(curve, **look)
-        self._mark_depth(ax, curve, alone, result)
+                ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
+        if (threshold := self.threshold(result)) is not None:
+            ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
         for key in panel:
             if f"{key}_resolution" in result:
-                _bars(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
+                _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if self.log:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -134,19 +135,23 @@ class Curves(Kind):
         if self.note:
             self.note(ax, result)
 
-    def _mark_depth(self, ax: Axes, curve: np.ndarray, alone: bool, result: Mapping) -> None:
+    def depth(self, result: Mapping) -> int | None:
+        """The layer to mark; None if there is none, or if the result lacks what the metric reads."""
         metric = METRICS.get(self.metric)
         if metric is None or not all(key in result for key in metric.keys):
-            return
-        with contextlib.suppress(ValueError):  # a curve with nan has no effective depth, but the rest of it is drawn
-            depth = metric.rule(*(result[key] for key in metric.keys))
-            if depth is not None and alone:
-                _bars(ax, curve[depth : depth + 1], "effective depth", MARKED_BAR, first=depth)
-            elif depth is not None:
-                ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
-        if metric.threshold:
-            threshold = metric.threshold * (np.nanmax(curve) if self.metric == "kl" else 1)
-            ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
+            return None
+        try:
+            return metric.rule(*metric.arguments(result))
+        except ValueError:  # a curve with nan has no effective depth, but the rest of it is drawn
+            return None
+
+    def threshold(self, result: Mapping) -> float | None:
+        """The metric's threshold in the curve's unit."""
+        metric = METRICS.get(self.metric)
+        if metric is None or metric.threshold is None:
+            return None
+        (key,) = metric.keys
+        return metric.threshold * float(np.nanmax(as_array(result[key])) if self.metric == "kl" else 1)
 
 
 @dataclass(frozen=True)
@@ -167,34 +172,39 @@ class Heat(Kind):
     impossible: Callable[[str, np.ndarray], np.ndarray] | None = None
     error: str = ""
 
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> AxesImage:
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         ((key, values),) = panel.items()
-        if self.tokens and values.shape[1] > 1:
-            values = values[:, :-1]
+        values = self.shown(key, values)
         width = values.shape[1]
         look = {"interpolation": "nearest", "aspect": "auto", "origin": "lower" if self.tokens else "upper"}
-        blank = np.isnan(values) | (self.impossible(key, values) if self.impossible else False)
-        low, high = self.limits or self._limits_of(values)
-        cmap = "seismic" if self.diverging else "viridis"
-        image = ax.imshow(np.ma.array(values, mask=blank), cmap=cmap, vmin=low, vmax=high, **look)
+        low, high = self.limits or self.limits_of(values)
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", vmin=low, vmax=high, **look)
         if f"{key}_resolution" in result:
-            within = (np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]) & ~blank
+            within = np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]
             ax.imshow(np.ma.array(within, mask=~within), cmap=ListedColormap([ROUNDING]), **look)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator("auto", integer=True))
-        if self.error in result:
-            tolerance = (result.get("meta") or {}).get("settings", {}).get("tolerance", 0.01)
-            rough = np.flatnonzero(as_array(result[self.error]) > tolerance)
-            if len(rough):  # marks outside the axes: none at all would count as one at the figure's corner
-                edge, label = np.full(len(rough), width - 0.5), "rough: error above the tolerance"
-                ax.plot(edge, rough, "k<", markersize=3, clip_on=False, label=label)
-                ax.set_xlim(-0.5, width - 0.5)
+        rough = self.rough(result)
+        if len(rough):  # marks outside the axes: none at all would count as one at the figure's corner
+            label = "rough: error above the tolerance"
+            ax.plot(0 * rough + width - 0.5, rough, "k<", markersize=3, clip_on=False, label=label)
+            ax.set_xlim(-0.5, width - 0.5)
         if self.tokens and result.get("tokens"):
             label_tokens(ax, result["tokens"][:width])
-        return image
 
-    def _limits_of(self, values: np.ndarray) -> tuple[float, float]:
+    def shown(self, key: str, values: np.ndarray) -> np.ndarray:
+        """The values without the last token, nan in cells that can hold nothing."""
+        if self.tokens and values.shape[1] > 1:
+            values = values[:, :-1]
+        return np.where(self.impossible(key, values), np.nan, values) if self.impossible else values
+
+    def rough(self, result: Mapping) -> np.ndarray:
+        """The layers whose relative error is above the tolerance that the probe was given."""
+        tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
+        return np.flatnonzero(as_array(result.get(self.error, ())) > tolerance)
+
+    def limits_of(self, values: np.ndarray) -> tuple[float, float]:
         """Colour limits that neither the first token nor a few huge values decide."""
         others = np.abs(values[:, 1:] if values.shape[1] > 1 else values)
         high = float(np.nanpercentile(others, PERCENTILE, method="higher")) or 1.0
@@ -204,16 +214,15 @@ class Heat(Kind):
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
     """Label the columns of a heat map with their tokens, upright where they have one or two characters.
 
-    Where not all fit, blank tokens lose their labels first, then those too near to the one before them.
+    Where not all fit, blank tokens lose their labels, then every other one, and so on.
     """
-    labels = [token_label(token) for token in tokens]
+    labels = {i: token_label(token) for i, token in enumerate(tokens)}
     inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.4  # before the layout: about
-    needed = len(tokens) * (0.09 if max(map(len, labels)) == 1 else 0.12) / max(inches, 0.5)  # columns per label
-    positions: list[int] = []
-    for i, label in enumerate(labels):
-        if needed <= 1 or label != "␣" and (not positions or i - positions[-1] >= needed):
-            positions.append(i)
-    ax.set_xticks(positions, [labels[i] for i in positions])
+    fitting = max(1, int(inches / (0.09 if max(map(len, labels.values())) == 1 else 0.12)))
+    if len(labels) > fitting:
+        labels = {i: label for i, label in labels.items() if label != "␣"}
+    places = list(labels)[:: math.ceil(len(labels) / fitting)]
+    ax.set_xticks(places, [labels[i] for i in places])
     for text in ax.get_xticklabels():
         text.set(rotation=90 if len(text.get_text()) > 2 else 0, parse_math=False)  # a token may be a dollar sign
 
@@ -233,13 +242,10 @@ def question_of(result: Mapping) -> str:
     return settings.get("question", "") + settings.get("answer", "") or "".join(tokens).strip()
 
 
-def _bars(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:
-    """Bars as one patch: `ax.bar` is ten times slower over many panels."""
-    half = 0.4 if colour in (BARS, MARKED_BAR) else 0.5
-    layers = np.arange(first, first + len(heights))
-    edges = np.stack([layers - half, layers + half], 1).ravel()
-    with_gaps = np.stack([heights, np.full(len(heights), np.nan)], 1).ravel()[:-1]
-    ax.stairs(with_gaps, edges, fill=True, color=colour, linewidth=0, label=label, zorder=0.9)
+def _fill(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:
+    """Bars side by side as one patch: `ax.bar` is ten times slower over many panels."""
+    edges = np.arange(first, first + len(heights) + 1) - 0.5
+    ax.stairs(heights, edges, fill=True, color=colour, linewidth=0, label=label, zorder=0.9)
 
 
 def _plain(token: str) -> str:

@@ -2,7 +2,6 @@
 
 import itertools
 
-import matplotlib.pyplot as plt
 import pytest
 
 from depth_lib.results.schemas import ARTIFACTS
@@ -32,10 +31,3 @@ def paper(tmp_path_factory):
     """The papers' twelve models."""
     probes = (*THREE_PROBES, "integrated_gradients")
     return write_models(tmp_path_factory.mktemp("paper"), PAPER_MODELS, ("gsm8k", "hellaswag"), probes)
-
-
-@pytest.fixture
-def ax():
-    figure, ax = plt.subplots()
-    yield ax
-    plt.close(figure)

@@ -16,7 +16,7 @@ def bars(ax):
     patches = [patch for patch in ax.patches if isinstance(patch, StepPatch) and patch.get_fill()]
     return {
         patch.get_label(): (
-            patch.get_data().values[::2],
+            patch.get_data().values,
             round(patch.get_data().edges[:2].mean()),
             patch.get_facecolor()[:3],
         )
@@ -25,11 +25,9 @@ def bars(ax):
 
 
 def curves(ax):
-    """Label -> values of every curve, whether bars, steps or line."""
-    steps = [patch for patch in ax.patches if isinstance(patch, StepPatch) and not patch.get_fill()]
-    found = {label: heights for label, (heights, _, _) in bars(ax).items()}
-    found |= {patch.get_label(): patch.get_data().values for patch in steps}
-    return found | {line.get_label(): line.get_ydata() for line in ax.lines}
+    """Label -> values of every curve, whether bars or line."""
+    heights = {label: heights for label, (heights, _, _) in bars(ax).items()}
+    return heights | {line.get_label(): line.get_ydata() for line in ax.lines}
 
 
 def panels(figure):

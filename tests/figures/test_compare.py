@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
-from depth_lib.figures import COMPARISONS, compare, save_comparisons
+from depth_lib.figures import COMPARISONS, save_comparisons
 from depth_lib.figures.compare import (
     intervals_figure,
     proxies_figure,
@@ -57,23 +57,25 @@ def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(found, name)
 @pytest.mark.parametrize(
     ("columns", "span", "ends"),
     [
-        ({}, [0.4, 0.7], ["|", "|"]),
-        ({"high": pd.NA, "ratio_high": pd.NA}, [0.4, 1.0], ["|", ">"]),
+        ({}, [0.4, 0.7], []),
+        ({"high": pd.NA, "ratio_high": pd.NA}, [0.4, 1.0], [">"]),
         (dict.fromkeys(("low", "high", "ratio_low", "ratio_high"), pd.NA), None, []),  # "no interval" in its note
     ],
     ids=["closed", "open above", "open at both ends"],
 )
 def test_a_whisker_spans_the_interval_and_an_arrow_ends_where_it_is_open(columns, span, ends):
-    lines = intervals_figure(frame(**columns)).axes[1].lines
-    assert [line.get_marker() for line in lines if line.get_marker() in ("|", "<", ">")] == ends
-    spans = [list(line.get_xdata()) for line in lines if len(line.get_xdata()) == 2]
+    ax = intervals_figure(frame(**columns)).axes[1]
+    assert [line.get_marker() for line in ax.lines if line.get_marker() in "<>"] == ends
+    spans = [list(segment[:, 0]) for drawn in ax.collections for segment in drawn.get_segments()]
     assert spans == ([] if span is None else [pytest.approx(span)])
-    assert [line.get_fillstyle() for line in lines if line.get_marker() == "o"] == ["full" if span else "none"]
+    hollow, filled = (line for line in ax.lines if line.get_marker() == "o")
+    assert hollow.get_fillstyle() == "none" and list(hollow.get_xdata()) == [0.5]
+    assert list(filled.get_xdata()) == ([0.5] if span else [])
 
 
 @pytest.mark.parametrize("draw", [ratio_by_size_figure, ratio_by_task_figure])
 def test_no_line_is_drawn_across_a_missing_value_and_lines_on_the_same_values_differ_in_width(draw):
-    lines = [line for line in draw(sizes_with_a_gap()).axes[1].lines if line.get_linestyle() != "None"]
+    lines = [line for line in draw(sizes_with_a_gap()).axes[0].lines if line.get_linestyle() != "None"]
     gaps = [np.asarray(line.get_ydata(), float) for line in lines]
     assert sum(np.isnan(line).any() for line in gaps) == 1
     widths = [line.get_linewidth() for line in lines]
@@ -106,20 +108,20 @@ def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_on
     for probe, result in (("layer_effects", effects), ("relative_contribution", contribution)):
         save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", probe, 10), result, {})
     axes = proxies_figure(Study(tmp_path)).axes
-    titles = ["rank correlation 1.00", "rank correlation -1.00", "no rank correlation"]
-    assert [ax.get_title() for ax in axes] == titles
-    ranks = torch.argsort(torch.argsort(damage)) / 7
+    assert [ax.get_title().split()[2] for ax in axes] == ["1.00", "-1.00", "nan"]
+    ranks = (1 + torch.argsort(torch.argsort(damage))) / 8
     np.testing.assert_allclose(axes[0].lines[0].get_xydata(), torch.stack([ranks, ranks], 1), rtol=1e-6)
 
 
 def test_the_papers_threshold_stands_in_each_panel_of_its_metric():
-    rows = pd.concat([frame(metric=metric, threshold=0.4) for metric in ("kl", "overlap")])
-    figure = thresholds_figure(rows)
-    marked = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
-    assert marked == [0.5, 0.3]
+    rows = [frame(metric=metric, threshold=share) for metric in ("kl", "overlap") for share in (0.3, 0.4, 0.5)]
+    figure = thresholds_figure(pd.concat(rows, ignore_index=True))
+    places = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
+    ticks = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert [ticks[place] for place in places] == ["0.5", "0.3"]
 
 
 def test_every_dataset_of_a_study_has_a_look_of_its_own():
     known = ["hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums"]
-    looks = compare._dataset_looks(pd.DataFrame({"dataset": known * 2}))
-    assert len({look["color"] for look in looks.values()}) == len(known)
+    figure = intervals_figure(pd.concat([frame(dataset=dataset) for dataset in known * 2]))
+    assert len({line.get_color() for line in figure.axes[1].lines}) == len(known)
