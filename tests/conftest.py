@@ -14,9 +14,9 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 # What takes long, in this order; the many short tests come last and fill up.
-LONG = ("remote", "model_maps/test_remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
+LONG = ("remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
 LONG += ("sweep/test_make", "test_notebooks", "figures", "model_maps", "report")
-LONG += ("third_party", "test_lock", "test_contributing", "sweep", "test_hub", "probes", "training", "benchmarks")
+LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "training", "benchmarks")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -37,7 +37,7 @@ def pytest_xdist_make_scheduler(config, log):
 
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
-            if file.startswith("tests/remote/") or file == "tests/model_maps/test_remote.py":
+            if file.startswith("tests/remote/"):
                 return "remote"
             if file.startswith("tests/real/"):
                 return "real"

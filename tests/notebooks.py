@@ -45,10 +45,5 @@ def execute_quickstart():
     nbformat.write(notebook, path)
 
 
-def _is_progress(output):
-    """Whether an output is a progress bar, or a warning of the kernel."""
-    return output.get("name") == "stderr" or "application/vnd.jupyter.widget-view+json" in output.get("data", {})
-
-
 if __name__ == "__main__":
     execute_quickstart()

@@ -37,12 +37,6 @@ def test_a_notebook_has_one_parameters_cell_with_a_comment_on_every_line(name):
     assert all("  # " in line for line in cell.source.splitlines())
 
 
-@every_notebook
-def test_code_cells_are_short_since_they_call_the_library(name):
-    for cell in code_cells(NOTEBOOKS[name]):
-        assert len(cell.source.splitlines()) <= 12 or "parameters" in cell.metadata.get("tags", []), cell.source
-
-
 def test_what_the_probe_notebook_writes_is_what_the_table_reads_where_nobody_says_otherwise():
     cells = (code_cells(NOTEBOOKS[name], "parameters")[0].source for name in ("probe", "effective_depth"))
     folders = [line.split("#")[0] for cell in cells for line in cell.splitlines() if line.startswith("OUT = ")]

@@ -90,11 +90,6 @@ def test_what_the_package_imports_is_asked_for_by_name():
     assert not {name for name in used if not {_plain(one) for one in known[name]} & asked}
 
 
-def test_the_package_says_where_to_read_on():
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
-    assert set(urls.values()) >= {f"https://arxiv.org/abs/{paper}" for paper in ("2505.13898", "2512.14064")}
-
-
 def _plain(name):
     return name.lower().replace("_", "-")
 

@@ -4,7 +4,6 @@ import re
 
 import papermill
 import pytest
-import torch
 from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
@@ -50,38 +49,11 @@ def paths(out):
     return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in PROBES}
 
 
-def times(out):
-    return {probe: path.stat().st_mtime_ns for probe, path in paths(out).items()}
-
-
 def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, out):
     assert all(path.is_file() for path in paths(out).values())
     assert printed(first).count(": computed in") == len(PROBES)
     assert n_pictures(first) == 8
     assert "toy-4l @ gsm8k :" in printed(first)
-
-
-def test_a_second_run_computes_nothing_loads_nothing_and_shows_the_same_figures(first, execute, out):
-    before = times(out)
-    second = execute("probe", **PROBE, OUT=str(out))
-    assert times(out) == before
-    assert printed(second).count("nothing to compute") == len(PROBES)
-    assert "loading" not in printed(second)
-    assert n_pictures(second) == 8
-
-
-@pytest.mark.slow
-def test_a_deleted_and_a_stale_result_are_computed_again_and_no_other(first, execute, out):
-    lens, contribution = paths(out)["logit_lens"], paths(out)["relative_contribution"]
-    lens.unlink()
-    stored = torch.load(contribution)
-    torch.save(stored | {"meta": stored["meta"] | {"revision": "other"}}, contribution)
-    contribution_was = contribution.stat().st_mtime_ns
-    untouched = {probe: path.stat().st_mtime_ns for probe, path in paths(out).items() if path.is_file()}
-    again = execute("probe", **PROBE, OUT=str(out))
-    assert "revision: stored other, asked None" in printed(again)
-    changed = {probe for probe, time in times(out).items() if untouched.get(probe) != time}
-    assert changed == {"logit_lens", "relative_contribution"} and contribution.stat().st_mtime_ns > contribution_was
 
 
 def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first, execute, out):

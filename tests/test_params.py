@@ -120,16 +120,3 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
 )
 def test_a_parameter_given_as_text_is_what_it_says(key, text, value):
     assert from_text(key, text) == value
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "message"),
-    [
-        ("N_EXAMPLES", "0", "N_EXAMPLES is 0; Input should be greater than or equal to 1"),
-        ("REMOTE", "ndif", 'REMOTE is "ndif"; use true, false, "local" or a host'),
-        ("QUANTIZATION", "9bit", "QUANTIZATION is \"9bit\"; Input should be '8bit', '4bit' or None"),
-    ],
-)
-def test_a_parameter_given_as_text_that_does_not_fit_is_refused(key, text, message):
-    with pytest.raises(ParamsError, match=re.escape(message)):
-        from_text(key, text)

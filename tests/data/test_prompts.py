@@ -91,13 +91,6 @@ def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
     assert [prompt[-1] for prompt in load_prompts("gsm8k", 3, path)] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(
-    "dataset, row, n", [("gsm8k", GSM8K, 10), ("hellaswag", HELLASWAG[0], 10), ("aime24", AIME24, 5)]
-)
-def test_unless_told_there_are_ten_prompts_and_five_of_aime24(rows, dataset, row, n):
-    assert len(load_prompts(dataset, source=rows(*[row] * 12))) == n
-
-
 def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
     words = len(AIME24_PROMPT.split())
     fits, too_long = ({**AIME24, "Solution": " ".join(["x"] * (n - words + 3))} for n in (400, 401))

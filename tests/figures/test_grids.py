@@ -5,7 +5,6 @@ import re
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
 
 from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, save_figures, save_paper_figures
 from depth_lib.figures.marks import Heat
@@ -29,10 +28,6 @@ def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(
     assert overlaps(grid(name, sizes)) == []
 
 
-def test_the_narrowest_panels_have_room_for_what_is_written_in_them(paper):
-    assert overlaps(grid("lens_settled", paper)) == []
-
-
 BOTH = slowly("gsm8k_hellaswag_layer_effects", "gsm8k_hellaswag_output_change", "gsm8k_cosine_similarity")
 
 
@@ -48,14 +43,6 @@ def test_no_text_overlaps_with_long_tokens(tmp_path, repeats):
         path = artifact_path(tmp_path, "gsm8k", model, "residual_erasure", 10)
         save_artifact(path, result_of("residual_erasure", 4, tokens=tokens), {})
     assert overlaps(grid("residual_erasure", Study(tmp_path))) == []
-
-
-@pytest.mark.parametrize("error", [0.0, 0.5])
-def test_gradients_have_room_for_their_colour_bars_with_rough_layers_and_without(tmp_path, error):
-    for model in ("toy-4l", "toy-8l", "toy-16l"):
-        result = result_of("integrated_gradients", 8) | {"error": torch.full((8,), error)}
-        save_artifact(artifact_path(tmp_path, "gsm8k", model, "integrated_gradients", 10), result, {})
-    assert overlaps(grid("integrated_gradients", Study(tmp_path))) == []
 
 
 def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title(sizes):

@@ -101,22 +101,6 @@ def test_the_cosine_depth_is_a_line_between_the_layers_where_the_mean_turns():
     assert [label.split(":")[0] for label in legend(ax)] == ["Attention", "MLP", "Attention + MLP"]
 
 
-def test_contributions_beyond_the_axis_are_marked_as_cut():
-    rc = torch.tensor([40.0, 2.0, 0.4, 0.3])
-    ax = plot("relative_contribution", dict.fromkeys(("rc_att", "rc_mlp", "rc_layer"), rc))
-    assert ax.get_ylim()[1] == 1.5
-    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "^"] == [[0, 1]]
-
-
-def test_how_many_tokens_settle_late_stands_above_both_curves():
-    settled = torch.linspace(0, 0.9, 20)
-    ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
-    (text,) = ax.texts
-    assert text.get_text() == f"{1 - settled[17]:.0%} settle late"
-    ax.figure.canvas.draw()
-    assert ax.transData.transform((0, 1))[1] < text.get_window_extent().y0
-
-
 @pytest.mark.parametrize(
     ("probe", "name", "impossible", "possible"),
     [
@@ -187,25 +171,6 @@ def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_name
     assert legend(ax) == ["rough: error above the tolerance"]
     ax = plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}})
     assert ax.figure.legends == []
-
-
-def test_why_there_is_no_depth_score_is_said_once():
-    result = result_of("depth_by_difficulty", 6)
-    ax = plot("depth_score_by_level", result | {"level": torch.tensor([2.0] * 8 + [3.0])})
-    (reason,) = ax.texts
-    assert reason.get_text().count("level 3") == 1
-    ax = plot("depth_score_by_level", result | {"output_effect": torch.zeros(9, 6)})
-    assert len(ax.patches) == 3 and "level 2" in ax.texts[0].get_text()
-
-
-def test_where_labels_do_not_fit_blank_tokens_lose_theirs_first():
-    tokens = [character for digit in "123456789" * 3 for character in (digit, " ", "+", " ")] + ["="]
-    result = {"erasure_effect": torch.zeros(3, len(tokens)), "tokens": tokens}
-    for inches, fewest, most in ((7, 54, 54), (2.4, 8, 22)):
-        _, ax = plt.subplots(figsize=(inches, 3))
-        KINDS["residual_erasure"].draw(ax, {"erasure_effect": np.zeros((3, len(tokens)))}, result)
-        labels = [text.get_text() for text in ax.get_xticklabels()]
-        assert fewest <= len(labels) <= most and set(labels) <= set("123456789+")
 
 
 def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_colour():

@@ -13,7 +13,6 @@ import torch
 
 from tests.notebooks import ROOT
 from tests.parallel.test_tensor_parallel import torchrun  # noqa: F401 (skips where the pins cannot)
-from tests.sweep import slurm
 
 pytestmark = pytest.mark.timeout(900)  # four kernels and their models, twice, beside other tests
 PROBES = ("relative_contribution", "logit_lens", "layer_effects")
@@ -86,14 +85,3 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
     assert again.returncode == 0, printed
     assert_equal(tmp_path, truth)
     assert not list(tmp_path.rglob("*.part"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not slurm.available, reason="needs root, slurm-wlm and munge")
-def test_a_launcher_gives_the_ranks_of_a_run_one_allocation(tmp_path, truth):
-    (tmp_path / "slurm").mkdir()
-    with slurm.slurm(tmp_path / "slurm") as environment:
-        process = sweep(tmp_path, launch="srun --ntasks=1 --cpus-per-task=2", env=environment)
-        printed, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, printed
-    assert_equal(tmp_path, truth)

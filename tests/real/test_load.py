@@ -8,7 +8,6 @@ from gguf import GGUFReader, dequantize
 
 import depth_lib as dl
 from depth_lib.models.gguf import dequantised
-from depth_lib.probes.residual_stream import compares_in_batch
 
 PLACES = {
     "token_embd": "model.embed_tokens",
@@ -54,13 +53,6 @@ def test_every_weight_is_what_the_file_holds_dequantised(reader, llm):
             truth = in_our_order(truth, heads[kind])
         assert torch.equal(ours.pop(place(tensor.name)), truth), tensor.name
     assert not ours and llm._module.lm_head.weight is llm._module.model.embed_tokens.weight
-
-
-def test_the_dequantised_model_is_an_ordinary_one_in_which_both_identities_hold(llm):
-    assert llm.dtype == torch.float32 and len(llm.blocks) == 30
-    assert getattr(llm.config, "quantization_config", None) is None and not compares_in_batch(llm)
-    found = dl.check_model(llm)
-    assert max(found["identity_1"], found["identity_2"]) <= 1e-5
 
 
 def test_the_tokenizer_is_the_files_own(reader, llm):

@@ -27,16 +27,6 @@ def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, l
     assert common and all(torch.equal(ours[key], found[key]) for key in common)
 
 
-def test_a_terminal_shows_nnsights_own_line_and_a_file_nothing(llm, loopback, capsys, monkeypatch):
-    capsys.readouterr()
-    dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    dl.logit_lens(llm, TEXTS, remote=loopback.host)
-    shown = capsys.readouterr().out
-    assert "RECEIVED" in shown and "COMPLETED" in shown and "\r" in shown
-
-
 def test_a_rehearsal_gives_the_local_numbers(here):
     same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 

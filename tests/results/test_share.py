@@ -1,14 +1,9 @@
 """What is handed to others: the same numbers, described; what was changed is refused, or left out by name."""
 
-import json
-from importlib.metadata import version
-
 import huggingface_hub
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 
 import depth_lib as dl
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError
@@ -55,15 +50,6 @@ def test_the_rows_are_those_of_load_results_and_per_prompt(own, shared):
         assert len(ours) == len(theirs) > 0 and (ours.value.to_numpy() == theirs.value.to_numpy()).all(), key
     sums = rows.query("key == 'res_kl_divs_sums'")
     assert set(sums.prompt) == set(range(4)) and sums.column.isna().all()
-
-
-def test_the_card_is_the_hubs_and_says_depths_origin_and_licence(study, tmp_path):
-    share(study, tmp_path, "cc0-1.0", "someone/depths", ["X @ gsm8k : 1(0.50)"])
-    text = (tmp_path / "README.md").read_text()
-    head = yaml.safe_load(text.split("---\n")[1])
-    assert head["license"] == "cc0-1.0" and head["configs"][0]["data_files"] == "results.parquet"
-    for words in ("make table BESIDE=someone/depths", "X @ gsm8k : 1(0.50)", f"torch {version('torch')}", "cc0-1.0"):
-        assert words in text.split("---\n", 2)[2], words
 
 
 def test_a_folder_of_results_is_not_shared_into_and_a_full_disk_is_one_line(study, own, tmp_path):
@@ -127,18 +113,3 @@ def test_a_changed_table_is_refused_or_left_out_by_its_checksum(copy):
     with pytest.warns(UserWarning, match="results.parquet holds no .* result of .*get the folder again"):
         for probe in ARTIFACTS:
             Study(copy).of(probe)
-
-
-def test_another_list_of_results_is_refused_or_left_out_by_name(copy):
-    frame = pq.read_table(copy / "runs.parquet").to_pandas()
-    place = frame.index[(frame.probe == "logit_lens") & (frame.dataset == "hellaswag")][0]
-    arrays = json.loads(frame.loc[place, "arrays"])
-    arrays["res_kl_divs"][1] = [4]
-    frame.loc[place, "arrays"] = json.dumps(arrays)
-    frame.to_parquet(copy / "runs.parquet")
-    with pytest.warns(UserWarning, match="holds no logit_lens result of hellaswag × toy-8l: "):
-        assert ("hellaswag", "toy-8l", "logit_lens") not in Study(copy).of("logit_lens")
-    frame.loc[0, "dataset"] = "../../x"
-    frame.to_parquet(copy / "runs.parquet")
-    with pytest.raises(ArtifactError, match="is no list of results .* is no name"):
-        Study(copy)

@@ -23,14 +23,6 @@ def slurm(tmp_path_factory):
         yield {key: environment[key] for key in ("SLURM_CONF",)}
 
 
-def test_slurm_gives_each_run_an_allocation(make, study, slurm):
-    launch = "LAUNCH=srun --gres=gpu:1 --time=2:00:00 --job-name=depth env LAUNCHED=yes"
-    printed = make("-j3", *SWEEP, "DATASETS=gsm8k", launch, TAKES="1", **slurm)
-    assert printed.returncode == 0, printed.stdout + printed.stderr
-    assert [call["launched"] for call in printed.calls] == ["yes"] * 3
-    assert make(*SWEEP, "DATASETS=gsm8k", launch, **slurm).calls == []
-
-
 def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study, slurm):
     launch = "LAUNCH=srun --job-name=long"
     sweep = start_make(study, "-k", *SWEEP, *TOY_4L, "DATASETS=gsm8k", launch, TAKES="60", **slurm)

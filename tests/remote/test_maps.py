@@ -8,54 +8,43 @@ import torch
 import depth_lib as dl
 from depth_lib.model_maps import maps
 from tests.model_maps.models import words
-from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 
 TEXTS = words(30)
 pytestmark = pytest.mark.slow  # tests/remote proves each part of a remote call in less time
 
 
-@pytest.fixture(scope="module")
-def here(loopback):  # noqa: F811
-    return loopback.here("loopback/llama")
-
-
-@pytest.fixture(scope="module")
-def there(loopback):  # noqa: F811
-    return loopback.model("loopback/llama")
-
-
 @pytest.mark.parametrize("what", ["residual", "contribution"])
-def test_a_source_or_target_on_a_server_gives_what_it_gives_here(here, there, loopback, what):  # noqa: F811
+def test_a_source_or_target_on_a_server_gives_what_it_gives_here(here, llm, loopback, what):
     truth = dl.linear_maps(here, here, TEXTS, what)
     assert truth["relative"].diagonal().max() < 1e-4
-    for pair in ((there, here), (here, there)):
+    for pair in ((llm, here), (here, llm)):
         found = dl.linear_maps(*pair, TEXTS, what, remote=loopback.host)
         assert found.keys() == truth.keys()
         assert all(torch.equal(found[key], truth[key]) for key in truth)
-    assert all(weight.is_meta for weight in there.parameters())
+    assert all(weight.is_meta for weight in llm.parameters())
 
 
-def test_jobs_are_as_many_as_their_bytes_ask_for(here, there, loopback, monkeypatch):  # noqa: F811
+def test_jobs_are_as_many_as_their_bytes_ask_for(here, llm, loopback, monkeypatch):
     monkeypatch.setattr(maps, "TOKENS", 300)
-    monkeypatch.setattr(maps, "JOB_BYTES", 700 * there.config.hidden_size * 4 * (there.config.num_hidden_layers + 1))
+    monkeypatch.setattr(maps, "JOB_BYTES", 700 * llm.config.hidden_size * 4 * (llm.config.num_hidden_layers + 1))
     truth = dl.linear_maps(here, here, TEXTS)
     with loopback.faults() as n_jobs:
-        result = dl.linear_maps(there, here, TEXTS, remote=loopback.host)
+        result = dl.linear_maps(llm, here, TEXTS, remote=loopback.host)
         assert 2 <= n_jobs() <= 4  # 1260 tokens
     assert all(torch.equal(result[key], truth[key]) for key in truth)
 
 
-def test_states_that_do_not_fit_are_refused_with_both_sizes_before_any_job(here, there, loopback):  # noqa: F811
-    texts, needed = words(1200, length=126), 128 * 1200 * there.config.hidden_size * 4
+def test_states_that_do_not_fit_are_refused_with_both_sizes_before_any_job(here, llm, loopback):
+    texts, needed = words(1200, length=126), 128 * 1200 * llm.config.hidden_size * 4
     with loopback.faults() as n_jobs, pytest.raises(maps.CannotRead) as raised:
-        dl.linear_maps(there, here, texts, remote=loopback.host, memory=needed)
-    states = needed * (there.config.num_hidden_layers + 1) / 1e9
+        dl.linear_maps(llm, here, texts, remote=loopback.host, memory=needed)
+    states = needed * (llm.config.num_hidden_layers + 1) / 1e9
     assert re.search(rf"have {states:.1f} GB, .*come from the server, and {needed / 1e9:.1f} GB may", str(raised.value))
     assert n_jobs() == 0
 
 
-def test_two_models_on_servers_are_refused_and_so_is_one_without_remote(here, there):
+def test_two_models_on_servers_are_refused_and_so_is_one_without_remote(here, llm):
     with pytest.raises(maps.CannotRead, match="both models are on a server; load one of them here.*remote=False"):
-        dl.linear_maps(there, there, TEXTS)
+        dl.linear_maps(llm, llm, TEXTS)
     with pytest.raises(maps.CannotRead, match="are on a server; give remote=True or its host"):
-        dl.linear_maps(there, here, TEXTS)
+        dl.linear_maps(llm, here, TEXTS)
