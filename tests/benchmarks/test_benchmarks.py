@@ -24,6 +24,7 @@ def makers(llm):
     return workloads(llm, "tiny")
 
 
+@pytest.mark.slow
 def test_both_rivals_equal_the_package(llm, makers):
     for name, workload in makers.items():
         row = measure(llm, workload, "cpu", 1, 0, n_layers=2)

@@ -154,7 +154,7 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
                 close(one[key], other[key], scale=0.1 if of_outputs else 1e-9)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
 def test_integrated_gradients_have_converged(name, tmp_path):
     llm, model = load(name, tmp_path)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)

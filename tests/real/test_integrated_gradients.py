@@ -17,7 +17,8 @@ from tests.real.conftest import NAME
 
 TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KEPT.read_text()).items()}
 LONG = bool(os.environ.get("DEPTH_LIB_LONG_TESTS"))
-BLOCKS = sorted(TRUTH) if LONG else [2, 12, 25, 28]  # all take minutes
+SLOW = sorted(TRUTH) if LONG else [2, 12]  # all take minutes
+BLOCKS = [25, 28, *(pytest.param(l, marks=pytest.mark.slow) for l in SLOW if l not in (25, 28))]
 
 
 @pytest.mark.parametrize("l", BLOCKS)

@@ -64,7 +64,7 @@ def test_the_tokenizer_is_the_files_own(reader, llm):
     assert llm.tokenizer.tokenize("12 = 3") == ["1", "2", "Ġ=", "Ġ", "3"]  # digit by digit, as it was trained
 
 
-@pytest.mark.parametrize("how", ["file", "folder", "named"])
+@pytest.mark.parametrize("how", ["folder", *(pytest.param(how, marks=pytest.mark.slow) for how in ("file", "named"))])
 def test_a_second_load_takes_seconds_and_gives_the_same_model(gguf, llm, how, tmp_path):
     file = tmp_path / gguf.name
     file.symlink_to(gguf)

@@ -29,7 +29,7 @@ def same_numbers(probe, loopback, there, here):
     assert not loopback.asked()["printed"][printed:], "an attribute of a module was copied on the server"
 
 
-@pytest.mark.parametrize("probe", others_slow(FIVE))
+@pytest.mark.parametrize("probe", others_slow(("relative_contribution", "layer_effects, future, layer", "gradients")))
 def test_autocast_changes_nothing_that_a_probe_computes_of_given_residuals(llm, here, probe, loopback):
     """Shielded, the model's own modules compute as ever, so that all else must be within 1e-6 of the local numbers."""
     with loopback.faults(autocast=True):

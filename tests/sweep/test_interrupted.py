@@ -40,14 +40,14 @@ def executions(study):
 def test_two_sweeps_on_one_folder_share_the_work(make, study):
     gate = study / "gate"
     gate.touch()
-    both = [started(study, *SWEEP, "DATASETS=aime24 gsm8k"), start_make(study, *SWEEP, "DATASETS=aime24 gsm8k")]
+    both = [started(study, *SWEEP, "DATASETS=aime24"), start_make(study, *SWEEP, "DATASETS=aime24")]
     assert "another sweep is at it (process" in both[1].stdout.readline()
     until(lambda: len(calls_in(study)) == 2, both[1])
     gate.unlink()
     outputs = [sweep.communicate()[0] for sweep in both]
     assert [sweep.returncode for sweep in both] == [0, 0], outputs
     runs = [(call["DATASET"], call["MODEL"]) for call in calls_in(study)]
-    assert len(runs) == len(set(runs)) == 6, "each run once"
+    assert len(runs) == len(set(runs)) == 3, "each run once"
     assert left_over(study / "outputs/demo") == []
 
 
