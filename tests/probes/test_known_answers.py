@@ -50,8 +50,8 @@ def test_identity_blocks_contribute_nothing(shallow):
 def test_a_residual_erased_before_identity_blocks_is_missed_only_where_it_predicts(shallow):
     found = dl.residual_erasure(shallow, QUESTION, ANSWER, [TEXT])
     erased, predicting = found["erasure_effect"][K:], slice(-len(ANSWER) - 1, -1)
-    assert torch.equal(erased, erased[:1].expand_as(erased)) and (erased[:, predicting] > 0).all()
-    assert not erased[:, : predicting.start].any() and not erased[:, -1].any()
+    assert (erased - erased[:1]).abs().max() <= TOLERANCE and (erased[:, predicting] > 1e-3).all()
+    assert erased[:, : predicting.start].max() <= TOLERANCE and not erased[:, -1].any()
 
 
 def test_gradients_behind_the_last_working_block_are_the_same_at_every_depth(shallow):
@@ -134,9 +134,9 @@ def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
     found = dl.layer_effects(shallow, [TEXT], mode=mode, part=part)
     effect, output = found[f"max_{mode}_layer"], found[f"max_{mode}_out"]
     assert output[0] > 1e-3 and effect[0, 1] > 1e-3
-    assert not effect[K:].any() and not output[K:].any() and not effect[:, K:].any()
+    assert not effect[K:].any() and not effect[:, K:].any() and output[K:].max() <= TOLERANCE
     assert found[f"{mode}_kl"][0] > 1e-4 and found[f"{mode}_loss"][0] != 0
-    assert not found[f"{mode}_kl"][K:].any() and not found[f"{mode}_loss"][K:].any()
+    assert found[f"{mode}_kl"][K:].abs().max() <= TOLERANCE and found[f"{mode}_loss"][K:].abs().max() <= TOLERANCE
     assert torch.equal(found[f"{mode}_top1"][K:], torch.ones(L - K))
 
 
@@ -172,7 +172,7 @@ def test_an_unknown_part_or_mode_is_named(llama):
 def test_what_is_erased_before_identity_blocks_is_missed_nowhere_later(shallow):
     found = dl.future_erasure(shallow, "5 + 7 = ", "128", [TEXT])
     for key in ("future_erasure", "past_erasure"):
-        assert found[key][0].any() and not found[key][K:].any()
+        assert found[key][0].max() > 1e-3 and found[key][K:].max() <= TOLERANCE
     assert not found["future_erasure"][:, -1].any() and not found["past_erasure"][:, :2].any()
 
 
@@ -181,7 +181,7 @@ def test_the_residual_of_identity_blocks_neither_turns_nor_moves(shallow):
     assert found["angular"][:K, K:].min() > 1e-3 and not found["angular"][K:, K:].gt(1e-6).any()
     torch.testing.assert_close(found["angular"], found["angular"].T)
     torch.testing.assert_close(found["progress"][K:], torch.ones(L + 1 - K))
-    assert found["progress"][0] == 0 and found["first_change"].shape == (L, len(TEXT) + 1)
+    assert found["progress"][0].abs() <= TOLERANCE and found["first_change"].shape == (L, len(TEXT) + 1)
     assert not found["first_change"][K:].abs().gt(1e-6).any() and not found["max_norm_att"][K:].any()
     assert (found["max_norm_residual"] >= found["norm_residual"]).all()
 
