@@ -8,7 +8,6 @@ import pytest
 from depth_lib import params
 from depth_lib.data.datasets import with_levels
 from depth_lib.data.prompts import DRAWN
-from depth_lib.embedded import TOYS
 from depth_lib.params import (
     FIVE_PROBES,
     Params,
@@ -26,10 +25,6 @@ MODELS = {path.stem: load_params(path) for path in sorted(params.PARAMS.glob("mo
 DATASETS = {path.stem: load_params(path) for path in sorted(params.PARAMS.glob("datasets/*.yaml"))}
 
 
-def of_set(name):
-    return {path.stem: MODELS[path.stem] for path in params.PARAMS.glob(f"models/{name}/*.yaml")}
-
-
 def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship():
     own = {"OUT", "SOURCE", "PAIR", "QUESTION", "ANSWER", "TENSOR_PARALLEL"}
     for model in MODELS.values():
@@ -40,20 +35,6 @@ def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship(
             assert "SOURCE" in run or run["DATASET"] in DRAWN
     assert registry_names() == sorted(MODELS) and {*dataset_names()} == {*DATASETS}
     assert list(PROBES) == FIVE_PROBES
-
-
-def test_the_sets_are_the_papers_twelve_ndifs_and_the_toys():
-    papers, ndif, toys = map(of_set, ("paper", "ndif", "demo"))
-    assert len(papers) == 12 and {*toys} == {*TOYS}
-    for name, model in papers.items():
-        owner = "deepseek-ai" if name.startswith("DeepSeek") else "Qwen"
-        assert model["MODEL_ID"] == f"{owner}/{name}"
-        assert (model["QUANTIZATION"], model["DTYPE"], model["REMOTE"]) == ("8bit", "bfloat16", False)
-    assert {model["MODEL_ID"] for model in ndif.values()} == {
-        f"meta-llama/Llama-3.1-{size}" for size in ("8B", "70B", "405B", "70B-Instruct")
-    }
-    assert all(model["REMOTE"] is True for model in ndif.values())
-    assert all((model["DTYPE"], model["SOURCE"]) == ("float32", "embedded") for model in toys.values())
 
 
 def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywhere():

@@ -4,15 +4,12 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, Mistral3Config
 
-import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.models import memory
 from depth_lib.models.memory import DoesNotFit, Weights, check_fits, free_bytes, weights_of
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run
-from tests.tiny_tokenizers import char_tokenizer
 
 
 @pytest.fixture
@@ -36,22 +33,6 @@ def test_weights_are_counted_from_the_config_as_the_checkpoint_has_them():
     assert counted.linear + counted.other == total
     linear = [shape for name, shape in stored.items() if "_proj.weight" in name]
     assert counted.linear == sum(torch.Size(shape).numel() for shape in linear)
-
-
-def test_a_model_that_reads_images_too_is_counted_and_read_as_a_language_model(tmp_path):
-    config = Mistral3Config(text_config=tiny_text(64), vision_config={"hidden_size": 64, "num_hidden_layers": 1})
-    model = AutoModelForImageTextToText.from_config(config)
-    model.save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    counted = weights_of(str(tmp_path))
-    assert counted.linear + counted.other == sum(weight.numel() for weight in model.parameters())
-    llm = dl.load_model(tmp_path)
-    assert len(llm.blocks) == 2 and dl.relative_contribution(llm, ["abc"])["rc_mlp"].isfinite().all()
-
-
-def tiny_text(width):
-    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2, "vocab_size": 128}
-    return {"model_type": "mistral", "num_attention_heads": 4, "num_key_value_heads": 2} | sizes
 
 
 def test_quantised_weights_take_a_byte_or_little_more_than_half_of_one():
@@ -120,12 +101,6 @@ def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, q
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda i: (10 * (i + 1), 0))
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 5}))
     assert free_bytes(device_map, quantization)[0] == free
-
-
-def test_without_a_gpu_the_machines_memory_counts(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 5}))
-    assert free_bytes("auto") == (5, "in this machine's memory")
 
 
 def test_gpus_that_share_each_layer_count_together_and_the_fullest_decides(huge, monkeypatch):

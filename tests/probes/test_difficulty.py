@@ -1,12 +1,9 @@
 """Depth by difficulty against the plain version, its positions, and answers that are known beforehand."""
 
-import random
-
 import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import api
 from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import importance
 from depth_lib.effective_depth.rules import depth_score
@@ -14,7 +11,7 @@ from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import TOLERANCE
-from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
+from tests.tiny_tokenizers import char_tokenizer
 
 LONG = " so it is 7 and then 19 is the sum"
 EXAMPLES = [
@@ -62,59 +59,9 @@ def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(family, s, tmp_pa
             assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding
 
 
-class Work:
-    """Stands in for `run`: keeps what would be computed."""
-
-    def __init__(self, monkeypatch):
-        monkeypatch.setattr(api, "run", self)
-
-    def __call__(self, probe, llm, arch, work, *args, **how):
-        self.starts, self.ids, self.args = [starts for _, starts in work], [ids for ids, _ in work], args
-        n_layers = arch["n_layers"]
-        effects = {"max_future_layer": torch.ones(len(work), n_layers, n_layers)}
-        return effects | {"max_future_out": torch.ones(len(work), n_layers, 1)}
-
-
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     return dl.load_model(str(save_family("llama", tmp_path_factory.mktemp("llama"), char_tokenizer())))
-
-
-def test_the_token_that_predicts_the_answer_is_measured_not_skipped(llama, monkeypatch):
-    work = Work(monkeypatch)
-    dl.depth_by_difficulty(llama, [Example(2, "5 + 7 = ", "12")])
-    ((t,),) = work.starts
-    assert llama.tokenizer.decode(work.ids[0][t + 1 :]) == "12"  # tokens 1..t-1 are skipped, t.. measured
-    assert work.args[:2] == ("future", "layer")
-
-
-@pytest.mark.parametrize("answer", ["1", "1234", "12345"])
-def test_an_answer_of_few_tokens_is_measured_from_its_start(llama, monkeypatch, answer):
-    work = Work(monkeypatch)
-    dl.depth_by_difficulty(llama, [Example(1, "What is it? ", answer, True)])
-    assert work.starts == [[len(work.ids[0]) - len(answer)]]
-
-
-def test_places_within_answers_are_drawn_by_one_generator_of_their_own(llama, monkeypatch):
-    work, draw = Work(monkeypatch), random.Random(123)
-    random.seed(0)
-    state = random.getstate()
-    dl.depth_by_difficulty(llama, [Example(1, "What is it? ", "x" * 40, True), Example(2, "And it? ", "y" * 30, True)])
-    for ids, n_tokens, starts in zip(work.ids, (40, 30), work.starts, strict=True):
-        offsets = list(range(0, n_tokens - 4, 4))
-        draw.shuffle(offsets)
-        assert starts == [len(ids) - n_tokens + offset for offset in offsets[:4]]
-    assert random.getstate() == state
-
-
-def test_the_answers_length_is_counted_in_the_joint_text_by_characters(tmp_path, monkeypatch):
-    llm = dl.load_model(str(save_family("llama", tmp_path, merging_tokenizer())))
-    work, question, answer = Work(monkeypatch), "Find the sum:", LONG
-    dl.depth_by_difficulty(llm, [Example(1, question, answer, True)])
-    ids, (start, end) = oracle.answer_span(llm.tokenizer, question, answer)
-    offsets = list(range(0, end - start - 4, 4))
-    random.Random(123).shuffle(offsets)
-    assert work.starts == [[start + offset for offset in offsets[:4]]]
 
 
 @pytest.mark.parametrize(

@@ -113,15 +113,6 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
     assert dl.logit_lens(llm, ["abc"])["res_kl_divs"].isfinite().all()
 
 
-def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on(tmp_path):
-    rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
-    config = tf.LlamaConfig(**{**SHAPE, "max_position_embeddings": 16}, rope_parameters=rope)
-    llm, _ = saved(config, tmp_path, char_tokenizer(bos=False))
-    assert len(tokenize(llm, ["x" * 64])[0]) == 64
-    with pytest.raises(ValueError, match="64 positions"):
-        tokenize(llm, ["x" * 65])
-
-
 def test_text_that_cannot_be_encoded_is_named(tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     with pytest.raises(ValueError, match="prompt 1 .*cannot be tokenised"):

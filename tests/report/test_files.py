@@ -6,7 +6,6 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from depth_lib.report.definitions import DEFINITIONS
 from depth_lib.report.table import read_tables, write_tables
 from depth_lib.results.study import Study
 from tests.report.studies import table_of, write_depths, write_published
@@ -61,19 +60,3 @@ def test_the_workbook_has_the_table_under_merged_headers_with_ratios_coloured(bo
     assert math[2].number_format == "0.00" and toy[1].value == "–"
     low, high, none = (cell.fill.fgColor.rgb for cell in (math[4], math[2], toy[2]))
     assert low != high and none == "00FFFFFF", "colours follow the ratio; a missing one is white"
-
-
-def test_the_workbook_has_a_sheet_per_table_and_a_description_of_every_metric(book, published):
-    assert book.sheetnames == [
-        "Effective Depth Results",
-        "Intervals",
-        "Five Probes",
-        "Beside The Paper",
-        "Provenance",
-        "Description",
-    ]
-    intervals = pd.read_csv(published / "effective_depth_intervals.csv")
-    sheet = book["Intervals"]
-    assert [cell.value for cell in sheet[1]] == [column.replace("_", " ") for column in intervals.columns]
-    assert sheet.max_row == 1 + len(intervals)
-    assert [cell.value for cell in book["Description"]["A"][1 : 1 + len(DEFINITIONS)]] == list(DEFINITIONS)

@@ -34,12 +34,6 @@ def test_every_tensor_token_and_meta_comes_back_exactly(study, shared):
                 assert again[key] == value, (place, key)
 
 
-def test_equal_results_are_shared_as_equal_files(shared, tmp_path):
-    again = share(Study(shared), tmp_path / "shared")
-    assert {path.name for path in again} == FILES
-    assert all(path.read_bytes() == (shared / path.name).read_bytes() for path in again)
-
-
 def test_the_rows_are_those_of_load_results_and_per_prompt(own, shared):
     rows = pd.read_parquet(shared / "results.parquet").query("model == 'toy-8l' and dataset == 'gsm8k'")
     with pytest.warns(UserWarning, match="no meta"):

@@ -150,11 +150,6 @@ def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
     assert path.with_name(f"{path.name}.unreadable-1").stat().st_size == 1000
 
 
-def test_a_probe_that_is_not_asked_for_is_left_out(cell, no_loading, capsys):
-    assert Run(cell | {"PROBES": ["logit_lens"]}).result("layer_effects") is None
-    assert "layer_effects: left out (PROBES = logit_lens)" in capsys.readouterr().out
-
-
 def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dataset(cell, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"ctx": "a", "endings": ["dog"], "label": "0"}))
     with pytest.raises(ParamsError, match="takes its baseline from gsm8k"):
