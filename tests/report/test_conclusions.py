@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from depth_lib.report.conclusions import conclusions, mean_change
+from depth_lib.report.conclusions import conclusions, mean_changes
 from depth_lib.results.study import facts_of
 
 NO_PAPER = pd.DataFrame({"verdict": []})
@@ -58,10 +58,13 @@ def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_
 def test_the_interval_of_a_change_is_that_of_independent_runs_and_many_names_are_counted():
     rows = [depth("a", d, "kl", 4, 2, 5) for d in ("x", "y")] + [depth("b", d, "kl", 6, 5, 8) for d in ("x", "y")]
     # two datasets: sqrt(2 · (0.1² + 0.1²)) / 2 down, sqrt(2 · (0.2² + 0.2²)) / 2 up
-    change = mean_change(pd.DataFrame(rows), "model", ("a", "b"), ["dataset"])
-    assert change == "the mean ratio changes by +0.20 [+0.10, +0.40] by kl (x, y)"
+    (change,) = mean_changes(pd.DataFrame(rows), "model", ("a", "b"), ["dataset"])
+    assert change == {"metric": "kl", "change": pytest.approx(0.2), "low": pytest.approx(0.1)} | {
+        "high": pytest.approx(0.4),
+        "where": "x, y",
+    }
     four = [depth(model, d, "kl", 4, 4, 4) for model in "ab" for d in "uvwx"]
-    assert mean_change(pd.DataFrame(four), "model", ("a", "b"), ["dataset"]).endswith("by kl (4 datasets)")
+    assert mean_changes(pd.DataFrame(four), "model", ("a", "b"), ["dataset"])[0]["where"] == "4 datasets"
 
 
 @pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
