@@ -24,9 +24,6 @@ from .table import MISSING, Tables, provenance
 
 __all__ = ["draw_figures", "provenance", "write_report"]
 
-_CSS_PIXELS = 96  # per inch
-_HALF_COLUMN = 560  # CSS pixels: wider figures have a row of their own
-
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
     """Draw every figure there can be into `folder/figures`, `figures/summary` and `figures/paper`; the paths."""
@@ -47,12 +44,14 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"breakable": _breakable, "colour": _colour}
+    own_datasets, toys = made_here(study)
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
         plotly=get_plotlyjs(),
         runs=explorer_json(study),
         study=study,
-        notices=notices(study),
+        own_datasets=own_datasets,
+        toys=toys,
         conclusions=conclusions(tables.intervals, tables.beside_the_paper),
         intervals=_rows(tables.intervals),
         depths=_rows(tables.five_probes),
@@ -73,28 +72,16 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     return path
 
 
-def notices(study: Study) -> list[str]:
-    """What a reader has to know before the numbers: prompts that the package's authors wrote, and toy models."""
-    metas = {run: (study.get(run) or {}).get("meta", {}) for run in study}
-    toys = list(dict.fromkeys(model for (_, model, _), meta in metas.items() if meta.get("model_id") in TOYS))
-    written_here = {run for run, meta in metas.items() if _is_written_here(run[0], meta.get("source"))}
-    datasets = []
-    for dataset in study.datasets:
-        runs = {run for run in metas if run[0] == dataset}
-        if runs & written_here:
-            datasets.append(dataset if runs <= written_here else f"{dataset} (for some models)")
-    lines = []
-    if datasets:
-        lines.append(
-            f"Prompts of {', '.join(datasets)} were written for depth_lib in the form of these datasets: they are not "
-            "the datasets' own rows, and their numbers are not comparable with published ones."
-        )
-    if toys:
-        lines.append(
-            f"{', '.join(toys)}: toy model{'s' * (len(toys) > 1)} of depth_lib's own, trained on sums and short "
-            "texts, to show how the probes work; the numbers say nothing about language models."
-        )
-    return lines
+def made_here(study: Study) -> tuple[list[str], list[str]]:
+    """The datasets whose prompts, and the toy models, that this package's authors made."""
+    rows = []
+    for dataset, model, probe in study:
+        meta = study.get((dataset, model, probe), {}).get("meta", {})
+        rows.append((dataset, model, _is_written_here(dataset, meta.get("source")), meta.get("model_id") in TOYS))
+    runs = pd.DataFrame(rows, columns=["dataset", "model", "own_prompts", "toy"])
+    shares = runs.groupby("dataset", sort=False).own_prompts.mean()
+    datasets = [f"{name}{' (for some models)' * (share < 1)}" for name, share in shares[shares > 0].items()]
+    return datasets, list(runs.model[runs.toy].unique())
 
 
 def _is_written_here(dataset: str, source: str | None) -> bool:
@@ -109,13 +96,11 @@ def _rows(frame: pd.DataFrame) -> list[dict]:
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
-def _image(path: Path) -> dict:
-    """A figure as data, without loss in half the size of a PNG; `wide`: it needs a row of its own."""
+def _image(path: Path) -> str:
+    """A figure without loss in half the size of a PNG, as base64."""
     buffer = io.BytesIO()
-    with Image.open(path) as image:
-        inches = image.width / image.info.get("dpi", (_CSS_PIXELS,))[0]
-        image.save(buffer, "WEBP", lossless=True)
-    return {"data": base64.b64encode(buffer.getvalue()).decode(), "wide": inches * _CSS_PIXELS > _HALF_COLUMN}
+    Image.open(path).save(buffer, "WEBP", lossless=True)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def _breakable(name: str) -> Markup:

@@ -99,12 +99,14 @@ def provenance(study: Study) -> pd.DataFrame:
 
     One row per group of a run's probes that were made alike. Files without `meta` say so.
     """
-    probes_of: dict[tuple[str, str], list[str]] = {}
-    for dataset, model, probe in study:
-        if result := study.get((dataset, model, probe)):
-            probes_of.setdefault((f"{model}, {dataset}", made_from(result["meta"])), []).append(probe)
-    rows = [(run, f"{', '.join(probes)}: {text}") for (run, text), probes in probes_of.items()]
-    return pd.DataFrame(rows, columns=["run", "made_from"])
+    rows = [
+        (f"{model}, {dataset}", probe, made_from(result["meta"]))
+        for dataset, model, probe in study
+        if (result := study.get((dataset, model, probe)))
+    ]
+    runs = pd.DataFrame(rows, columns=["run", "probe", "made_from"])
+    alike = runs.groupby(["run", "made_from"], sort=False).probe.agg(", ".join).reset_index()
+    return alike.assign(made_from=alike.probe + ": " + alike.made_from)[["run", "made_from"]]
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
@@ -113,15 +115,15 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
+    depths = text.xs("ED", axis="columns", level="value") + "(" + text.xs("RATIO", axis="columns", level="value") + ")"
+    depths = depths.replace(f"{MISSING}({MISSING})", MISSING)
     model_width, dataset_width = max(map(len, text.index)), max(map(len, datasets))
-    lines = []
-    for model in text.index:
-        for dataset in datasets:
-            cells = text.loc[model].xs(dataset, level="dataset").to_numpy().reshape(-1, 2)  # ED and RATIO per metric
-            depths = [ed if ed == MISSING else f"{ed}({ratio})" for ed, ratio in cells]
-            line = f"{model:{model_width}} @ {dataset:{dataset_width}} :"
-            lines.append(" ".join([line, *map("{:>8}".format, depths)]))
-    return lines
+    return [
+        f"{model:{model_width}} @ {dataset:{dataset_width}} : "
+        + " ".join(depths.loc[model].xs(dataset, level="dataset").map("{:>8}".format))
+        for model in text.index
+        for dataset in datasets
+    ]
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:

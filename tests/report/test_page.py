@@ -8,7 +8,7 @@ from PIL import Image
 
 from depth_lib.figures import COMPARISONS, KINDS
 from depth_lib.report.conclusions import conclusions
-from depth_lib.report.page import notices, write_report
+from depth_lib.report.page import made_here, write_report
 from depth_lib.report.table import provenance, read_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
@@ -88,15 +88,15 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
 
     save("a-model", "gsm8k", "hub")
     save("b-model", "gsm8k", "sample")  # GSM8K's own first rows
-    assert notices(Study(tmp_path)) == []
+    assert made_here(Study(tmp_path)) == ([], [])
     save("a-model", "hellaswag", "sample")
     save("toy-4l", "gsm8k", "embedded")
     study = Study(tmp_path)
-    prompts, toys = notices(study)
-    assert prompts.startswith("Prompts of hellaswag, gsm8k (for some models) were written for depth_lib")
-    assert toys.startswith("toy-4l: toy model")
-    text = words_of(write_report(study, read_tables(study)).read_text()).replace("&#39;", "'")
-    assert text.index(prompts) < text.index("What the numbers say")
+    datasets, toys = made_here(study)
+    assert sorted(datasets) == ["gsm8k (for some models)", "hellaswag"] and toys == ["toy-4l"]
+    text = words_of(write_report(study, read_tables(study)).read_text())
+    prompts = f"Prompts of {', '.join(datasets)} were written for depth_lib"
+    assert text.index(prompts) < text.index("toy-4l: toy model of depth_lib's own") < text.index("What the numbers say")
 
 
 def test_names_that_are_markup_stay_text(tmp_path):
