@@ -11,7 +11,6 @@ from .rules import depth_score
 
 EFFECTS = ("layer", "output")
 _ON = {"layer": "later layers", "output": "the output"}
-_ENDLESS = (-np.inf, np.inf)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ def importance(result: Mapping, effect: str) -> np.ndarray:
 
 def importance_by_level(result: Mapping, effect: str) -> dict[int, np.ndarray]:
     """level -> `importance` of its examples [examples, L], easy levels first."""
-    level, values = np.asarray(result["level"]), importance(result, effect)
-    return {int(one): values[level == one] for one in np.unique(level)}
+    levels, values = np.asarray(result["level"]), importance(result, effect)
+    return {int(level): values[levels == level] for level in np.unique(levels)}
 
 
 def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, seed: int = SEED) -> Difficulty:
@@ -72,18 +71,18 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     groups = importance_by_level(result, effect)
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
-    scores, centres, errors, counts = {}, [], [], []
-    for k, (level, values) in enumerate(groups.items()):
-        affected = with_effect(values, f"examples of level {level}")
-        level_centres, level_errors = drawn_centres(affected, draws, seed + k)  # each level its own draws
-        scores[level] = studentised(level_centres, level_errors, len(affected), (0, values.shape[1] - 1))
-        centres.append(level_centres)
-        errors.append(level_errors)
-        counts.append(len(affected))
-    levels = np.array(list(scores), dtype=float)
+    affected = {level: with_effect(values, f"examples of level {level}") for level, values in groups.items()}
+    drawn = [drawn_centres(values, draws, seed + k) for k, values in enumerate(affected.values())]  # each level its own
+    deepest = len(result["output_effect"][0]) - 1
+    scores = {
+        level: studentised(*centres, len(affected[level]), (0, deepest))
+        for level, centres in zip(groups, drawn, strict=True)
+    }
+    centres, errors = np.array(drawn).swapaxes(0, 1)
+    levels = np.array(list(groups), dtype=float)
     weights = (levels - levels.mean()) / ((levels - levels.mean()) ** 2).sum()
-    slope_errors = np.sqrt(weights**2 @ np.square(errors))
-    slope = studentised(weights @ np.array(centres), slope_errors, sum(counts) - len(counts) + 1, _ENDLESS)
+    n = sum(map(len, affected.values())) - len(affected) + 1
+    slope = studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
     return Difficulty(effect, scores, slope)
 
 
@@ -113,9 +112,10 @@ def _score_rows(result: Mapping, effect: str) -> list[dict]:
         scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
         difficulty, answer = Difficulty(effect, scores, Estimate(None, None, None)), f"{reason}."
     slope = difficulty.slope
-    rows = []
-    for level, score in difficulty.scores.items():
-        row = {"level": level, "examples": len(groups[level])}
-        row |= {"score": score.value, "score_low": score.low, "score_high": score.high}
-        rows.append(row | {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer})
-    return rows
+    slope_columns = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer}
+    return [
+        {"level": level, "examples": len(groups[level])}
+        | {"score": score.value, "score_low": score.low, "score_high": score.high}
+        | slope_columns
+        for level, score in difficulty.scores.items()
+    ]

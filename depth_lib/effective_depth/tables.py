@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from ..results.schemas import of_pair
-from ..results.study import Study
-from .intervals import Estimate, NoInterval, centre_of_mass, depth_interval
+from ..results.study import TABLE_PROBES, Study
+from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
@@ -27,22 +29,18 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     a curve that is not finite; a warning says it too.
     """
     rows = []
-    for model in study.models:
-        for dataset in study.datasets:
-            for pair in ("", *study.pairs):
-                for name in metrics:
-                    metric = METRICS[name]
-                    result = study.get((dataset, model, of_pair(metric.probe, pair)))
-                    if not result or not all(key in result for key in metric.keys):
-                        continue
-                    row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
-                    if row["note"]:
-                        warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
-                    rows.append(row)
-            if _has_mixed_prompts(study, model, dataset):
-                warnings.warn(
-                    f"{dataset} × {model} mixes results of different prompts; run the sweep again", stacklevel=2
-                )
+    for model, dataset in product(study.models, study.datasets):
+        for pair, name in product(("", *study.pairs), metrics):
+            metric = METRICS[name]
+            result = study.get((dataset, model, of_pair(metric.probe, pair)))
+            if result and all(key in result for key in metric.keys):
+                row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
+                rows.append(row)
+                if row["note"]:
+                    warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
+        metas = [study.get((dataset, model, probe), {}).get("meta", {}) for probe in TABLE_PROBES]
+        if len({meta.get("prompts_hash") for meta in metas} - {None}) > 1:
+            warnings.warn(f"{dataset} × {model} mixes results of different prompts; run the sweep again", stacklevel=2)
     order = ["model", "dataset", "metric", "layers", "ed", "ratio", "score", "score_low", "score_high", "note"]
     return _frame(rows, order)
 
@@ -69,22 +67,14 @@ def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame
     `depths` returns.
     """
     rows = []
-    papers = every_depth.metric.isin(PAPER_METRICS)
-    for row in every_depth[papers & (every_depth.note == "")].itertuples():
+    papers = every_depth[every_depth.metric.isin(PAPER_METRICS) & (every_depth.note == "")]
+    for row in papers.itertuples():
         metric = METRICS[row.metric]
-        result = study[row.dataset, row.model, metric.probe]
+        arguments = metric.arguments(study[row.dataset, row.model, metric.probe])
         for threshold in metric.thresholds:
-            ed = metric.rule(*metric.arguments(result), threshold)
-            place = {"model": row.model, "dataset": row.dataset, "metric": row.metric, "threshold": threshold}
-            rows.append(place | {"ed": ed, "ratio": ratio(ed, row.layers)})
+            ed = metric.rule(*arguments, threshold)
+            rows.append((row.model, row.dataset, row.metric, threshold, ed, ratio(ed, row.layers)))
     return _frame(rows, ["model", "dataset", "metric", "threshold", "ed", "ratio"])
-
-
-def _has_mixed_prompts(study: Study, model: str, dataset: str) -> bool:
-    """Whether the papers' metrics of one run rest on different prompts."""
-    results = [study.get((dataset, model, METRICS[metric].probe)) or {} for metric in PAPER_METRICS]
-    hashes = {result.get("meta", {}).get("prompts_hash") for result in results}
-    return len(hashes - {None}) > 1
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:
@@ -104,38 +94,31 @@ def _depth(metric: Metric, result: Mapping) -> dict:
         return {"layers": n_layers, "note": str(error)}
     by_prompt = f"{metric.keys[0]}_by_prompt"
     if depth.get("score") is not None and by_prompt in result:
-        try:
-            score: Estimate = centre_of_mass(as_array(result[by_prompt]).astype(float).clip(0))
+        with suppress(NoInterval):  # too few prompts; the score stands alone
+            score = centre_of_mass(as_array(result[by_prompt]).astype(float).clip(0))
             depth |= {"score_low": score.low, "score_high": score.high}
-        except NoInterval:
-            pass  # too few prompts; the score stands alone
     return depth
 
 
 def _interval(result: Mapping, metric: str, n_layers: int) -> dict:
+    """What `depths_with_intervals` adds to a depth."""
     try:
         interval = depth_interval(result, metric)
     except NoInterval as reason:
         return {"note": f"no interval: {reason}"}
-    drawn = {"prompts": interval.n_prompts, "same": interval.same, "without": interval.without}
+    low, high = interval.low, interval.high
+    row = {"prompts": interval.n_prompts, "same": interval.same, "without": interval.without}
     if interval.without == 1:
-        return drawn | {"note": "no interval: no draw of the prompts has an effective depth"}
-    if interval.low is None and interval.high is None:
-        return drawn | {"note": "no interval: the prompts rule out no layer"}
-    note = ""
-    if interval.low is None or interval.high is None:
-        end = "low" if interval.low is None else "high"
-        note = f"{end} end open: a curve without an effective depth fits the prompts too"
-    return drawn | {
-        "low": interval.low,
-        "high": interval.high,
-        "ratio_low": ratio(interval.low, n_layers),
-        "ratio_high": ratio(interval.high, n_layers),
-        "note": note,
-    }
+        return row | {"note": "no interval: no draw of the prompts has an effective depth"}
+    if low is None and high is None:
+        return row | {"note": "no interval: the prompts rule out no layer"}
+    if low is None or high is None:
+        end = "low" if low is None else "high"
+        row["note"] = f"{end} end open: a curve without an effective depth fits the prompts too"
+    return row | {"low": low, "high": high, "ratio_low": ratio(low, n_layers), "ratio_high": ratio(high, n_layers)}
 
 
-def _frame(rows: list[dict], columns: list[str]) -> pd.DataFrame:
+def _frame(rows: list, columns: list[str]) -> pd.DataFrame:
     """Rows with layers as Int64 and shares as Float64, so that a missing one is NA in both."""
     frame = pd.DataFrame(rows, columns=columns)
     frame = frame.astype({name: kind for name, kind in _TYPES.items() if name in frame})
