@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
-from ..files import Busy, hold
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import prompts_hash, why_stale
 from ..results.schemas import ArtifactError
@@ -26,14 +25,12 @@ def run(source: str, target: str, texts: str, what: str, n_characters: int, out:
     documents = read_texts(texts, n_characters)
     wanted = {"source_model": source, "target_model": target, "what": what, "texts": str(texts)}
     wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with hold(path.with_name(f".{path.name}.computing"), wait=False):
-        if why_stale(path, wanted):
-            start = time.time()
-            result = linear_maps(source, target, documents, what, **loading)
-            save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - start})
-        else:
-            print(f"{path}: nothing to compute")
+    if why_stale(path, wanted):
+        start = time.time()
+        result = linear_maps(source, target, documents, what, **loading)
+        save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - start})
+    else:
+        print(f"{path}: nothing to compute")
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
         print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
@@ -53,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
     try:
         run(**vars(parser.parse_args(arguments)))
-    except (ValueError, ArtifactError, Busy) as error:  # one line that names the next step
+    except (ValueError, ArtifactError) as error:  # one line that names the next step
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -1,6 +1,7 @@
 """linear_maps: every layer of one model predicted from every layer of another."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ from ..models.load import load_model
 from ..probes.states import states, states_of_blocks
 from ..progress import steps
 from ..session import run
-from .regression import accumulate, errors, solve
+from .regression import accumulate, errors, normed, solve
 from .texts import LONGEST, SPLITS, Excerpt, cut, read_texts, same_ids
 
 TOKENS = 2048  # per block of text; with fewer, the products are a tenth slower
@@ -72,15 +73,14 @@ def linear_maps(
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))
     fitted = [_fit_and_test(*readers, blocks, group.tolist(), device) for group in groups]
     result = {key: torch.cat([group[key] for group in fitted], -1) for key in fitted[0]}
-    tested = [len(excerpt.ids) - excerpt.seen for block in blocks for excerpt in block if excerpt.split == "test"]
-    n_tokens = torch.tensor(tested, dtype=torch.float64)
-    result |= {key: result[key][n_tokens > 0] for key in ("relative_sums", "mean_sums")}
+    n_new = [len(excerpt.ids) - excerpt.seen for excerpt in excerpts if excerpt.split == "test"]
+    n_tokens = torch.tensor(n_new, dtype=torch.float64)
     relative = result["relative_sums"].sum(0) / n_tokens.sum()
     result |= {
         "relative": relative,
         "relative_mean": result["mean_sums"].sum(0) / n_tokens.sum(),
         "best": relative.argmin(0),
-        "n_tokens": n_tokens[n_tokens > 0],
+        "n_tokens": n_tokens,
         "n_fit_tokens": torch.tensor(sum(len(excerpt.ids) for excerpt in excerpts if excerpt.split == "fit")),
     }
     return {key: value.float() for key, value in result.items()}
@@ -167,26 +167,22 @@ def _fit_and_test(
     """
     rows, all_sources = source.width + 1, list(range(source.n_states))
     shape = len(all_sources), len(layers), rows, rows + target.width
-    fit, choose = (torch.zeros(shape, dtype=torch.float64, device=device) for _ in range(2))
-    strength, constant = torch.empty(shape[:2]), torch.zeros_like(fit[:1, ..., rows:])  # maps that ignore the source
-    relative_sums, mean_sums = [], []
-    n_fitted = sum(block[0].split != "test" for block in blocks)
+    moments = {split: torch.zeros(shape, dtype=torch.float64, device=device) for split in SPLITS[:2]}
+    strength, means, relative_sums, mean_sums = torch.empty(shape[:2]), None, [], []
     for number, block in enumerate(steps(blocks, "maps")):
-        if number == n_fitted:
-            for m in all_sources:
-                for l in range(len(layers)):
-                    strength[m, l], constant[0, l, -1] = solve(fit[m, l], choose[m, l])
         x = source.read(number, all_sources).to(device, torch.float32)
         y = target.read(number, layers).to(device, torch.float32)
-        if number < n_fitted:
-            accumulate(fit if block[0].split == "fit" else choose, x, y)
+        if block[0].split in moments:
+            accumulate(moments[block[0].split], x, y)
             continue
-        relative = errors(fit[..., rows:], x, y)
-        of_mean = errors(constant, x[:1], y)[0]
-        start = 0
-        for excerpt in block:
-            new = slice(start + excerpt.seen, start + len(excerpt.ids))
-            relative_sums.append(relative[..., new].sum(-1).cpu())
-            mean_sums.append(of_mean[:, new].sum(-1).cpu())
-            start += len(excerpt.ids)
+        if means is None:  # the first block to test on
+            fit, means = moments["fit"], torch.empty(len(layers), target.width, dtype=torch.float64, device=device)
+            for m, l in product(range(len(all_sources)), range(len(layers))):
+                strength[m, l], means[l] = solve(fit[m, l], moments["choose"][m, l])
+        lengths = [len(excerpt.ids) for excerpt in block]
+        h, root = normed(y)
+        of_maps, of_mean = errors(fit[..., rows:], x, y), ((means[:, None] - h) * root).norm(dim=-1)
+        for excerpt, mapped, mean in zip(block, of_maps.split(lengths, -1), of_mean.split(lengths, -1), strict=True):
+            relative_sums.append(mapped[..., excerpt.seen :].sum(-1).cpu())
+            mean_sums.append(mean[:, excerpt.seen :].sum(-1).cpu())
     return {"strength": strength, "relative_sums": torch.stack(relative_sums), "mean_sums": torch.stack(mean_sums)}

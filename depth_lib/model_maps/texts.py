@@ -104,12 +104,13 @@ def cut(documents: list[list[int]], longest: int, holdout: float, width: int) ->
         excerpts.append(Excerpt(ids, split))
         taken[split] += len(ids)
     _count_seen(excerpts)
+    excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]
     if taken["fit"] < 4 * width:
         raise TextError(
             f"{taken['fit']} tokens to fit maps of {width} inputs (of {total}, without those held out); give at least "
             f"{4 * width}, better {20 * width}"
         )
-    if all(excerpt.seen == len(excerpt.ids) for excerpt in excerpts if excerpt.split == "test"):
+    if not any(excerpt.split == "test" for excerpt in excerpts):
         raise TextError("every text to test on is one that the maps were fitted on; give texts that differ")
     if taken["fit"] < 20 * width:
         warnings.warn(
