@@ -20,8 +20,6 @@ READY  := $(VENV)/.depth-lib-installed
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
 ## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
-## FORMAT=json            of status
-## BESIDE="folder owner/name"   of table and report: what others shared, beside what is in OUT
 ## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
 SWEEP := $(PY) -m depth_lib.sweep
 

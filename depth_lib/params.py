@@ -75,6 +75,12 @@ class Params(BaseModel):
         return value
 
 
+# What `load_model` is given of them.
+LOADING = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")
+# Where and how a run computes: a kept result is not stale if these differ. PAIR is among its probes' settings.
+NOT_COMPARED = ("DEVICE_MAP", "TENSOR_PARALLEL", "REMOTE", "PROBES", "PAIR", "QUESTION", "ANSWER", "OUT")
+
+
 class ParamsFile(Params):
     """What a params file may say: parameters of the run, and facts about the model or dataset that it describes."""
 

@@ -17,7 +17,6 @@ from .schemas import SCHEMAS, mismatch, parse_name
 
 NONE_YET = "there is none yet"
 _PIECE = 2**18  # bytes of a large weight file that are read at once
-_LATER = ("examples_hash", "n_examples")  # files of earlier versions lack these, and are current all the same
 
 
 def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
@@ -31,13 +30,14 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
     if problem:
         return [problem]
     probe, n, _ = parse_name(path)
-    reasons = differing(meta, wanted)
-    if meta.get("version", 1) != SCHEMAS[probe].version:
-        reasons.append(f"version: stored {meta.get('version', 1)}, this depth_lib computes {SCHEMAS[probe].version}")
-    # Earlier versions stored only the number of prompts, and some file names have no number.
-    if n is None and "n_examples" in wanted and "n_prompts" not in wanted and "n_examples" not in meta:
-        reasons += differing({"n_examples": meta.get("n_prompts")}, {"n_examples": wanted["n_examples"]})
-    return reasons
+    # Earlier versions did not store these; the number of prompts, or in a file's name, stands for what was asked for.
+    known = n is not None or "n_prompts" in wanted
+    earlier = {
+        "version": 1,
+        "examples_hash": wanted.get("examples_hash"),
+        "n_examples": wanted.get("n_examples") if known else meta.get("n_prompts"),
+    }
+    return differing(earlier | meta, {**wanted, "version": SCHEMAS[probe].version})
 
 
 def read_meta(path: str | Path) -> tuple[dict, str | None]:
@@ -99,29 +99,12 @@ def made_from(meta: Mapping) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def remote_differences(metas: Iterable[Mapping]) -> str:
-    """How remote and local runs differ: dtype, quantised weights, attention, torch's version; "" if they do not."""
-    local, remote = [], []
-    for meta in filter(None, metas):
-        older = {"dtype": meta.get("dtype"), "quantized": bool(meta.get("quantization"))}  # all that older files say
-        runs = local if meta.get("remote") in (None, False, "local") else remote
-        runs.append(meta.get("runs") or older)
-    differences = []
-    for key in ("dtype", "quantized", "attention", "torch"):
-        here, there = (sorted({str(run[key]) for run in runs if run.get(key) is not None}) for runs in (local, remote))
-        if here and there and here != there:
-            differences.append(f"{key} {' or '.join(there)} (here {' or '.join(here)})")
-    return ", ".join(differences)
-
-
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
     """Where `stored` is not as wanted, one line per key. A tolerance tighter than wanted is not a difference."""
     reasons = []
     for key, value in wanted.items():
         if isinstance(value, dict) and isinstance(stored.get(key), dict):
             reasons += differing(stored[key], value, f"{prefix}{key}.")
-        elif key not in stored and key in _LATER:
-            continue
         elif key == "tolerance" and stored.get(key, value + 1) <= value:
             continue
         elif key not in stored or stored[key] != value:

@@ -44,6 +44,11 @@ class Schema:
     version: int = 1
 
     @property
+    def shapes(self) -> dict[str, str]:
+        """The shape of each key, required or optional."""
+        return {**self.required, **self.optional}
+
+    @property
     def of_pair(self) -> bool:
         """Whether the probe measures a question with its answer, whose label is then part of the file's name."""
         return "question" in self.settings
@@ -185,17 +190,18 @@ BETWEEN_MODELS = {
 SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 
 
-def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n_examples: int, pair: str = "") -> Path:
+def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "") -> Path:
     """Path of a probe's result, `out/dataset/model/file`. ArtifactError if probe is not in ARTIFACTS.
 
-    pair: the label of question and answer (see `pairs.find_pair`), for probes that measure one; "" is the papers'.
+    n: the number of examples. pair: the label of question and answer (see `pairs.find_pair`), for probes that measure
+    one; "" is the papers'.
     """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
     for name in (dataset, model):
         if name in ("", ".", "..") or Path(name).name != name:
             raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
-    return Path(out) / dataset / model / ARTIFACTS[probe].names(n_examples, pair)[0]
+    return Path(out) / dataset / model / ARTIFACTS[probe].names(n, pair)[0]
 
 
 def parse_name(path: str | Path) -> tuple[str, int | None, str]:
@@ -230,7 +236,7 @@ def mismatch(probe: str, result: object) -> str | None:
         return "it is not a dict of named tensors with a dict `meta`"
     schema = SCHEMAS[probe]
     sizes: dict[str, int] = {}
-    for key, shape in (schema.required | schema.optional).items():
+    for key, shape in schema.shapes.items():
         if key not in result:
             if key in schema.required:
                 return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"

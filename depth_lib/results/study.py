@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
 
 from ..data.datasets import with_levels
 from ..params import ParamsError, command, find_model
 from .artifacts import read_artifact
-from .provenance import read_meta, remote_differences
+from .provenance import read_meta
 from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
-from .shared import RUNS, SharedResult, shared_folder, shared_results
+from .shared import RUNS, read_shared, rows
 
 PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
@@ -33,28 +31,21 @@ class Study(Mapping):
     """The results under a folder: (dataset, model, probe) -> result, read when a probe is first used, and once.
 
     models, datasets: which of them, in this order; by default all that have results, small models and the papers'
-    datasets first. beside: folders or Hub datasets written by `make share`, all of whose models are added, as
-    "name (where from)" if the name is taken. Missing results have no key. If a run has results for several numbers of
-    examples, that of its relative contribution counts, else the largest. A probe about another question than the
-    papers' has the key `of_pair(probe, pair)`, and `pairs` are the labels of these questions.
+    datasets first. Missing results have no key. If a run has results for several numbers of examples, that of its
+    relative contribution counts, else the largest. A probe about another question than the papers' has the key
+    `of_pair(probe, pair)`, and `pairs` are the labels of these questions. A folder that `make share` wrote is read too.
 
-    Warns once of a file that is unreadable, which is left out, of results without `meta` (the papers' own), and of
-    local and remote runs that differ. Nothing is written or renamed. Raises MissingArtifact if there are no results,
-    ArtifactError for a shared file that is damaged.
+    Warns once of a file that is unreadable, which is left out, and of results without `meta` (the papers' own). Nothing
+    is written or renamed. Raises MissingArtifact if there are no results, ArtifactError for a shared folder that is
+    damaged.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        models: Iterable[str] | None = None,
-        datasets: Iterable[str] | None = None,
-        beside: Iterable[str | Path] = (),
+        self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
         self.folder = Path(folder)
         self._files = _find(self.folder)
         self.models = in_order(model for _, model, _ in self._files) if models is None else list(models)
-        for other in beside:
-            self._add(other)
         if not self._files:
             raise MissingArtifact(
                 f"no artifacts under {self.folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
@@ -81,14 +72,9 @@ class Study(Mapping):
         return [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
 
     @property
-    def files(self) -> dict[Key, "Path | SharedResult"]:
-        """(dataset, model, probe) -> where the result is read from; nothing is read."""
-        return {key: self._files[key] for key in self}
-
-    @property
     def paths(self) -> dict[Key, Path]:
-        """(dataset, model, probe) -> file, of results in files of their own; nothing is read."""
-        return {key: file for key, file in self.files.items() if isinstance(file, Path)}
+        """(dataset, model, probe) -> file; nothing is read. Shared results have no files of their own."""
+        return {key: self._files[key] for key in self if isinstance(self._files[key], Path)}
 
     @property
     def with_depths(self) -> list[str]:
@@ -99,14 +85,15 @@ class Study(Mapping):
         """A line for each model × dataset that lacks a result, with the command that computes it.
 
         Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
-        model has there. Shared models are not expected to be complete.
+        model has there. A shared folder is not expected to be complete.
         """
         lines = []
-        shared = {model for (_, model, _), file in self._files.items() if isinstance(file, SharedResult)}
+        if (self.folder / RUNS).is_file():
+            return lines
         for model, dataset in itertools.product(self.models, self.datasets):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self._files]
-            if lacking and model not in shared:
+            if lacking:
                 remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
@@ -120,16 +107,7 @@ class Study(Mapping):
         return (key for model, dataset, probe in keys if (key := (dataset, model, probe)) in self._files)
 
     def __len__(self) -> int:
-        return len(self.files)
-
-    def _add(self, other: str | Path) -> None:
-        """The results of somebody else, under names of their own."""
-        files = _find(shared_folder(other))
-        taken = {model for _, model, _ in self._files}
-        label = Path(other).resolve().name if Path(other).is_dir() else str(other)
-        names = {model: f"{model} ({label})" if model in taken else model for _, model, _ in files}
-        self._files |= {(dataset, names[model], probe): file for (dataset, model, probe), file in files.items()}
-        self.models = in_order([*self.models, *names.values()])
+        return sum(1 for _ in self)
 
     def _probes_on(self, dataset: str) -> set[str]:
         return {probe for other, _, probe in self._files if other == dataset}
@@ -140,24 +118,18 @@ class Study(Mapping):
 
     def _read(self, probe: str) -> dict[Run, dict]:
         results = {}
-        for key, file in self.files.items():
-            if key[2] == probe:
-                try:
-                    results[key[:2]] = read_artifact(file) if isinstance(file, Path) else file.read()
-                except ArtifactError as error:
-                    warnings.warn(str(error), stacklevel=3)
-                    del self._files[key]
+        for key in [key for key in self if key[2] == probe]:
+            file = self._files[key]
+            try:
+                results[key[:2]] = read_artifact(file) if isinstance(file, Path) else file
+            except ArtifactError as error:
+                warnings.warn(str(error), stacklevel=3)
+                del self._files[key]
         if unknown := [run for run, result in results.items() if not result["meta"]]:
             datasets = ", ".join(dict.fromkeys(dataset for dataset, _ in unknown))
             warnings.warn(
                 f"{len(unknown)} of {len(results)} {probe} results under {self.folder} have no meta (not written "
                 f"by depth_lib): their models, prompts and settings are unknown (on {datasets})",
-                stacklevel=3,
-            )
-        if differences := remote_differences(result["meta"] for result in results.values()):
-            warnings.warn(
-                f"{probe} results under {self.folder} are from a server and from here, and ran with {differences} "
-                "there: small differences between them may come from that",
                 stacklevel=3,
             )
         return results
@@ -173,15 +145,17 @@ def load_results(
     embeddings. Values per prompt or example are left out; those per level of difficulty have the level in their key,
     such as mean_layer_effect:3. MissingArtifact if the folder has no results.
     """
-    order = ["model", "dataset", "probe", "layer", "key", "value", "column"]
+    names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
     study, frames = Study(folder, models, datasets), []
-    for probe in study.probes:
-        schema = ARTIFACTS[without_pair(probe)]
-        for (dataset, model), result in study.of(probe).items():
-            for key, shape in (schema.required | schema.optional).items():
-                for label, values in _per_layer(result, key, shape):
-                    frames.append(_tidy(values, shape).assign(model=model, dataset=dataset, probe=probe, key=label))
-    tidy = pd.concat(frames, ignore_index=True)[order] if frames else pd.DataFrame(columns=order)
+    for (dataset, model, probe), result in study.items():
+        for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
+            if key in result and shape.startswith(("L", "K L")):
+                frame = rows(probe, key, result[key]).assign(model=model, dataset=dataset, probe=probe)
+                if shape.startswith("K"):
+                    levels = result["levels"].int().tolist()
+                    frame["key"] = [f"{key}:{levels[index]}" for index in frame.prompt]
+                frames.append(frame)
+    tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
 
 
@@ -222,10 +196,10 @@ def by_paper(dataset: str) -> tuple[int, str]:
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
 
 
-def _find(folder: Path) -> dict[Key, Path | SharedResult]:
-    """(dataset, model, probe) -> file, of every result under a folder, or in the folder's Parquet files."""
+def _find(folder: Path) -> dict[Key, Path | dict]:
+    """(dataset, model, probe) -> file, of every result under a folder, or the results of a shared folder."""
     if (folder / RUNS).is_file():
-        return shared_results(folder)
+        return read_shared(folder)
     by_number: dict[Key, dict[int | None, Path]] = {}
     for path in sorted(folder.glob("*/*/*.pt")):
         try:
@@ -239,26 +213,9 @@ def _find(folder: Path) -> dict[Key, Path | SharedResult]:
         n = max(paths, key=lambda n: n or 0)
         if len(paths) > 1:
             contribution = by_number.get((*key[:2], "relative_contribution"), {}).get(None)
-            meta = read_meta(contribution)[0] if contribution else {}
-            of_contribution = meta.get("n_examples", meta.get("n_prompts"))
-            n = of_contribution if of_contribution in paths else n
+            n_contribution = contribution and read_meta(contribution)[0].get("n_prompts")
+            n = n_contribution if n_contribution in paths else n
             others = ", ".join(path.name for path in paths.values() if path != paths[n])
             warnings.warn(f"reading {paths[n]}, not {others} beside it; remove what you do not want", stacklevel=4)
         files[key] = paths[n]
     return files
-
-
-def _per_layer(result: Mapping, key: str, shape: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The name and values of a key that has values per layer; for a key per level of difficulty, of each level."""
-    if key in result and shape.startswith("K L"):
-        for level, values in zip(result["levels"].int().tolist(), result[key], strict=True):
-            yield f"{key}:{level}", values
-    elif key in result and shape.startswith("L"):
-        yield key, result[key]
-
-
-def _tidy(values: torch.Tensor, shape: str) -> pd.DataFrame:
-    is_map = " " in shape.removeprefix("K ") and not shape.endswith(" 1")
-    values = (values if values.dim() > 1 else values[:, None]).double().numpy()
-    layer, column = (index.ravel() for index in np.indices(values.shape))
-    return pd.DataFrame({"layer": layer, "value": values.ravel(), "column": column if is_map else pd.NA})

@@ -5,6 +5,7 @@ No torch is loaded before a notebook, a table or a model is asked for.
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -15,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..models.gguf import WHEELS, ModelError, fetched
-from ..params import Params, ParamsError, find_model, from_text, not_among, registry_names
+from ..params import LOADING, Params, ParamsError, ParamsFile, find_model, from_text, not_among, registry_names
 from ..results.schemas import ARTIFACTS, ArtifactError
 from .launch import Sweep
 from .plan import DEMO_OUT, REAL_OUT, Plan, model_params, own_dtype
 from .spec import RunSpec
-from .status import as_json, matrix, status_of, where_others_are
+from .status import matrix, status_of, where_others_are
 from .table import chosen_results, make_table
 
 CHOICES = {  # what a command is about, and how
@@ -32,13 +33,11 @@ CHOICES = {  # what a command is about, and how
     "JOBS": "runs side by side",
     "GPUS": "each run has one of these to itself",
     "LAUNCH": 'stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"',
-    "BESIDE": "of table and report: others' folders or Hub datasets",
     "TO": "of share: the folder to write; OUT/shared unless given",
     "PUSH": "of share: owner/name, a dataset on the Hub, with your login there",
     "LICENCE": "of share: of the numbers, by the Hub's name; cc-by-4.0 unless given",
-    "FORMAT": "of status: json, for programs",
 }
-LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS", "BESIDE")
+LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")
 PARAMETERS = {
     name: field.description
     for name, field in Params.model_fields.items()
@@ -140,9 +139,8 @@ def status(asked: argparse.Namespace) -> int:
     """what is done, stale or missing in OUT, and what runs, failed or was interrupted"""
     plan = _plan(asked)
     runs = [status_of(run) for run in plan.runs()]
-    show = as_json if asked.FORMAT == "json" else matrix
-    named = plan.models or plan.set or plan.datasets or asked.FORMAT
-    print(not named and where_others_are(plan.folder, runs) or show(plan.folder, runs))
+    named = plan.models or plan.set or plan.datasets
+    print(not named and where_others_are(plan.folder, runs) or matrix(plan.folder, runs))
     return 0
 
 
@@ -154,8 +152,13 @@ def init(asked: argparse.Namespace) -> int:
     if name in registry_names():
         raise ParamsError(f"there is a model {name} ({find_model(name)['MODEL_ID']}); choose another name")
     path = Path("params", "models", asked.SET or "mine", f"{name}.yaml")
+    values = {"MODEL": name, "MODEL_ID": model_id, "DTYPE": own_dtype(model_id), "DEVICE_MAP": "auto"}
+    lines = []
+    for key in ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS"):
+        field = ParamsFile.model_fields[key]
+        lines.append(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PARAMS_FILE.format(name=name, model_id=model_id, dtype=own_dtype(model_id)), encoding="utf-8")
+    path.write_text("".join(lines), encoding="utf-8")
     print(f"{path} is written; look at it, then: depth-lib run {name} gsm8k")
     return 0
 
@@ -167,9 +170,11 @@ def check(asked: argparse.Namespace) -> int:
     from ..session import check_model
 
     params = model_params(asked.model) | _plan(asked).overrides
-    names = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP", "REMOTE")
-    llm = load_model(params["MODEL_ID"], **{name.lower(): params[name] for name in names if name in params})
-    check_model(llm, params.get("REMOTE", False))
+    remote = params.get("REMOTE", False)
+    llm = load_model(
+        params["MODEL_ID"], remote=remote, **{name.lower(): params[name] for name in LOADING if name in params}
+    )
+    check_model(llm, remote)
     print(report(llm))
     return 0
 
@@ -177,18 +182,6 @@ def check(asked: argparse.Namespace) -> int:
 COMMANDS = {
     function.__name__: function for function in (run, sweep, table, report, share, status, check, demo, real, init)
 }
-PARAMS_FILE = """\
-MODEL: {name}  # also the folder of its results
-MODEL_ID: {model_id}  # Hub id, checkpoint folder or GGUF file
-REVISION: null  # the newest; a commit hash pins it
-DTYPE: {dtype}  # the checkpoint's own
-QUANTIZATION: null  # or 8bit, 4bit: needs a GPU and bitsandbytes
-DEVICE_MAP: auto  # over all GPUs and then the CPU
-REMOTE: false  # true: on NDIF
-# SOURCE is what each dataset's params file says: the Hub's prompts.
-TRAINING: null  # base, instruct, R1-distill …: how tables group models
-BILLIONS: null  # parameters, in billions: how tables sort models
-"""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,7 +35,6 @@ class Plan:
     models: names of params files, paths or Hub ids; unless given, all of `set`. datasets: the papers' three unless
     given. probes: which of those that the params files name; all unless given. overrides: parameters in place of what
     the params files say. launcher: words before the command of each run. gpus: each run has one of them to itself.
-    beside: others' results in the table, as folders or datasets on the Hub.
     """
 
     set: str = ""
@@ -46,7 +45,6 @@ class Plan:
     overrides: Mapping[str, object] = field(default_factory=dict)
     launcher: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:

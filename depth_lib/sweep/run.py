@@ -18,6 +18,7 @@ from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
+from ..params import LOADING
 from ..probes.residual_stream import agreed
 from ..remote import journalled
 from ..results.artifacts import load_artifact, save_artifact
@@ -74,7 +75,7 @@ class Run(RunSpec):
         """The model, loaded on first use."""
         print(f"loading {self.asked['MODEL_ID']}")
         source = str(self.checkpoint or self.asked["MODEL_ID"])
-        how = {key.lower(): self.asked[key] for key in ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")}
+        how = {key.lower(): self.asked[key] for key in LOADING}
         n_ranks = self.asked["TENSOR_PARALLEL"]
         if n_ranks > 1 and how["device_map"] == "auto":
             how["device_map"] = None  # the params files' word for one process; here each rank has a GPU of its own

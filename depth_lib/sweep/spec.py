@@ -10,7 +10,7 @@ from ..data.prompts import DRAWN, PromptError, load_prompts
 from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
-from ..params import Params, ParamsError, find_dataset, find_model, not_among, problems
+from ..params import NOT_COMPARED, Params, ParamsError, find_dataset, find_model, not_among, problems
 from ..results.provenance import fingerprint, prompts_hash
 from ..results.schemas import ARTIFACTS, artifact_path
 
@@ -43,11 +43,12 @@ class RunSpec:
             raise ParamsError(str(problem)) from None
         self.asked = asked | {"MODEL_ID": _id_of(asked["MODEL"], asked["MODEL_ID"])}
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
+        self.n = asked["N_EXAMPLES"]
         self.out = in_project(asked["OUT"])
         self.folder = self.out / self.dataset / asked["MODEL"]
         self.name = f"{self.dataset} × {asked['MODEL']}"
         self.paths = {
-            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, asked["N_EXAMPLES"], self.pair.label)
+            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, self.n, self.pair.label)
             for probe in ARTIFACTS
         }
 
@@ -62,19 +63,10 @@ class RunSpec:
             settings |= {"question": self.pair.question, "answer": self.pair.answer}
         if row.baseline and prompts_known:
             settings["baseline_hash"] = prompts_hash(self.baseline)
-        made_from = {
-            "model": self.asked["MODEL"],
-            "model_id": self.asked["MODEL_ID"],
-            "revision": self.asked["REVISION"],
-            "weights": self._weights,
-            "dtype": self.asked["DTYPE"],
-            "quantization": self.asked["QUANTIZATION"],
-            "dataset": self.dataset,
-            "source": "drawn" if self.dataset in DRAWN else self.source,
-            "n_examples": self.asked["N_EXAMPLES"],
-            "seed": self.asked["SEED"],
-            "settings": settings,
-        }
+        made_from = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
+        made_from |= {"weights": self._weights, "settings": settings}
+        if self.dataset in DRAWN:
+            made_from["source"] = "drawn"
         if not prompts_known:
             return made_from
         prompts = self.prompts
@@ -91,7 +83,7 @@ class RunSpec:
     @cached_property
     def examples(self) -> list[Example]:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
-        return load_examples(self.dataset, self.asked["N_EXAMPLES"], self._source, self.asked["SEED"])
+        return load_examples(self.dataset, self.n, self._source, self.asked["SEED"])
 
     @cached_property
     def baseline(self) -> list[str]:
@@ -123,7 +115,7 @@ class RunSpec:
         return path and fingerprint(path)
 
     def _prompts_of(self, dataset: str) -> list[str]:
-        return load_prompts(dataset, self.asked["N_EXAMPLES"], source=self._source, seed=self.asked["SEED"])
+        return load_prompts(dataset, self.n, self._source, seed=self.asked["SEED"])
 
     @property
     def _source(self) -> str | Path:

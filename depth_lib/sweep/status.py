@@ -5,7 +5,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import COMPUTING, holder
@@ -75,11 +75,6 @@ def where_others_are(out: str, runs: Sequence[RunStatus]) -> str | None:
         return None
     datasets, models = (" ".join(sorted({*names})) for names in zip(*there, strict=True))
     return f"{out} has only results of others: {command('status', MODELS=models, DATASETS=datasets, OUT=out)}"
-
-
-def as_json(out: str, runs: Sequence[RunStatus]) -> str:
-    """The same for programs: {"out", "runs": [{dataset, model, states: {probe: state}, notes, finished}]}."""
-    return json.dumps({"out": out, "runs": [asdict(run) for run in runs]}, indent=1)
 
 
 def _why_stale(run: RunSpec, probe: str) -> list[str]:

@@ -17,7 +17,7 @@ TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", 
 
 
 def chosen_results(plan: Plan) -> "Study":
-    """The results in the plan's folder, and beside it, of the models and datasets that it names, or of all there are.
+    """The results in the plan's folder, of the models and datasets that it names, or of all there are.
 
     Raises ParamsError if there are no such results, and what `Study` raises.
     """
@@ -25,7 +25,7 @@ def chosen_results(plan: Plan) -> "Study":
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the notebook shows them
-        everything = Study(plan.folder, beside=plan.beside)
+        everything = Study(plan.folder)
     for kind, names, known in (
         ("MODELS", plan.models, everything.models),
         ("DATASETS", plan.datasets, everything.datasets),
@@ -33,7 +33,7 @@ def chosen_results(plan: Plan) -> "Study":
         if problem := not_among(known, kind, *names):
             raise ParamsError(f"{problem}, of which {plan.folder} has results")
     models = plan.all_models if plan.models or plan.set else everything.models
-    study = Study(plan.folder, models, plan.datasets or everything.datasets, plan.beside)
+    study = Study(plan.folder, models, plan.datasets or everything.datasets)
     if not study:
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return study
@@ -51,7 +51,6 @@ def make_table(plan: Plan) -> int:
         "OUT": str(out),
         "MODELS": plan.all_models if plan.models or plan.set else [],
         "DATASETS": list(plan.datasets) or papers or [name for name in study.datasets if name in with_results],
-        "BESIDE": list(plan.beside),
     }
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)

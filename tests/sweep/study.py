@@ -10,11 +10,13 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from depth_lib.sweep.cli import main
+from depth_lib.sweep import cli
+from depth_lib.sweep.status import status_of
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROOT = Path(__file__).parents[2]
@@ -148,7 +150,7 @@ class Command:
         (self.study / "calls.jsonl").unlink(missing_ok=True)
         self._capsys.readouterr()
         try:
-            self.status, self.error = main([str(word) for word in words]), ""
+            self.status, self.error = cli.main([str(word) for word in words]), ""
         except SystemExit as ended:
             self.status, self.error = 1, str(ended)
         self.output, usage = self._capsys.readouterr()
@@ -158,9 +160,9 @@ class Command:
         return self
 
     def runs_of(self, *words):
-        """The runs of `depth-lib status --format json`, by dataset and model."""
-        assert self("status", "--format", "json", *words).status == 0, self.error
-        return {(run["dataset"], run["model"]): run for run in json.loads(self.output)["runs"]}
+        """The runs that `depth-lib status` shows, by dataset and model."""
+        runs = cli._plan(cli._parser().parse_args(["status", *map(str, words)])).runs()
+        return {(run["dataset"], run["model"]): run for run in (asdict(status_of(run)) for run in runs)}
 
 
 def clean(study):

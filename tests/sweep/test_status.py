@@ -46,7 +46,6 @@ def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(
     command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
     line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
     assert command("status").output.splitlines() == [line]
-    assert json.loads(command("status", "--format", "json").output)["out"] == "outputs"
     command("sweep", "--models", "Qwen2.5-Math-7B", "--datasets", "gsm8k", "--source", "embedded")
     assert command("status").output.splitlines()[-1].endswith("missing")
 
@@ -74,7 +73,7 @@ def test_status_knows_failed_running_and_remote_runs(command, study):
     jobs.mkdir()
     (jobs / "abc.json").write_text(json.dumps({"host": "https://ndif", "job_id": "j1", "state": "submitted"}))
     with hold(folder / ".computing"):
-        (run,) = json.loads(command("status", *ONE, "--format", "json").output)["runs"]
+        (run,) = command.runs_of(*ONE).values()
     assert {*run["states"].values()} == {"missing"} and not run["finished"]
     job, running = run["notes"]
     assert job == "gsm8k × toy-4l: logit_lens: job j1 at https://ndif is submitted"
