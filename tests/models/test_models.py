@@ -8,6 +8,7 @@ import torch
 from huggingface_hub import constants
 
 import depth_lib as dl
+from tests.calls import EVERY, FIVE
 from tests.families import build, save_family
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -107,11 +108,4 @@ def test_quantised_weights_give_the_numbers_of_the_same_weights_written_out(chec
 
 
 def every_probe(llm):
-    return [
-        dl.relative_contribution(llm, [TEXT]),
-        dl.logit_lens(llm, [TEXT]),
-        dl.layer_effects(llm, [TEXT]),
-        dl.layer_effects(llm, [TEXT], mode="all"),
-        dl.residual_erasure(llm, "5 + 7 = ", "12", [TEXT]),
-        dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0),
-    ]
+    return [EVERY[name](llm) for name in FIVE]

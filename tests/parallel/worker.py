@@ -15,32 +15,15 @@ import torch.distributed as dist
 
 import depth_lib as dl
 from depth_lib import api
-from depth_lib.data.examples import Example
 from depth_lib.models.parallel import is_first
+from tests.calls import EVERY, PAIRWISE
 
-PROMPTS = ["The quick brown fox jumps over the lazy dog", "Give the answer directly: 12 + 34 = 46"]
-QUESTION, ANSWER = "5 + 7 + 3 = ", "15"
 SECONDS = 30  # that a rank waits for the others: they run the same code, or never meet
 
 
 def measure(llm):
-    """The result of every public probe, mode and part."""
-    pair = QUESTION, ANSWER
-    examples = [Example(2, "1 + 2 = ", "3"), Example(3, "1 + 2 + 4 = ", "7")]
-    results = {
-        "contribution": dl.relative_contribution(llm, PROMPTS),
-        "lens": dl.logit_lens(llm, PROMPTS),
-        "erasure": dl.residual_erasure(llm, *pair, PROMPTS),
-        "future erasure": dl.future_erasure(llm, *pair, PROMPTS),
-        "difficulty": dl.depth_by_difficulty(llm, examples),
-    }
-    for part in ("layer", "attention", "mlp"):
-        for mode in ("future", "all"):
-            results[f"effects {part} {mode}"] = dl.layer_effects(llm, PROMPTS, mode=mode, part=part)
-    for mode in ("future", "all"):
-        results[f"local effects {mode}"] = dl.local_effects(llm, PROMPTS, mode=mode)
-    for at in ("block", "attention", "mlp"):
-        results[f"gradients {at}"] = dl.integrated_gradients(llm, *pair, quadrature=0.1, at=at)
+    """The tensors of each probe, mode and part at least once."""
+    results = {name: EVERY[name](llm) for name in PAIRWISE}
     return {name: {k: v for k, v in r.items() if isinstance(v, torch.Tensor)} for name, r in results.items()}
 
 

@@ -8,25 +8,18 @@ import depth_lib as dl
 from depth_lib.api import tokens_per_pass
 from depth_lib.models import check
 from depth_lib.probes.residual_stream import bytes_of_a_token
+from tests.calls import EVERY, FIVE
 from tests.families import L, save_family
 from tests.oracles.streams import PLACES
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 
 TEXT = "The quick brown fox jumps"
-QUESTION, ANSWER = "5 + 7 = ", "12"
 
 
 def measure(llm):
     """Every number of the check and of the five probes."""
-    return {
-        "check": {key: torch.tensor(value) for key, value in dl.check_model(llm).items()},
-        "contribution": dl.relative_contribution(llm, [TEXT, "abc"]),
-        "lens": dl.logit_lens(llm, [TEXT, "abc"]),
-        "future": dl.layer_effects(llm, [TEXT]),
-        "all": dl.layer_effects(llm, [TEXT], mode="all"),
-        "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [TEXT, "abc"]),
-        "gradients": dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1.0),
-    }
+    check = {key: torch.tensor(value) for key, value in dl.check_model(llm).items()}
+    return {"check": check} | {name: EVERY[name](llm) for name in (*FIVE, "layer_effects, all, layer")}
 
 
 def assert_equal(ours, truth):

@@ -3,7 +3,8 @@
 import pytest
 
 import depth_lib as dl
-from tests.remote.conditions import TEXTS, mutated
+from tests.calls import TEXTS
+from tests.remote.conditions import mutated
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 
 

@@ -11,7 +11,7 @@ import zstandard
 import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.remote import backend
-from tests.remote.conditions import TEXTS
+from tests.calls import TEXTS
 from tests.remote.loopback.fixture import KEY, journal, same
 
 CANCELLED = "Your job was cancelled or preempted by the server."

@@ -15,8 +15,8 @@ from depth_lib import api
 from depth_lib.data import tokens
 from depth_lib.remote import NotReady, RequestRefused, journalled
 from depth_lib.remote.backend import JobBackend
+from tests.calls import EVERY, FIVE, TEXTS
 from tests.probes.comparing import TOLERANCE
-from tests.remote.conditions import EVERY, FIVE, TEXTS
 from tests.remote.loopback.fixture import KEY, is_running, journal, same
 
 

@@ -7,7 +7,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib import remote, session
-from tests.remote.conditions import EVERY, FIVE
+from tests.calls import EVERY, FIVE
 
 MODEL = os.environ.get("NDIF_MODEL", "meta-llama/Llama-3.1-8B")
 REQUIRED = {"NDIF_LIVE": "1, to ask the real NDIF", "NDIF_API_KEY": "from login.ndif.us", "HF_HUB_OFFLINE": "0"}

@@ -8,7 +8,7 @@ import depth_lib as dl
 from depth_lib.models import families
 from depth_lib.remote import NotReady
 from depth_lib.remote.backend import JobBackend
-from tests.remote.conditions import EVERY, TEXTS
+from tests.calls import EVERY, TEXTS
 from tests.remote.loopback.fixture import KEY, same
 
 

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib import api, remote
 from depth_lib.remote.travel import travelling
-from tests.remote.conditions import EVERY, FIVE, PAIRWISE, differences, others_slow
+from tests.calls import EVERY, FIVE, PAIRWISE
+from tests.remote.conditions import differences, others_slow
+from tests.remote.loopback.fixture import same
 
 # what one of several processes that run a request together may find otherwise than the others
 OF_ONE_PROCESS = {"mem_get_info", "memory_reserved", "memory_allocated", "get_num_threads", "cpu_count"}
@@ -27,6 +30,13 @@ def same_numbers(probe, loopback, there, here):
     printed = len(loopback.asked()["printed"])
     assert not differences(EVERY[probe](there, remote=loopback.host), EVERY[probe](here))
     assert not loopback.asked()["printed"][printed:], "an attribute of a module was copied on the server"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", FIVE)
+def test_a_friendly_server_gives_the_numbers_of_float32(llm, probe, loopback):
+    with loopback.faults(friendly=True):
+        same(EVERY[probe](llm, remote=loopback.host), EVERY[probe](dl.load_model(loopback.models["loopback/llama"])))
 
 
 @pytest.mark.parametrize("probe", others_slow(("relative_contribution", "layer_effects, future, layer", "gradients")))

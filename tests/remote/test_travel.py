@@ -12,7 +12,8 @@ import zstandard
 import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.remote.backend import JobBackend
-from tests.remote.conditions import EVERY, FIVE, others_slow
+from tests.calls import EVERY, FIVE
+from tests.remote.conditions import others_slow
 from tests.remote.loopback.fixture import KEY
 
 

@@ -1,0 +1,37 @@
+"""Every public probe, in all modes and of all parts: `EVERY[name](llm, **where)`."""
+
+import depth_lib as dl
+from depth_lib.data.examples import Example
+
+TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
+SUM = ("5 + 7 + 1 = ", "13")
+ANY = {"quadrature": 1.0}  # an estimated error that any first panel has
+EXAMPLES = [Example(1, "5 + 7 = ", "12"), Example(2, "8 apples and 5, thir", "teen")]
+
+
+def _call(probe, *args, **settings):
+    return lambda llm, **where: probe(llm, *args, **settings, **where)
+
+
+EVERY = {
+    "relative_contribution": _call(dl.relative_contribution, TEXTS),
+    "logit_lens": _call(dl.logit_lens, TEXTS),
+    "residual_erasure": _call(dl.residual_erasure, *SUM, TEXTS),
+    "future_erasure": _call(dl.future_erasure, *SUM, TEXTS),
+    "local_effects, future": _call(dl.local_effects, TEXTS, mode="future"),
+    "local_effects, all": _call(dl.local_effects, TEXTS, mode="all"),
+    "gradients": _call(dl.integrated_gradients, *SUM, **ANY),
+    "gradients, attention": _call(dl.integrated_gradients, *SUM, **ANY, at="attention"),
+    "gradients, mlp": _call(dl.integrated_gradients, *SUM, **ANY, at="mlp"),
+    "gradients, riemann": _call(dl.integrated_gradients, *SUM, quadrature="riemann"),
+    "depth_by_difficulty": _call(dl.depth_by_difficulty, EXAMPLES),
+}
+EVERY |= {
+    f"layer_effects, {mode}, {part}": _call(dl.layer_effects, TEXTS, mode=mode, part=part)
+    for mode in ("future", "all", "remove")
+    for part in ("layer", "attention", "mlp")
+}
+FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "residual_erasure", "gradients")
+# each probe, mode and part at least once
+PAIRWISE = (*FIVE, "future_erasure", "local_effects, all", "gradients, mlp", "depth_by_difficulty")
+PAIRWISE += ("layer_effects, all, attention", "layer_effects, remove, mlp")
