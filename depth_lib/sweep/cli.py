@@ -231,7 +231,13 @@ def _print_depths(run: RunSpec) -> None:
 
     study = Study(run.out, [run.asked["MODEL"]], [run.dataset])
     scores = scores_by_level(study)
-    print(*(scores.answer.unique() if len(scores) else summary_lines(effective_depth_table(study))), sep="\n")
+    if len(scores):
+        print(*scores.answer.unique(), sep="\n")
+    else:
+        print(
+            "effective depth by cosine, kl, overlap: layer (share of the depth), or – where no layer satisfies the rule"
+        )
+        print(*summary_lines(effective_depth_table(study)), sep="\n")
 
 
 def _from_make() -> list[str]:

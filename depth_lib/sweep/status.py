@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,9 +78,7 @@ def where_others_are(out: str, runs: Sequence[RunStatus]) -> str | None:
 
 def _why_stale(run: RunSpec, probe: str) -> list[str]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of fewer prompts than asked for, which the run itself prints
-            return why_stale(run.paths[probe], run.provenance(probe, offline=True))
+        return why_stale(run.paths[probe], run.provenance(probe, offline=True))
     except (ValueError, OSError) as error:  # the prompts cannot be read
         return [str(error)]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..files import hold
 from ..params import ParamsError, not_among
 from .launch import execution
-from .plan import PAPER_DATASETS, Plan
+from .plan import Plan
 
 if TYPE_CHECKING:
     from ..results.study import Study
@@ -46,11 +46,10 @@ def make_table(plan: Plan) -> int:
     """
     study, out = chosen_results(plan), Path(plan.folder)
     with_results = {dataset for dataset, _, _ in study}
-    papers = [name for name in PAPER_DATASETS if name in with_results]
     parameters = {
         "OUT": str(out),
         "MODELS": plan.all_models if plan.models or plan.set else [],
-        "DATASETS": list(plan.datasets) or papers or [name for name in study.datasets if name in with_results],
+        "DATASETS": list(plan.datasets) or [name for name in study.datasets if name in with_results],
     }
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)

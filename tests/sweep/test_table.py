@@ -47,12 +47,12 @@ def test_names_that_only_the_results_have_are_known(tmp_path):
         chosen_results(Plan(out=str(tmp_path), datasets=("riddle",)))
 
 
-def test_without_names_a_table_has_the_papers_datasets_or_else_all_that_are_there(command, study):
+def test_without_names_a_table_has_every_dataset_that_has_results(command, study):
     out = study / "outputs"
     for dataset, model in (("gsm8k", "toy-4l"), ("sums", "toy-4l"), ("mquake", "my-own")):
         result_of(out, dataset, model)
     (call,) = command("table").calls
-    assert (call["MODELS"], call["DATASETS"]) == ([], ["gsm8k"])
+    assert (call["MODELS"], call["DATASETS"]) == ([], ["gsm8k", "mquake", "sums"])
     (call,) = command("table", "--models", "my-own").calls
     assert (call["MODELS"], call["DATASETS"]) == (["my-own"], ["mquake"])
     (call,) = command("table", "--datasets", "sums", "gsm8k").calls
