@@ -11,13 +11,13 @@ def pieces(logits, *others):
     return zip(*(x.split(rows) for x in (logits, *others)), strict=True)
 
 
-def softmax_and_log(z, largest=None, out=None):
+def softmax_and_log(z):
     """p and log p of logits z [..., V], which log p overwrites, and log Σ exp as two terms: the largest, the rest.
 
     No exponential is below e^−70, which no float32 sum notices: a CPU takes a hundred times as long for subnormals.
     """
-    largest = z.amax(-1, keepdim=True) if largest is None else largest
-    p = torch.clamp_min(z.sub_(largest), -70, out=out).exp_()
+    largest = z.amax(-1, keepdim=True)
+    p = torch.clamp_min(z.sub_(largest), -70).exp_()
     total = p.sum(-1, keepdim=True)
     log_total = total.log()
     return p.mul_(total.reciprocal()), z.sub_(log_total), (largest[..., 0], log_total[..., 0])

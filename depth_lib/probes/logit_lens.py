@@ -12,7 +12,6 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 
 import torch
 
-from .distributions import softmax_and_log
 from .residual_stream import finished, inputs, residuals, rows_of_logits, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
@@ -44,30 +43,32 @@ def _of_prompt(llm, arch, ids):
             for start in range(0, len(ids), n_tokens):
                 some = [residual[start : start + n_tokens].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
-                # a CPU passes over the logits many times: a cache holds 2^17 of them twice
-                at_once = 2**17 if logits.device.type == "cpu" else logits.numel()
+                # a CPU passes over the logits many times: its cache holds 2^18 of them
+                at_once = 2**18 if logits.device.type == "cpu" else logits.numel()
                 parts = logits.split(max(1, at_once // logits[0].numel()))
-                parts = [_of_tokens(finished(arch, part), at_once) for part in parts]
-                sums += torch.cat(parts, dim=1).sum(1).cpu()
+                sums += torch.cat([_of_tokens(arch, part, at_once) for part in parts], dim=1).sum(1).cpu()
             tracer.stop()
     return sums
 
 
-def _of_tokens(logits, at_once):
-    """All of KEYS [len(KEYS), n, L] from the logits [n, L + 1, V] of h_0..h_L at n tokens, which are overwritten, about
-    `at_once` of them at a time."""
-    if logits[0, -1].amin() < -1e15:  # a bias took tokens out of the vocabulary: 0 times its logarithm must be 0
-        logits = logits.clamp_min_(-1e15)
-    logits, own = logits[:, :-1], logits[:, -1:]
-    top, top_own = _top5(logits), _top5(own)
-    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_own[..., :1].expand_as(top[..., :1]))
-    log_y = own.log_softmax(-1)
-    y = log_y.clamp_min(-80).exp_()  # no zero and no subnormal number: see softmax_and_log
+def _of_tokens(arch, logits, at_once):
+    """All of KEYS [len(KEYS), n, L] of n tokens, from their unembedded h_0..h_L [n, L + 1, V], which are overwritten.
+
+    About `at_once` logits are compared at a time.
+    """
+    logits, own = logits[:, :-1], finished(arch, logits[:, -1:])
+    top_own = _top5(own)
+    log_y = own.log_softmax(-1).clamp_min_(-1e15)  # finite where a bias takes a token out: 0 log 0 is 0
+    y = log_y.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
+    half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = zip(*(x.split(rows, dim=1) for x in (logits, largest, of_top)), strict=True)
-    n_above, kl, *negative_entropies = torch.cat([_compared(*piece, y, log_y) for piece in pieces], dim=2)
-    rank, entropy, entropy_of_mean = n_above + 1, *(-x for x in negative_entropies)
-    jsd = (entropy_of_mean - (entropy - (y * log_y).sum(-1)) / 2) / torch.log(torch.tensor(2.0, dtype=torch.float32))
+    pieces = [_compared(finished(arch, z), top_own[..., :1], half_y, log_y) for z in logits.split(rows, dim=1)]
+    top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
+    n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
+    log_total = total.log()
+    rank, kl, entropy = n_above + 1, e_log_ratio / total - log_total, log_total - e_log_e / total
+    mean_entropy = (entropy - (y * log_y).sum(-1)) / 2
+    jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
     overlap = (top[..., :, None] == top_own[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
     same_top = top[..., 0] == top_own[..., 0]
@@ -75,28 +76,33 @@ def _of_tokens(logits, at_once):
     return torch.stack([distance.float() for distance in distances])
 
 
-def _compared(logits, largest, of_top, y, log_y):
-    """Logits [n, r, V], which are overwritten, against the model's own y [n, 1, V].
+def _compared(logits, top_own, half_y, log_y):
+    """Logits [n, r, V], which are overwritten, against the model's own top token [n, 1, 1], y / 2 and log y [n, 1, V].
 
-    largest, of_top [n, r, 1]: the largest logit of each row, and that of the model's top token. Returns [4, n, r]: how
-    many logits are above that of the top token, KL(p ‖ y), Σ p log p, and the same of (p + y) / 2, in nats.
+    Returns the ids of the five largest [n, r, 5] and five numbers [n, r, 5]: how many logits exceed that of the model's
+    top token; Σ e, Σ e log e and Σ e (log e − log y), where e = exp(logits − the largest) is p before it is normalised;
+    and Σ m log m, where m = (p + y) / 2.
     """
-    p = torch.empty_like(logits)
-    n_above = torch.gt(logits, of_top, out=p).sum(-1)  # sums of bools are slow
-    p, log_p, _ = softmax_and_log(logits, largest, out=p)
-    negative_entropy = (p * log_p).sum(-1)
-    kl = log_p.sub_(log_y).mul_(p).sum(-1)
-    mean = p.lerp_(y, 0.5)
-    return torch.stack([n_above, kl, negative_entropy, torch.log(mean, out=log_p).mul_(mean).sum(-1)])
+    top = _top5(logits)
+    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_own.expand_as(top[..., :1]))
+    e = torch.empty_like(logits)
+    n_above = torch.gt(logits, of_top, out=e).sum(-1)  # sums of bools are slow
+    log_e = logits.sub_(largest).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
+    total = torch.exp(log_e, out=e).sum(-1)
+    e_log_e = log_e.mul_(e).sum(-1)
+    e_log_ratio = log_e.addcmul_(e, log_y, value=-1).sum(-1)
+    mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)
+    mean_log_mean = torch.log(mean, out=log_e).mul_(mean).sum(-1)
+    return top, torch.stack([n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
 
 
-def _top5(logits, group=64):
+def _top5(logits, size=64):
     """Ids of the five largest logits [..., V], largest first; they lie in the five groups with the largest maxima."""
-    n_grouped = logits.shape[-1] // group * group
-    if n_grouped < 10 * group:
+    n = logits.shape[-1] // size
+    if n < 10:
         return logits.topk(min(5, logits.shape[-1])).indices
-    best = logits[..., :n_grouped].unflatten(-1, (-1, group)).amax(-1).topk(5).indices
-    ids = (best[..., None] * group + torch.arange(group, device=logits.device)).flatten(-2)
-    rest = torch.arange(n_grouped, logits.shape[-1], device=logits.device).expand(*logits.shape[:-1], -1)
-    ids = torch.cat([ids, rest], dim=-1)
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    best = logits[..., : n * size].unflatten(-1, (size, n)).amax(-2).topk(5).indices  # group k: k, k + n, k + 2n, …
+    grouped, rest = best[..., None] + ids[: n * size : n], ids[n * size :].expand(*best.shape[:-1], -1)
+    ids = torch.cat([grouped.flatten(-2), rest], dim=-1)
     return ids.gather(-1, logits.gather(-1, ids).topk(5).indices)

@@ -27,9 +27,10 @@ def token_budget(llm, budget, blocks_held=1):
 
 
 def rows_of_logits(llm, device):
-    """How many rows of logits are computed at once: 28 MB on a CPU, half a GB elsewhere, in the model's dtype."""
+    """How many rows of logits are computed at once: half a GB of them in the model's dtype; on a CPU 28 MB, which its
+    allocator keeps, or what the rate of the product needs."""
     row = llm.config.get_text_config().vocab_size * llm.dtype.itemsize
-    return max(1, (28 * 2**20 if device.type == "cpu" else 2**29) // row)
+    return max(256, 28 * 2**20 // row) if device.type == "cpu" else max(1, 2**29 // row)
 
 
 def has_ranks():

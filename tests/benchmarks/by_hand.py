@@ -5,6 +5,7 @@ read, several interventions in one batch. Every pass still runs from the embeddi
 block returns but not skip it. For families of Llama's layout, whose blocks add what attention and MLP return.
 """
 
+import math
 from contextlib import contextmanager
 
 import torch
@@ -61,35 +62,48 @@ def relative_contribution(model, prompts):
 
 @torch.no_grad()
 def logit_lens(model, prompts, k=5):
-    """`res_kl_divs` and `res_overlaps` [L]: one pass with hidden states, which are unembedded layer by layer."""
+    """The lens's ten curves [L]: one pass with hidden states, which are unembedded layer by layer."""
+    names = ("kl_divs", "overlaps", "top1", "mrr", "in_top3", "in_top5", "in_top10", "entropy", "jsd", "settled")
     sums, n_tokens = 0, 0
     for ids in prompts:
         *states, last = (h[0] for h in hidden_states(model, ids))
         log_y = model.lm_head(model.model.norm(last)).float().log_softmax(-1)
-        top_y = log_y.topk(k).indices
+        y, top_y = log_y.exp(), log_y.topk(k).indices
+        entropy_y, settled = -(y * log_y).sum(-1), torch.zeros(len(ids), dtype=torch.bool)
         rows = []
         for h in states:
             log_p = model.lm_head(model.model.norm(h)).float().log_softmax(-1)
-            kl = F.kl_div(log_y, log_p, reduction="sum", log_target=True)  # KL(p ‖ y)
-            same = log_p.topk(k).indices[:, :, None] == top_y[:, None]
-            rows.append(torch.stack([kl, same.sum() / k]))
+            p, top = log_p.exp(), log_p.topk(k).indices
+            entropy = -(p * log_p).sum(-1)
+            kl = entropy.neg() - (p * log_y).sum(-1)
+            same = (top[:, :, None] == top_y[:, None]).sum((1, 2)) / k
+            rank = 1 + (log_p > log_p.gather(1, top_y[:, :1])).sum(-1)
+            mean = (p + y) / 2
+            jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
+            settled = settled | (jsd <= 0.5)
+            of_rank = [1 / rank, rank <= 3, rank <= 5, rank <= 10]
+            values = [kl, same, top[:, 0] == top_y[:, 0], *of_rank, entropy, jsd, settled]
+            rows.append(torch.stack([value.float().sum() for value in values]))
         sums, n_tokens = sums + torch.stack(rows, 1), n_tokens + len(ids)
-    return dict(zip(("res_kl_divs", "res_overlaps"), sums / n_tokens, strict=True))
+    return {f"res_{name}": curve for name, curve in zip(names, sums / n_tokens, strict=True)}
 
 
 @torch.no_grad()
 def layer_effects(model, prompts, positions):
-    """Maxima `layer` [L, L] and `out` [L, 1]; for each skipped block one batch with a row for every position t."""
+    """Maxima `layer` [L, L] and `out` [L, 1], and means `kl`, `loss` and `top1` [L]; for each skipped block one batch
+    with a row for every position t."""
     layers = model.model.layers
-    effects, outputs = torch.zeros(len(layers), len(layers)), torch.zeros(len(layers), 1)
+    effects, outputs, means = torch.zeros(len(layers), len(layers)), torch.zeros(len(layers), 1), []
     for ids, starts in zip(prompts, positions, strict=True):
         states = [h.float() for h in hidden_states(model, ids)]
         clean = [after - before for before, after in zip(states[:-1], states[1:], strict=True)]
-        y = model.lm_head(model.model.norm(states[-1].to(model.dtype)))[0].float().softmax(-1)
-        rows = torch.tensor(ids).expand(len(starts), -1)
-        place = torch.arange(len(ids))
-        starts = torch.tensor(starts)[:, None]
+        first = min(starts)
+        log_y = model.lm_head(model.model.norm(states[-1].to(model.dtype)))[0, first:].float().log_softmax(-1)
+        y, top = log_y.exp(), log_y.argmax(-1)
+        rows, following = torch.tensor(ids).expand(len(starts), -1), torch.tensor(ids[first + 1 :])[:, None]
+        place, starts = torch.arange(len(ids)), torch.tensor(starts)[:, None]
         skipped, measured = (place >= 1) & (place < starts), place >= starts
+        counted, of_prompt = measured[:, first:], []
         for s, layer in enumerate(layers):
             seen = []
 
@@ -100,16 +114,24 @@ def layer_effects(model, prompts, positions):
                 seen.append(output.float() - inputs[0].float())
 
             handles = [layer.register_forward_hook(lambda _, inputs, output, skip=skip: skip(inputs, output))]
-            handles += [x.register_forward_hook(lambda _, inputs, output, n=note: n(inputs, output)) for x in layers]
-            logits = model(rows, use_cache=False, logits_to_keep=len(ids) - int(starts.min())).logits
+            handles += [x.register_forward_hook(lambda _, i, output, n=note: n(i, output)) for x in layers[s + 1 :]]
+            logits = model(rows, use_cache=False, logits_to_keep=len(ids) - first).logits
             for handle in handles:
                 handle.remove()
-            for l in range(s + 1, len(layers)):
-                change = (seen[l] - clean[l]).norm(dim=-1) / clean[l].norm(dim=-1).clamp_min(1e-6)
+            for l, c_bar in enumerate(seen, start=s + 1):
+                change = (c_bar - clean[l]).norm(dim=-1) / clean[l].norm(dim=-1).clamp_min(1e-6)
                 effects[s, l] = torch.maximum(effects[s, l], (change * measured).max())
-            distance = (logits.float().softmax(-1) - y[int(starts.min()) :]).norm(dim=-1)
-            outputs[s] = torch.maximum(outputs[s], (distance * measured[:, int(starts.min()) :]).max())
-    return {"layer": effects, "out": outputs}
+            log_y_bar = logits.float().log_softmax(-1)
+            distance = (log_y_bar.exp() - y).norm(dim=-1)
+            outputs[s] = torch.maximum(outputs[s], (distance * counted).max())
+            kl = (y * (log_y - log_y_bar)).sum(-1)
+            loss = (log_y - log_y_bar)[:, :-1].gather(-1, following.expand(len(rows), -1, 1))[..., 0]
+            kept = (log_y_bar.argmax(-1) == top).float()
+            pairs = [(kl, counted), (loss, counted[:, :-1]), (kept, counted)]
+            of_prompt.append(torch.stack([(values * mask).sum() / mask.sum() for values, mask in pairs]))
+        means.append(torch.stack(of_prompt, 1))
+    kl, loss, top1 = torch.stack(means).mean(0)
+    return {"layer": effects, "out": outputs, "kl": kl, "loss": loss, "top1": top1}
 
 
 @torch.no_grad()

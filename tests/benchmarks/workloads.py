@@ -62,14 +62,17 @@ def workloads(llm, size):
             ours=lambda: dl.logit_lens(llm, texts),
             by_hand=lambda layers: by_hand.logit_lens(model, prompts),
             literal=lambda layers: literal.logit_lens(llm, texts),
-            compared=same("res_kl_divs", "res_overlaps"),
+            compared=lambda result: result,
             floor=lambda result: floor.logit_lens(config, lengths),
         ),
         "layer effects, future": Workload(
             ours=lambda: dl.layer_effects(llm, texts, mode="future"),
             by_hand=lambda layers: by_hand.layer_effects(model, prompts, positions),
             literal=lambda layers: literal.layer_effects(llm, texts, positions),
-            compared=lambda result: {"layer": result["max_future_layer"], "out": result["max_future_out"]},
+            compared=lambda result: {
+                **{key: result[f"max_future_{key}"] for key in ("layer", "out")},
+                **{key: result[f"future_{key}"] for key in ("kl", "loss", "top1")},
+            },
             floor=lambda result: floor.layer_effects(config, lengths, positions),
         ),
         "residual erasure": Workload(
