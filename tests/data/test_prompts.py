@@ -122,20 +122,6 @@ def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
     assert load_prompts("hellaswag", 2, source="hub") == HELLASWAG_PROMPTS
 
 
-def test_hub_rows_of_aime24_are_counted_by_the_tokenizer_of_qwen(hub, tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    hub("Maxwell-Jia/AIME_2024", "train", [{**AIME24, "Solution": "x " * 400}, AIME24])
-    with pytest.raises(PromptError, match="could not load Qwen.* for aime24 .*pass tokenizer="):
-        load_prompts("aime24", 1)
-    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    tokenizer.save_pretrained(tmp_path / "Qwen/Qwen2.5-1.5B-Instruct")
-    assert load_prompts("aime24", 1) == [AIME24_PROMPT]
-
-
 def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     path = rows(GSM8K, GSM8K)
     with pytest.warns(UserWarning, match=r"rows\.jsonl has 2 gsm8k prompts, not 10: using those"):

@@ -17,15 +17,9 @@ from depth_lib.effective_depth.rules import (
     skip_profile,
 )
 from tests.families import build, make_identity
-from tests.tiny_tokenizers import char_tokenizer
+from tests.probes.comparing import loaded
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs", "Pack my box with five dozen liquor jugs"]
-
-
-def saved(model, folder):
-    model.save_pretrained(folder)
-    char_tokenizer().save_pretrained(folder)
-    return dl.load_model(folder)
 
 
 def skip_depth(llm, mode):
@@ -37,13 +31,15 @@ def test_identity_blocks_at_the_end_leave_the_depth_of_skips_where_it_is(tmp_pat
     longer = make_identity(build("llama"), (2, 3))
     shorter = build("llama", n_blocks=2)
     shorter.load_state_dict(longer.state_dict(), strict=False)
-    depths = [skip_depth(saved(model, tmp_path / name), mode) for model, name in ((longer, "long"), (shorter, "short"))]
+    depths = [
+        skip_depth(loaded(model, tmp_path / name), mode) for model, name in ((longer, "long"), (shorter, "short"))
+    ]
     assert depths[0] == pytest.approx(depths[1], abs=1e-4) and depths[0] < 2
 
 
 def test_where_one_block_alone_does_anything_the_depth_of_skips_is_that_block(tmp_path):
     model = make_identity(build("llama"), (0, 1, 3))
-    assert skip_depth(saved(model, tmp_path), "all") == pytest.approx(2, abs=1e-4)
+    assert skip_depth(loaded(model, tmp_path), "all") == pytest.approx(2, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ from depth_lib.effective_depth.difficulty import importance
 from depth_lib.effective_depth.rules import depth_score
 from tests import oracles as oracle
 from tests.families import L, build, make_identity, save_family
-from tests.oracles.streams import in_float64
-from tests.probes.comparing import TOLERANCE
+from tests.probes.comparing import TOLERANCE, load, loaded
 from tests.tiny_tokenizers import char_tokenizer
 
 LONG = " so it is 7 and then 19 is the sum"
@@ -24,8 +23,7 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module", params=["llama", "gemma2", "bloom", "mistral_sliding"])
 def pair(request, tmp_path_factory):
-    folder = save_family(request.param, tmp_path_factory.mktemp(request.param), char_tokenizer())
-    return dl.load_model(str(folder)), in_float64(build(request.param))
+    return load(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def close(ours, truth, scale):
@@ -51,9 +49,7 @@ def test_both_effects_of_every_example_equal_the_oracle(pair):
 def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(family, s, tmp_path):
     """The last block reads what block s wrote; nobody reads what the last one wrote at earlier tokens."""
     model = make_identity(build(family), set(range(L)) - {s, L - 1})
-    model.save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    found = dl.depth_by_difficulty(dl.load_model(tmp_path), EXAMPLES)
+    found = dl.depth_by_difficulty(loaded(model, tmp_path), EXAMPLES)
     for effect in ("layer", "output"):
         for e in importance(found, effect):
             assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding

@@ -11,7 +11,7 @@ from depth_lib.models.families import ArchitectureError
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
 from tests.oracles.streams import in_float64
-from tests.probes.comparing import TOLERANCE
+from tests.probes.comparing import TOLERANCE, loaded
 from tests.tiny_tokenizers import char_tokenizer
 
 QUESTION, ANSWER = "5 + 7 = ", "28"
@@ -59,9 +59,7 @@ def test_an_answers_space_counts_where_the_tokenizer_trims_its_offsets(tmp_path)
 def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
     model = build("qwen2")
     model.lm_head.weight *= 6
-    model.save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    result = dl.integrated_gradients(dl.load_model(str(tmp_path)), QUESTION, ANSWER)
+    result = dl.integrated_gradients(loaded(model, tmp_path), QUESTION, ANSWER)
     assert (result["f_difference"].abs() < 1e-6).any()
     allowed = 0.01 * result["igrads"].abs().amax(1) + 1e-5 * result["igrads"].abs().sum(1)
     assert (result["completeness"].abs() <= allowed).all()
@@ -95,9 +93,7 @@ def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, tmp_path):
 def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_the_lens_measures(bias, tmp_path):
     model, prompts = build("phi"), ["Hello there world 12", "ab cd efg hijk lmnop"]
     model.lm_head.bias.data[-5:] = bias
-    model.save_pretrained(tmp_path)
-    char_tokenizer().save_pretrained(tmp_path)
-    llm = dl.load_model(str(tmp_path))
+    llm = loaded(model, tmp_path)
     model.lm_head.bias.data[-5:] = -600  # the least whose exponential float64 knows is as little
     ours, truth = dl.logit_lens(llm, prompts), oracle.logit_lens(in_float64(model), tokenize(llm, prompts))
     for key in ("res_kl_divs", "res_entropy", "res_jsd", "res_settled", "res_overlaps"):

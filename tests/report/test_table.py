@@ -4,12 +4,10 @@ import re
 import warnings
 
 import pytest
-import torch
 
-from depth_lib.figures import grid
-from depth_lib.report.table import read_tables, summary_lines, write_tables
+from depth_lib.report.table import summary_lines
 from depth_lib.results.schemas import MissingArtifact, artifact_path
-from depth_lib.results.study import Study, in_order, load_results
+from depth_lib.results.study import Study, in_order
 from tests.report.studies import PUBLISHED, table_of
 from tests.synthetic import DATASETS, write_run
 
@@ -54,19 +52,6 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
     ):
         theirs = table_of(tmp_path / "theirs")
     assert theirs.equals(ours) and theirs.notna().to_numpy().sum() == 12
-
-
-@pytest.mark.filterwarnings("ignore:.*have no meta")
-def test_the_papers_files_in_bfloat16_with_gradients_give_tables_figures_and_the_tidy_frame(tmp_path):
-    for path in write_run(tmp_path, "gsm8k", "Qwen2.5-7B", 28, papers_keys_only=True):
-        stored = torch.load(path, weights_only=True)
-        torch.save({key: value.bfloat16().requires_grad_() for key, value in stored.items()}, path)
-    study = Study(tmp_path)
-    tables = read_tables(study)
-    write_tables(tables, tmp_path)
-    assert tables.effective_depth.notna().all(axis=None) and set(tables.five_probes.metric) > {"erasure"}
-    assert len(grid("layer_effects", study).axes) == 2
-    assert load_results(tmp_path).value.dtype == "float64"
 
 
 def test_an_unreadable_result_is_named_left_where_it_is_and_its_cells_are_missing(gaps):

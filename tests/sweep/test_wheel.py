@@ -1,7 +1,6 @@
 """The wheel alone, in an environment without a clone: its command line computes and ends with a table."""
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -67,18 +66,3 @@ def test_a_run_from_the_wheel_ends_with_its_effective_depths_and_its_page(depth_
     assert "toy-4l" in (tmp_path / "outputs/effective_depth.csv").read_text()
     lines = depth_lib("run", "toy-4l", "sums", "--source", "embedded")
     assert all("use more depth: by the effect on" in line for line in lines[-2:]), lines
-
-
-def test_a_notebook_alone_in_an_empty_folder_runs_with_the_wheel_and_installs_nothing(depth_lib_command, tmp_path):
-    shutil.copy(ROOT / "notebooks" / "linear_maps.ipynb", tmp_path)
-    python = depth_lib_command.with_name("python")
-    command = [python, "-m", "papermill", "--kernel", "python3", "--no-progress-bar", "linear_maps.ipynb", "ran.ipynb"]
-    command += ["-p", "N_CHARACTERS", "4000", "-y", "MODELS: [toy-4l, toy-4l]"]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"COLAB_JUPYTER_IP": "127.0.0.1", "KMP_TARGET_PORT": "9", "JUPYTER_PREFER_ENV_PATH": "1"}
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert {path.name for path in tmp_path.iterdir()} == {"linear_maps.ipynb", "ran.ipynb"}
-    cells = json.loads((tmp_path / "ran.ipynb").read_text())["cells"]
-    printed = "".join("".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ()))
-    assert "rank_correlation" in printed and "pip" not in printed
