@@ -1,10 +1,10 @@
 """Panels in a figure: of one run, or one for every model × dataset in a folder of results."""
 
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -27,15 +27,6 @@ _NARROWEST, _LOWEST, _TALLEST = 1.1, 0.8, 2.6  # inches, of a panel
 _PER_TOKEN = 0.088  # inches
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One panel of a figure: its title and what it shows of which result; without that it says "missing"."""
-
-    title: str
-    panel: Panel | None
-    result: Mapping
-
-
 def plot(kind: str, result: dict, title: str | None = None) -> Axes:
     """Draw one kind of figure (a name in `KINDS`) of what a probe or `load_artifact` returned.
 
@@ -48,11 +39,8 @@ def plot(kind: str, result: dict, title: str | None = None) -> Axes:
         raise ValueError(
             f"{kind} needs {' or '.join(row.keys)}, and the result has {', '.join(result)}; it is {row.probe}'s"
         )
-    subject = question_of(result) if row.of_question else ""
-    cells = [Cell(name, panel, result) for name, panel in row.panels(result).items()]
     figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
-    width = WIDTH if len(cells) > 1 else 0.7 * WIDTH
-    return lay_out(row, cells, len(cells), title or f"{row.title}: {subject}".rstrip(": "), figure, width).axes[0]
+    return draw_grid(row, {("", ""): result}, [""], [""], title=title, figure=figure).axes[0]
 
 
 def grid(kind: str, study: Study) -> Figure:
@@ -112,11 +100,18 @@ def drawable(kind: Kind, study: Study, pair: str = "") -> Results:
 
 
 def draw_grid(
-    kind: Kind, results: Results, models: list[str], datasets: Iterable[str], columns: int | None = None
+    kind: Kind,
+    results: Results,
+    models: list[str],
+    datasets: Iterable[str],
+    columns: int | None = None,
+    title: str | None = None,
+    figure: Figure | None = None,
 ) -> Figure:
     """The figure of a kind for these results: models in rows of `columns`, their datasets and panels side by side.
 
-    A question is asked once per model, whatever dataset it ran beside.
+    A question is asked once per model, whatever dataset it ran beside. title: instead of the kind's own with the
+    question or the only dataset. figure: an empty one to draw into, such as one that a notebook shows.
     """
     datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
     if kind.of_question:
@@ -126,52 +121,42 @@ def draw_grid(
     else:
         subject = datasets[0] if len(datasets) == 1 else ""
         runs = [
-            (model if subject else f"{model}\n{dataset}", results.get((dataset, model), {}))
-            for model in models
-            for dataset in datasets
+            (model if len(datasets) == 1 else f"{model}\n{dataset}", results.get((dataset, model), {}))
+            for model, dataset in itertools.product(models, datasets)
         ]
     panels = [kind.panels(result) if result else {} for _, result in runs]
     names = list(dict.fromkeys(name for shown in panels for name in shown))
-    cells = [
-        Cell(f"{run}\n{name}".strip(), shown.get(name), result)
-        for (run, result), shown in zip(runs, panels, strict=True)
-        for name in names
-    ]
-    per_model = len(cells) // len(models)
+    per_model = len(names) * len(runs) // len(models)
+    n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
     if columns is None:
-        n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
         fitting = max(1, int(WIDTH / (per_model * max(_NARROWEST, _PER_TOKEN * n_tokens))))
+        if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
+            fitting = 1
         # as many as fit without leaving more than a quarter of the places empty
         columns = max(n for n in range(1, fitting + 1) if -len(models) % n <= len(models) / 4)
-    return lay_out(kind, cells, per_model * columns, f"{kind.title}: {subject}".rstrip(": "))
-
-
-def lay_out(
-    kind: Kind, cells: Sequence[Cell], across: int, title: str, figure: Figure | None = None, width: float = WIDTH
-) -> Figure:
-    """A figure with `across` panels side by side, row by row; curves in a row have one y axis.
-
-    figure: an empty one to draw into, such as one that a notebook shows. width: inches.
-    """
-    rows, is_map = math.ceil(len(cells) / across), isinstance(kind, Heat)
+    across = per_model * columns
+    rows, width = math.ceil(len(names) * len(runs) / across), WIDTH if across > 1 else 0.7 * WIDTH
     inches = (width - 0.6) / across  # from panel to panel, about
     with plt.rc_context(STYLE):
         figure = figure or Figure(dpi=DOTS_PER_INCH)
         figure.set_layout_engine("constrained", h_pad=0.02, w_pad=0.02)
         figure.set_figwidth(width)
-        axes = figure.subplots(rows, across, sharey=False if is_map else "row", squeeze=False).ravel()
-        for ax in axes[len(cells) :]:
+        places = figure.subplots(rows, across, sharey=False if isinstance(kind, Heat) else "row", squeeze=False).flat
+        for ((run, result), shown), name in itertools.product(zip(runs, panels, strict=True), names):
+            _draw(kind, next(places), f"{run}\n{name}".strip(), shown.get(name), result, inches)
+        for ax in places:
             ax.remove()
-        axes = axes[: len(cells)]
-        for ax, cell in zip(axes, cells, strict=True):
-            _draw(kind, ax, cell, inches)
+        axes, lines = figure.axes, 2 + max(ax.get_title().count("\n") for ax in figure.axes)
         for ax in axes[-across:]:
             ax.set_xlabel(kind.xlabel)
-        figure.supylabel(kind.ylabel) if rows > 1 else axes[0].set_ylabel(kind.ylabel)
+        if rows > 1:
+            figure.supylabel(kind.ylabel)
+        else:  # at the middle of the axes
+            axes[0].set_ylabel(kind.ylabel)
+        title = title or f"{kind.title}: {subject}".rstrip(": ")
         figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
-        lines = 2 + max(cell.title.count("\n") for cell in cells)
         height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5
-        if is_map:
+        if isinstance(kind, Heat):
             _add_colorbars(kind, axes, height)
         figure.set_figheight(height + add_legend(figure, axes))
     return figure
@@ -194,12 +179,12 @@ def short_name(model: str) -> str:
     return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
 
 
-def _draw(kind: Kind, ax: Axes, cell: Cell, inches: float) -> None:
-    title = short_name(cell.title)
+def _draw(kind: Kind, ax: Axes, title: str, panel: Panel | None, result: Mapping, inches: float) -> None:
+    title = short_name(title)
     longest = max(map(len, title.split("\n")))
     ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=4, parse_math=False)
-    if cell.panel:
-        kind.draw(ax, cell.panel, cell.result)
+    if panel:
+        kind.draw(ax, panel, result)
     else:
         ax.tick_params(bottom=False, labelbottom=False)
         ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center", va="center", color="grey")
