@@ -213,8 +213,8 @@ KINDS: dict[str, Kind] = {
     "relative_contribution": Curves(
         "relative_contribution",
         "Relative contribution to the residual stream",
-        "Norm of what attention, MLP and both together add over the norm of what they read, mean over tokens. Cut at "
-        "1.5; a triangle marks what lies beyond.",
+        "Norm of what attention, MLP and both together add over the norm of what they read, mean over tokens. The axis "
+        "ends at 1.5, whatever lies beyond.",
         {
             "rc_att": "Attention: $||a|| / ||h||$",
             "rc_mlp": "MLP: $||m|| / ||h + a||$",

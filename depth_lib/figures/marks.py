@@ -86,9 +86,9 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, depth_at to the right of it. cut: where the axis ends at the latest, with a triangle over each layer
-    beyond. log: a logarithmic axis. colours: of lines, by name. note: writes into the axes what the
-    result says besides. Where the result has the resolution of a curve, what is below it is grey.
+    dotted line, depth_at to the right of it. cut: where the axis ends at the latest. log: a logarithmic axis. colours:
+    of lines, by name. note: writes what else the result says into the axes. Where the result has the resolution of a
+    curve, what is below it is grey.
     """
 
     filled: str = ""
@@ -127,10 +127,7 @@ class Curves(Kind):
         else:
             ax.axhline(0, color="black", linewidth=0.5)
         if self.cut:
-            beyond = np.flatnonzero(np.max(list(panel.values()), axis=0) > self.cut)
-            if len(beyond):
-                ax.plot(beyond, 0 * beyond + 0.96 * self.cut, "k^", markersize=3, label=f"above {self.cut}, cut")
-                ax.set_ylim(top=self.cut)
+            ax.set_ylim(top=min(self.cut, ax.get_ylim()[1]))
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if self.note:
             self.note(ax, result)
@@ -231,22 +228,18 @@ def token_label(token: str) -> str:
     """A token as a short label: "Ġ5", "▁5" and " 5" are "5", a blank one "␣", the beginning of text "BOS"."""
     if token in _BEGINNINGS:
         return "BOS"
-    text = escape_token(_plain(token).strip(" ") or _plain(token)[:1])
+    plain = token.translate(str.maketrans("Ġ▁Ċ", "  \n"))
+    text = escape_token(plain.strip(" ") or plain[:1])
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
 
 
 def question_of(result: Mapping) -> str:
-    """The question with its answer that a result is about, from its `meta` or else its tokens; "" if neither has it."""
-    settings = (result.get("meta") or {}).get("settings", {})
-    tokens = [_plain(token) for token in result.get("tokens") or () if token not in _BEGINNINGS]
-    return settings.get("question", "") + settings.get("answer", "") or "".join(tokens).strip()
+    """The question with its answer that a result is about, from its `meta`; "" if that does not have it."""
+    settings = result.get("meta", {}).get("settings", {})
+    return settings.get("question", "") + settings.get("answer", "")
 
 
 def _fill(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:
     """Bars side by side as one patch: `ax.bar` is ten times slower over many panels."""
     edges = np.arange(first, first + len(heights) + 1) - 0.5
     ax.stairs(heights, edges, fill=True, color=colour, linewidth=0, label=label, zorder=0.9)
-
-
-def _plain(token: str) -> str:
-    return token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")

@@ -56,9 +56,10 @@ def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title
 
 def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it_ran_beside(tmp_path):
     for dataset, model in (("gsm8k", "toy-4l"), ("aime24", "toy-4l"), ("aime24", "toy-8l")):
-        write_run(tmp_path, dataset, model, 4, ["residual_erasure"])
+        path = artifact_path(tmp_path, dataset, model, "residual_erasure", 10)
+        save_artifact(path, result_of("residual_erasure", 4), {"settings": {"question": "5 + 7 = ", "answer": "12"}})
     figure = grid("residual_erasure", Study(tmp_path))
-    assert figure.get_suptitle() == "Residual erasure: 5 + 7 + 5 + 3 + 1 + 7 = 28"
+    assert figure.get_suptitle() == "Residual erasure: 5 + 7 = 12"
     assert [ax.get_title() for ax in panels(figure)] == ["toy-4l", "toy-8l"]
 
 
