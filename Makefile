@@ -7,7 +7,7 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
 # What sweep, table, report, share and status cover, and how a sweep runs; make help prints the lines that start with ##.
-# The command reads them, and -j and -k, from make itself (--make), and refuses names that it does not know.
+# All that stand on make's command line go to the command, which refuses names that it does not know.
 ## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           names, folders or Hub ids, instead of the whole set
 ## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
@@ -20,36 +20,40 @@ READY  := $(VENV)/.depth-lib-installed
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
 ## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
-## TO=folder              of share; OUT/shared unless given. PUSH=owner/name: on the Hub. LICENCE=cc-by-4.0
+## TO=folder              of share; OUT/shared unless given
 SWEEP := $(PY) -m depth_lib.sweep
+NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
+NAMED += $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),$(name)))
+VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
+FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(patsubst -j%,--jobs %,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-	@exec $(SWEEP) demo --make
+	@exec $(SWEEP) demo $(FLAGS) $(VALUES)
 
 real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
-	@exec $(SWEEP) real --make
+	@exec $(SWEEP) real $(FLAGS) $(VALUES)
 
 sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures
-	@exec $(SWEEP) sweep --make
+	@exec $(SWEEP) sweep $(FLAGS) $(VALUES)
 
 table: $(READY) ## the table and figures of what is in OUT
-	@exec $(SWEEP) table --make
+	@exec $(SWEEP) table $(FLAGS) $(VALUES)
 
 report: $(READY) ## table, intervals, figures and provenance on one page, OUT/report.html
-	@exec $(SWEEP) report --make
+	@exec $(SWEEP) report $(FLAGS) $(VALUES)
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
 
-share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder PUSH=owner/name
-	@exec $(SWEEP) share --make
+share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder
+	@exec $(SWEEP) share $(FLAGS) $(VALUES)
 
 status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
-	@exec $(SWEEP) status --make
+	@exec $(SWEEP) status $(FLAGS) $(VALUES)
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
 	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \

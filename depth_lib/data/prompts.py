@@ -1,8 +1,9 @@
 """Prompts: rows of the Hub, of a local file or of the embedded sample, written out as plain text."""
 
+import itertools
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..hub import without_retries
@@ -37,7 +38,7 @@ def load_prompts(
     if n_examples is not None and (not isinstance(n_examples, int) or n_examples < 1):
         raise PromptError(f"n_examples is {n_examples!r}; give a whole number of at least 1")
     if dataset in DRAWN:
-        return _draw(dataset, n_examples or 10, length, seed)
+        return list(itertools.islice(_drawn(dataset, length, seed), n_examples or 10))
     rows_of, prompts, too_long = Dataset(dataset), [], 0
     params = rows_of.params
     wanted = n_examples or (10 if params.LEVEL else params.N_EXAMPLES)
@@ -66,18 +67,17 @@ def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
     return " + ".join(map(str, digits)) + " = ", str(sum(digits))
 
 
-def _draw(dataset: str, n_examples: int, length: int, seed: int) -> list[str]:
+def _drawn(dataset: str, length: int, seed: int) -> Iterator[str]:
     if length < 1:
         raise PromptError(f"length is {length!r}; give the operands' digits, a whole number of at least 1")
     rng = random.Random(seed)
-    if dataset == "sums":
-        return ["".join(one_sum(rng, rng.randint(2, 6))) for _ in range(n_examples)]
-    prompts = []
-    for _ in range(n_examples):
-        a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
-        operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
-        prompts.append(f"Give the answer directly: {operation}")
-    return prompts
+    while True:
+        if dataset == "sums":
+            yield "".join(one_sum(rng, rng.randint(2, 6)))
+        else:
+            a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
+            operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
+            yield f"Give the answer directly: {operation}"
 
 
 def _length_tokenizer(dataset: str, name: str) -> Callable:

@@ -258,7 +258,8 @@ def complete(backend: JobBackend, entry: Entry, serialise: Callable[[], None], a
         try:
             return plain(kept)
         except BrokenDownload as error:
-            entry.set_aside(str(error))
+            say(f"the result kept in {entry.content} is damaged ({error}); fetching it again")
+            entry.note("submitted" if entry.job_id else "new")
     for attempt in range(1, SUBMISSIONS + 1):
         unknown = UNKNOWN
         if entry.state == "submitted":

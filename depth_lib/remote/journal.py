@@ -10,21 +10,16 @@ import contextvars
 import datetime
 import json
 import shutil
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from ..files import cache_folder, move_aside, write_together
+from ..files import cache_folder, hold, move_aside, write_together
 from .errors import NotReady
 
 _ARTIFACT = contextvars.ContextVar("artifact", default=None)  # what the jobs of this block are for
 _JOBS = contextvars.ContextVar("jobs", default=None)  # the list of what this block's jobs were
-_KEPT_DAYS = 7  # entries in the cache folder that nobody came back for; servers keep results for two hours
 
 
 @contextlib.contextmanager
@@ -76,8 +71,7 @@ class Entry:
         with contextlib.ExitStack() as stack:
             with self._disk():
                 self.folder.mkdir(parents=True, exist_ok=True)
-                _forget_old()
-                stack.enter_context(_lock(self.path.with_suffix(".lock")))
+                stack.enter_context(hold(self.path.with_suffix(".lock")))
                 self._read()
             yield
 
@@ -126,13 +120,6 @@ class Entry:
                 return self.content.read_bytes()
         return None
 
-    def set_aside(self, reason: str) -> None:
-        """The kept result is damaged: move it aside; the server may still have it."""
-        with self._disk():
-            kept = move_aside(self.content, "damaged")
-        warnings.warn(f"{self.content} is damaged ({reason}); kept as {kept.name}, fetching it again", stacklevel=2)
-        self.note("submitted" if self.job_id else "new")
-
     def used(self) -> None:
         """Tell the block of the artifact about the job; without one, forget it."""
         jobs = _JOBS.get()
@@ -158,24 +145,3 @@ class Entry:
 def _folder():
     artifact = _ARTIFACT.get()
     return journal_folder(artifact) if artifact else cache_folder("jobs")
-
-
-@contextlib.contextmanager
-def _lock(path):
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0.3)
-    except Timeout:
-        print("waiting for another process that runs the same job", file=sys.stderr, flush=True)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _forget_old():
-    for path in cache_folder("jobs").glob("*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _KEPT_DAYS * 86400:
-                path.unlink()

@@ -80,8 +80,8 @@ curves = results.query("key == '{{ key }}' and dataset == '{{ dataset }}'")
 curves.pivot(index="layer", columns="model", values="value").plot()
 ```
 
-Table, figures and report of them: `hf download {{ name }} --repo-type dataset --local-dir shared`, then
-`make table OUT=shared` or `depth-lib table --out shared`.
+Table, figures and report of these results: `make table OUT=folder` or `depth-lib table --out folder`, with the folder
+that holds these files.
 
 ## Sources and licence
 
@@ -92,20 +92,18 @@ here.
 """
 
 
-def share(
-    study: "Study", folder: str | Path, licence: str = LICENCE, repository: str = "", depths: Iterable[str] = ()
-) -> list[Path]:
+def share(study: "Study", folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = ()) -> list[Path]:
     """Write a study to a folder as `results.parquet`, `runs.parquet` and README.md; the paths written.
 
     Equal results give equal files. `Study(folder)` reads it back, and so does `make table OUT=folder`. licence: an
-    identifier of the Hub's, for the numbers; repository: owner/name, where it will be; depths: lines of effective
-    depths for the card. ArtifactError for a folder that has results of its own, or if the files cannot be written.
+    identifier of the Hub's, for the numbers; depths: lines of effective depths for the card. ArtifactError for a folder
+    that has results of its own, or if the files cannot be written.
     """
     folder = Path(folder)
     if any(folder.glob("*/*/*.pt")):
         raise ArtifactError(f"{folder} holds results of its own; give an empty folder to share into, such as TO=shared")
     contents = _as_parquet(study)
-    contents[CARD] = _card(study, licence, repository or folder.resolve().name, depths).encode()
+    contents[CARD] = _card(study, licence, depths).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_together({folder / name: content for name, content in contents.items()})
@@ -114,23 +112,6 @@ def share(
             f"{folder} was not written: {error.strerror}; free the disk or choose another TO"
         ) from error
     return [folder / name for name in contents]
-
-
-def push(folder: str | Path, repository: str) -> str:
-    """Upload a shared folder as a dataset of the Hub, created if necessary; its address. ArtifactError if refused."""
-    from huggingface_hub import HfApi  # takes a moment, and folders do not need it
-
-    hub = HfApi()
-    try:
-        hub.create_repo(repository, repo_type="dataset", exist_ok=True)
-        hub.upload_folder(
-            repo_id=repository, repo_type="dataset", folder_path=str(folder), allow_patterns=[RESULTS, RUNS, CARD]
-        )
-    except Exception as error:  # noqa: BLE001 (whatever the Hub, the network or the client raise)
-        raise ArtifactError(
-            f"{folder} was not pushed to {repository} ({_first_line(error)}); log in with hf auth login, push again"
-        ) from error
-    return f"https://huggingface.co/datasets/{repository}"
 
 
 def read_shared(folder: Path) -> dict[tuple[str, str, str], dict]:
@@ -191,7 +172,7 @@ def rows(probe: str, key: str, tensor: torch.Tensor) -> pd.DataFrame:
     return pd.DataFrame(columns | {"value": tensor.double().flatten().numpy()}).assign(key=key)
 
 
-def _card(study: "Study", licence: str, name: str, depths: Iterable[str]) -> str:
+def _card(study: "Study", licence: str, depths: Iterable[str]) -> str:
     from huggingface_hub import DatasetCard, DatasetCardData
 
     title = f"Effective depth of {len(study.models)} models"
@@ -214,11 +195,6 @@ def _card(study: "Study", licence: str, name: str, depths: Iterable[str]) -> str
             origin="\n".join(dict.fromkeys(origins)),
             dataset=study.datasets[0],
             key=next(iter(ARTIFACTS["logit_lens"].required)),
-            name=name,
             licence=licence,
         )
     )
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"

@@ -1,5 +1,5 @@
 """The commands: `depth-lib sweep …`, which make calls too. Any parameter of a run is `--name VALUE` or
-`-p NAME=VALUE`, or a variable of make.
+`-p NAME=VALUE`; make passes its variables so.
 
 No torch is loaded before a notebook, a table or a model is asked for.
 """
@@ -7,7 +7,6 @@ No torch is loaded before a notebook, a table or a model is asked for.
 import argparse
 import json
 import os
-import re
 import shlex
 import sys
 import warnings
@@ -34,8 +33,6 @@ CHOICES = {  # what a command is about, and how
     "GPUS": "each run has one of these to itself",
     "LAUNCH": 'stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"',
     "TO": "of share: the folder to write; OUT/shared unless given",
-    "PUSH": "of share: owner/name, a dataset on the Hub, with your login there",
-    "LICENCE": "of share: of the numbers, by the Hub's name; cc-by-4.0 unless given",
 }
 LISTS = ("MODELS", "DATASETS", "PROBES", "GPUS")
 PARAMETERS = {
@@ -44,7 +41,6 @@ PARAMETERS = {
     if name not in ("MODEL", "DATASET", "PROBES", "OUT")
 }
 OPTIONS = CHOICES | PARAMETERS
-_MAKES_OWN = ("PYTHON", "VENV", "OMP_NUM_THREADS")  # variables of make that are not for the command
 POSITIONAL = {"run": ("model", "dataset"), "check": ("model",), "init": ("model",)}
 
 
@@ -54,8 +50,6 @@ def main(words: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
     parser = _parser()
     try:
-        if "--make" in words:
-            words = [word for word in words if word != "--make"] + _from_make()
         asked = parser.parse_args(words)
         if asked.p:
             asked = parser.parse_args(words + [_option(*word.partition("=")[::2]) for word in asked.p])
@@ -121,17 +115,14 @@ def report(asked: argparse.Namespace) -> int:
 
 
 def share(asked: argparse.Namespace) -> int:
-    """what is in OUT as Parquet with a dataset card, for others to read: --to folder, --push owner/name"""
+    """what is in OUT as Parquet with a dataset card, for others to read: --to folder"""
     plan = _plan(asked)
     study = chosen_results(plan)
     from ..report.table import effective_depth_table, summary_lines  # loads torch and pandas
-    from ..results import shared
+    from ..results.shared import share as share_study
 
     to = asked.TO or Path(plan.folder) / "shared"
-    depths = summary_lines(effective_depth_table(study))
-    print(*shared.share(study, to, asked.LICENCE or shared.LICENCE, asked.PUSH, depths), sep="\n")
-    if asked.PUSH:
-        print(shared.push(to, asked.PUSH))
+    print(*share_study(study, to, depths=summary_lines(effective_depth_table(study))), sep="\n")
     return 0
 
 
@@ -238,17 +229,3 @@ def _print_depths(run: RunSpec) -> None:
             "effective depth by cosine, kl, overlap: layer (share of the depth), or – where no layer satisfies the rule"
         )
         print(*summary_lines(effective_depth_table(study)), sep="\n")
-
-
-def _from_make() -> list[str]:
-    """What was given to make: its variables, -j and -k, as MAKEFLAGS and the environment tell them."""
-    flags, _, variables = os.environ.get("MAKEFLAGS", "").partition("-- ")
-    names = {*re.findall(r"(?:^|(?<!\\)\s)([A-Za-z_]\w*)[:+?]*=", variables), *({"QUESTION", "ANSWER"} & {*os.environ})}
-    values = {name: os.environ.get(name, "") for name in sorted(names - {*_MAKES_OWN})}
-    jobs = re.search(r"(?:^| )-j *(\d*)", flags)
-    if jobs and "JOBS" not in values:
-        if not jobs[1] and "--jobserver" in flags:
-            raise ParamsError("this make does not tell the number of its -j; write JOBS=4 instead")
-        values["JOBS"] = jobs[1] or str(os.cpu_count())
-    words = [_option(name, value) for name, value in values.items() if value]
-    return words + (["--keep-going"] if "k" in flags.partition(" ")[0].lstrip("-") else [])

@@ -25,15 +25,13 @@ def chosen_results(plan: Plan) -> "Study":
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the notebook shows them
-        everything = Study(plan.folder)
-    for kind, names, known in (
-        ("MODELS", plan.models, everything.models),
-        ("DATASETS", plan.datasets, everything.datasets),
-    ):
+        study = Study(plan.folder)
+    for kind, names, known in (("MODELS", plan.models, study.models), ("DATASETS", plan.datasets, study.datasets)):
         if problem := not_among(known, kind, *names):
             raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    models = plan.all_models if plan.models or plan.set else everything.models
-    study = Study(plan.folder, models, plan.datasets or everything.datasets)
+    if plan.models or plan.set:
+        study.models = plan.all_models
+    study.datasets = list(plan.datasets) or study.datasets
     if not study:
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return study

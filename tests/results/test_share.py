@@ -1,6 +1,5 @@
 """What is handed to others: the same numbers, described; what was changed is refused, or left out by name."""
 
-import huggingface_hub
 import pandas as pd
 import pytest
 import torch
@@ -54,36 +53,11 @@ def test_a_folder_of_results_is_not_shared_into_and_a_full_disk_is_one_line(stud
         share(study, tmp_path / "file" / "to")
 
 
-class Hub:
-    """Stands for the Hub's client; it keeps what is asked of it."""
-
-    asked, token = [], "theirs"
-
-    def create_repo(self, repository, **options):
-        if not self.token:
-            raise huggingface_hub.errors.LocalTokenNotFoundError("Token is required\nand more")
-        self.asked.append((repository, options))
-
-    def upload_folder(self, **options):
-        self.asked.append(options)
-
-
 @pytest.mark.filterwarnings("ignore:.*no meta")
-def test_a_push_uploads_the_files_with_the_users_own_login_and_without_one_says_what_to_do(
-    own, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    monkeypatch.setattr(Hub, "asked", [])
-    words = ["share", "--out", str(own), "--to", str(tmp_path / "to"), "--push", "someone/depths"]
-    assert main(words) == 0
-    (made, options), sent = Hub.asked
-    assert made == sent["repo_id"] == "someone/depths" and options == {"repo_type": "dataset", "exist_ok": True}
-    assert set(sent["allow_patterns"]) == {path.name for path in (tmp_path / "to").iterdir()} == FILES
-    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/datasets/someone/depths"
-    assert "toy-8l" in (tmp_path / "to/README.md").read_text().split("```")[1]  # the effective depths
-    monkeypatch.setattr(Hub, "token", None)
-    with pytest.raises(SystemExit, match=r"\(LocalTokenNotFoundError: Token is required\); log in with hf auth login"):
-        main(words)
+def test_the_command_writes_the_folder_with_the_effective_depths_on_its_card(own, tmp_path):
+    assert main(["share", "--out", str(own), "--to", str(tmp_path / "to")]) == 0
+    assert FILES == {path.name for path in (tmp_path / "to").iterdir()}
+    assert "toy-8l" in (tmp_path / "to/README.md").read_text().split("```")[1]
 
 
 @pytest.fixture

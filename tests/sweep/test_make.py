@@ -1,14 +1,11 @@
 """What make hands to the command: its variables, -j and -k; runs are stand-ins (see study.py)."""
 
 import json
-import os
 import subprocess
 
 import nbformat
 import pytest
 
-from depth_lib.params import ParamsError
-from depth_lib.sweep import cli
 from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
@@ -56,26 +53,13 @@ def test_an_answer_from_the_environment_keeps_its_space(make):
     assert call["ANSWER"] == " 12"
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("k -j2 --jobserver-auth=3,4 -- SET=demo", ["--set=demo", "--jobs=2", "--keep-going"]),
-        (" -j -- MODELS=a\\ b", ["--models=a b", f"--jobs={os.cpu_count()}"]),
-        (" -- JOBS=4 LAUNCH=srun\\ A=b", ["--jobs=4", "--launch=srun A=b"]),
-        ("", []),
-    ],
-)
-def test_jobs_and_variables_are_read_from_make(monkeypatch, flags, words):
-    monkeypatch.setenv("MAKEFLAGS", flags)
-    for name, value in {"SET": "demo", "MODELS": "a b", "JOBS": "4", "LAUNCH": "srun A=b"}.items():
-        monkeypatch.setenv(name, value)
-    assert cli._from_make() == words
-
-
-def test_a_make_that_hides_the_number_of_its_jobs_is_answered_with_the_variable(monkeypatch):
-    monkeypatch.setenv("MAKEFLAGS", " --jobserver-fds=3,4 -j")  # GNU make 3.81, which macOS has
-    with pytest.raises(ParamsError, match="write JOBS=4 instead"):
-        cli._from_make()
+def test_jobs_and_keep_going_are_makes_own_flags(make, study):
+    """A word of LAUNCH that looks like a flag is none."""
+    (study / "fail-toy-16l").touch()
+    stopped = make("sweep", "SET=demo", "DATASETS=gsm8k", "LAUNCH=env -u -j9")
+    done = make("-k", "-j2", "sweep", "SET=demo", "DATASETS=gsm8k")
+    assert len(stopped.calls) == 1 and len(done.calls) == 3
+    assert "argument --jobs" in make("-j", "sweep", "SET=demo").stderr
 
 
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])  # true is gone before a word is written
