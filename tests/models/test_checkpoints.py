@@ -62,12 +62,6 @@ def test_a_file_on_the_hub_is_named_with_its_repository():
     assert gguf_on_hub("owner/x.gguf") is None and gguf_on_hub("owner/name") is None
 
 
-@pytest.mark.parametrize("asked", [("owner/name/x.gguf", None), ("owner/name", "x.gguf")])
-def test_without_the_network_a_file_on_the_hub_is_refused_with_its_name(asked):
-    name, file = asked
-    assert f"'{name}'" in (line := refusal(name, gguf_file=file)) and "is not in the cache, and HF_HUB_OFFLINE" in line
-
-
 @pytest.mark.parametrize("remote", [True, "http://127.0.0.1:1"])
 def test_a_server_is_given_no_gguf_file(folder, remote):
     file = folder("a.gguf") / "a.gguf"
