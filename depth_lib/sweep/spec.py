@@ -43,12 +43,14 @@ class RunSpec:
             raise ParamsError(str(problem)) from None
         self.asked = asked | {"MODEL_ID": _id_of(asked["MODEL"], asked["MODEL_ID"])}
         self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
-        self.n = asked["N_EXAMPLES"]
+        source = self.source if self.source in NAMED_SOURCES else in_project(self.source)
+        self._rows = {"source": source, "seed": asked["SEED"]}
+        self._n_rows = asked["N_EXAMPLES"]
         self.out = in_project(asked["OUT"])
         self.folder = self.out / self.dataset / asked["MODEL"]
         self.name = f"{self.dataset} × {asked['MODEL']}"
         self.paths = {
-            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, self.n, self.pair.label)
+            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, self._n_rows, self.pair.label)
             for probe in ARTIFACTS
         }
 
@@ -83,7 +85,7 @@ class RunSpec:
     @cached_property
     def examples(self) -> list[Example]:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
-        return load_examples(self.dataset, self.n, self._source, self.asked["SEED"])
+        return load_examples(self.dataset, self._n_rows, **self._rows)
 
     @cached_property
     def baseline(self) -> list[str]:
@@ -115,11 +117,7 @@ class RunSpec:
         return path and fingerprint(path)
 
     def _prompts_of(self, dataset: str) -> list[str]:
-        return load_prompts(dataset, self.n, self._source, seed=self.asked["SEED"])
-
-    @property
-    def _source(self) -> str | Path:
-        return self.source if self.source in NAMED_SOURCES else in_project(self.source)
+        return load_prompts(dataset, self._n_rows, **self._rows)
 
     @property
     def _fetches(self) -> bool:
