@@ -9,7 +9,7 @@ import torch
 from nnsight import TransformersModel
 
 from ..probes.identities import identities
-from .discovery import ArchitectureError, Paths
+from .discovery import Architecture, ArchitectureError
 from .families import FOUND, describe
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -87,12 +87,12 @@ def report(llm: TransformersModel) -> str:
     """What was found in a model, and how far its identities are off once they were measured, a line for each."""
     found, arch = FOUND[llm], describe(llm)
     numbers = CHECKED.get(llm)
-    parts = Counter(found.parts or ()).most_common()
+    parts = Counter(in_words(found)).most_common()
     lines = [
         f"{name_of(llm)} ({llm.config.model_type})",
         f"blocks: {arch['n_layers']}, {found.blocks}",
-        *(f"h + a + m: a = {sum_of(a)}, m = {sum_of(m)} (blocks: {count})" for (a, m), count in parts),
-        f"order: {'parallel' if found.parallel else 'sequential'}; scales of a and m: {found.scales}",
+        *(f"h + a + m: {words} (blocks: {count})" for words, count in parts),
+        f"order: {'parallel' if found.parallel else 'sequential'}",
         f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
         "probes: all" if found.parts else f"probes: those of whole blocks, what needs a and m is NaN ({found.missing})",
     ]
@@ -102,9 +102,18 @@ def report(llm: TransformersModel) -> str:
     return "\n".join(lines)
 
 
-def sum_of(paths: Paths) -> str:
-    """What a part is made of, in words; a block without it has a 0 there."""
-    return " + ".join(paths) or "0 (one mixer only)"
+def in_words(found: Architecture) -> list[str]:
+    """What a and m of each block are made of."""
+    after = ", all times one number" if found.rescales else ""
+    return [f"a = {_sum(a)}, m = {_sum(m)}{after}" for a, m in found.parts or ()]
+
+
+def _sum(part):
+    terms = []
+    for path, scale, bias in part:
+        terms.append(path if scale == 1 else f"{scale:.5g} {path}")
+        terms += [bias] if bias else []
+    return " + ".join(terms) or "0 (one mixer only)"
 
 
 def name_of(llm: TransformersModel) -> str:

@@ -1,8 +1,8 @@
 """Where a causal language model keeps its residual stream and what adds to it: measured, for any family.
 
-The blocks are the module list whose elements hand one residual stream to each other. In each block a and m are sums of
-modules' outputs, at most three of which, each times a scale, are what the block adds. Everything is seen through plain
-hooks on a short random prompt.
+A short random prompt runs with plain hooks. The blocks are the module list whose elements hand one residual stream to
+each other; in each block a and m are sums of modules' outputs, at most three of which, each times a scale, are what the
+block adds to the residual before it may multiply the whole by one number.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ from ..probes.packing import additive, pack
 from ..probes.residual_stream import first, with_first
 
 N_TOKENS = 8
-Paths = tuple[str, ...]
+# Of each module whose scaled outputs sum to a part: its path, the scale, and a parameter of it that is added, or None.
+Addends = tuple[tuple[str, float, str | None], ...]
 
 
 class ArchitectureError(ValueError):
@@ -33,62 +34,82 @@ class Architecture:
     blocks: str
     streams: tuple[int, ...]  # how many residual streams blocks hand on, () for one
     beside: int  # how many things blocks return beside the residual
-    tail: Paths  # the modules that make logits of the last residual: final norm, if any, to unembedding
+    tail: tuple[str, ...]  # the modules that make logits of the last residual: final norm, if any, to unembedding
     logit_scale: float
     logit_softcap: float | None
-    parts: tuple[tuple[Paths, Paths], ...] | None = None  # of each block the modules that make a and m; None: unknown
-    scales: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of these modules, the same in every block
+    parts: tuple[tuple[Addends, Addends], ...] | None = None  # a and m of each block; None: unknown
     missing: str = ""  # why there are no parts
+    rescales: bool = False  # blocks multiply h + a + m by one number each
     parallel: bool = False  # the MLP reads h_l, as attention does
     starts: bool = False  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
     grows: bool = False  # the batch may grow between blocks
     packs: bool = False  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
 
 
+@dataclass(frozen=True)
+class Call:
+    """A module's call in a forward pass. Tensors are copies, as some families add in place."""
+
+    module: nn.Module
+    x: object  # the first input
+    y: object  # the first output
+    beside: int  # how many more outputs there are
+
+
 def discover(model: PreTrainedModel) -> Architecture:
     """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
     run = _Run(model)
-    logits = run()
     changed = run(input_ids=torch.cat([run.ids[:, :-1], run.ids[:, :1]], dim=1))
-    if not _alike(changed[:, :-1], logits[:, :-1]):
+    if not _alike(changed[:, :-1], run.logits[:, :-1]):
         raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
     stream, blocks, h = _stream(run)
-    tail = _tail(run, blocks[-1], h[-1], logits)
     parts = _parts(run, blocks, h)
-    return Architecture(**stream, **tail, **parts, **_shortcuts(run, blocks, h, stream["beside"], logits))
+    return Architecture(**stream, **_tail(run, blocks[-1], h[-1]), **parts, **_shortcuts(run, blocks, h, stream))
 
 
 class _Run:
-    """A forward pass of a model on its short prompt, with hooks; calling it returns the logits."""
+    """Forward passes of a model on a short prompt: the clean one's logits and calls, and others by calling it."""
 
     def __init__(self, model):
-        self.model = model
+        self.model, self.calls = model, []
+        self.paths = {module: path for path, module in model.named_modules()}
         ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
         self.ids = ids.to(model.get_input_embeddings().weight.device)
+        entered = {}
+
+        def before(module, x):
+            entered.setdefault(module, []).append(_copied(x))
+
+        def after(module, output):
+            beside = len(output) - 1 if isinstance(output, tuple) else 0
+            self.calls.append(Call(module, entered[module].pop(), _copied(first(output)), beside))
+
+        self.logits = self(dict.fromkeys(self.paths, before), dict.fromkeys(self.paths, after))
 
     @torch.no_grad()
-    def __call__(self, modules=(), before=None, after=None, **encoding):
-        """before(module, x) may return another first input, after(module, x, y) another first output."""
+    def __call__(self, before=None, after=None, **encoding):
+        """The logits. before[module](module, x) may return another first input, after[module](module, output) another
+        output."""
 
         def entering(module, args, kwargs):
-            changed = before(module, first((*args, *kwargs.values(), None)))
-            if changed is None:
+            x = before[module](module, first((*args, *kwargs.values(), None)))
+            if x is None:
                 return None
-            if args:
-                return (changed, *args[1:]), kwargs
-            return args, {**kwargs, next(iter(kwargs)): changed}
+            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
 
-        def leaving(module, args, kwargs, output):
-            changed = after(module, first((*args, *kwargs.values(), None)), output)
-            return None if changed is None else with_first(output, changed)
+        def leaving(module, args, output):
+            return after[module](module, output)
 
         with ExitStack() as stack:
-            for module in modules:
-                if before:
-                    stack.callback(module.register_forward_pre_hook(entering, with_kwargs=True).remove)
-                if after:
-                    stack.callback(module.register_forward_hook(leaving, with_kwargs=True).remove)
+            for module in before or ():
+                stack.callback(module.register_forward_pre_hook(entering, with_kwargs=True).remove)
+            for module in after or ():
+                stack.callback(module.register_forward_hook(leaving).remove)
             return self.model(**{"input_ids": self.ids, "use_cache": False} | encoding).logits
+
+
+def _copied(x):
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def _error(x: Tensor, truth: Tensor) -> float:
@@ -97,92 +118,79 @@ def _error(x: Tensor, truth: Tensor) -> float:
     return float((x - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
-def _alike(x: object, truth: Tensor) -> bool:
+def _alike(x: object, truth: object) -> bool:
     """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    same_shape = isinstance(x, Tensor) and x.shape == truth.shape
-    return same_shape and _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
+    if not (isinstance(x, Tensor) and isinstance(truth, Tensor) and x.shape == truth.shape):
+        return False
+    return _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
 
 
 def _stream(run):
     """What is known of the stream, the blocks, and h_0..h_L [1, T, d]."""
-    lists = {path: list(m) for path, m in run.model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
-    entered, left = {}, {}
-
-    def before(module, x):
-        entered.setdefault(module, []).append(x.clone() if isinstance(x, Tensor) else x)
-
-    def after(module, x, output):
-        left[module] = output
-
-    run({block for blocks in lists.values() for block in blocks}, before, after)
-    problems = []
-    for path, blocks in sorted(lists.items(), key=lambda item: -len(item[1])):
-        if any(len(entered.get(block, ())) != 1 for block in blocks):
+    calls, problems = {}, []
+    for call in run.calls:
+        calls.setdefault(call.module, []).append(call)
+    lists = [(path, list(m)) for m, path in run.paths.items() if isinstance(m, nn.ModuleList) and len(m)]
+    for path, blocks in sorted(lists, key=lambda item: -len(item[1])):
+        if any(len(calls.get(block, ())) != 1 for block in blocks):
             continue
-        h = [*(entered[block][0] for block in blocks), first(left[blocks[-1]])]
+        left = [calls[block][0].y for block in blocks]
+        h = [*(calls[block][0].x for block in blocks), left[-1]]
         shapes = {getattr(x, "shape", None) for x in h}
         if len(shapes) > 1 or len(shape := shapes.pop() or ()) not in (3, 4) or shape[:2] != run.ids.shape:
             continue
-        jumps = [_error(first(left[block]), x) for block, x in zip(blocks, h[1:], strict=True)]
+        jumps = [_error(y, x) for y, x in zip(left, h[1:], strict=True)]
         if max(jumps) > 0:
             l = jumps.index(max(jumps))
             problems.append(f"what enters block {l + 1} of {path} is not what left block {l}: off by {max(jumps):.1%}")
             continue
-        output = left[blocks[0]]
-        beside = len(output) - 1 if isinstance(output, tuple) else 0
-        return {"blocks": path, "beside": beside, "streams": tuple(shape[2:-1])}, blocks, h
+        return {"blocks": path, "beside": calls[blocks[0]][0].beside, "streams": tuple(shape[2:-1])}, blocks, h
     raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
 
 
-def _tail(run, last_block, h, logits):
-    """Final norm, projection and unembedding, and what is done to the logits after it."""
-    names = {module: path for path, module in run.model.named_modules()}
+def _tail(run, last_block, h):
+    """The modules that make logits of the last residual h, and what is done to the logits after them."""
     heads = (model.get_output_embeddings() for model in run.model.modules() if isinstance(model, PreTrainedModel))
-    head, calls = next(filter(None, heads), None), []
+    head = next(filter(None, heads), None)
+    calls = run.calls[[call.module for call in run.calls].index(last_block) + 1 :]
+    unembeddings = [call for call in calls if call.module is head]
+    if len(unembeddings) != 1:
+        raise ArchitectureError(f"its unembedding runs {len(unembeddings)} times after the last block")
+    z, tail, scale = unembeddings[0].y, [run.paths[head]], 1.0
+    read = unembeddings[0].x
+    while (s := _scale(h, read)) is None:
+        makers = [call for call in calls if _scale(call.y, read) and _scale(call.x, call.y) is None]
+        if not makers or len(tail) == 3:
+            raise ArchitectureError(f"identity 2: no two modules make {tail[-1]}'s input of the last residual")
+        tail.insert(0, run.paths[makers[0].module])
+        scale *= _scale(makers[0].y, read)
+        read = makers[0].x
+    scale, cap = _finish(run, tail[-1], z, scale * s)
+    return {"tail": tuple(tail), "logit_scale": scale, "logit_softcap": cap}
 
-    def after(module, x, output):
-        calls.append((module, x, first(output)))
 
-    run(names.keys() - set(last_block.modules()) | {last_block}, after=after)
-    calls = calls[[module for module, *_ in calls].index(last_block) + 1 :]
-    reads = [(x, z) for module, x, z in calls if module is head]
-    if len(reads) != 1:
-        raise ArchitectureError(f"its unembedding runs {len(reads)} times after the last block")
-    ((read, z),) = reads
-
-    def way(x, n_modules):
-        """The path of modules that make the unembedding's input of x, and its scale; None where there is none."""
-        if n_modules == 0:
-            scale = _scale(x, read)
-            return scale and ([names[head]], scale)
-        for module, entering, y in calls:
-            if module is not head and _alike(entering, x) and (rest := way(y, n_modules - 1)):
-                return [names[module], *rest[0]], rest[1]
-        return None
-
-    found = way(h, 0) or way(h, 1) or way(h, 2)
-    if not found:
-        raise ArchitectureError(f"identity 2: no two modules make {names[head]}'s input of the last residual")
-    tail, scale = found
-    if z.shape != logits.shape:
-        raise ArchitectureError(f"identity 2: {names[head]} gives {z.shape[-1]} logits, the model {logits.shape[-1]}")
-    after = float((z.double() * logits).sum() / z.double().square().sum())
-    readings = [(_error(z * after, logits), scale * after, None)]
+def _finish(run, head, z, scale):
+    """The scale of the logits and their soft-cap, from the output z of the module `head`, whose input has a `scale`."""
+    config = run.model.config
+    if z.shape != run.logits.shape:
+        raise ArchitectureError(f"identity 2: {head} gives {z.shape[-1]} logits, the model {run.logits.shape[-1]}")
+    factor = float((z.double() * run.logits).sum() / z.double().square().sum())
+    readings = [(_error(z * factor, run.logits), factor, None)]
     if not readings[0][0] <= 64 * torch.finfo(z.dtype).eps:
-        caps = _numbers(run.model.config)
+        caps = _numbers(config)
         for cap, factor in product(caps, (1.0, *caps)):
-            readings.append((_error(torch.tanh(z * factor / cap) * cap, logits), scale * factor, cap))
-    error, scale, cap = min(readings, key=lambda reading: reading[0])
+            readings.append((_error(torch.tanh(z * factor / cap) * cap, run.logits), factor, cap))
+    error, factor, cap = min(readings, key=lambda reading: reading[0])
     if error > torch.finfo(z.dtype).eps ** 0.5:
         raise ArchitectureError(
-            f"identity 2: the logits are not the output of {names[head]}, scaled or soft-capped (off by {error:.1%})"
+            f"identity 2: the logits are not the output of {head}, scaled or soft-capped (off by {error:.1%})"
         )
-    return {"tail": tuple(tail), "logit_scale": _of_config(scale, run.model.config), "logit_softcap": cap}
+    return _of_config(scale * factor, config), cap
 
 
-def _scale(x, y):
+def _scale(x: object, y: object) -> float | None:
     """The number s of y = s x; None where there is none."""
-    if not isinstance(x, Tensor) or x.shape != y.shape:
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape):
         return None
     s = float((x.double() * y).sum() / x.double().square().sum())
     return s if s > 0 and _alike(x * s, y) else None
@@ -194,7 +202,7 @@ def _numbers(config: PreTrainedConfig) -> list[float]:
     return [float(value) for value in fields if type(value) in (int, float) and value > 0]
 
 
-def _of_config(measured, config):
+def _of_config(measured: float, config: PreTrainedConfig) -> float:
     """A measured scale as the config has it, which is exact; the scale itself where it has none."""
     numbers = [1.0, *_numbers(config)]
     numbers += [n / config.get_text_config().num_hidden_layers ** 0.5 for n in numbers]
@@ -202,144 +210,154 @@ def _of_config(measured, config):
 
 
 def _parts(run, blocks, h):
-    """What of each block adds to the residual, in which order, and by which scales."""
-    outputs, inside = [{} for _ in blocks], []
-    paths = {module: path for block in blocks for path, module in block.named_modules()}
-    numbers = {block: l for l, block in enumerate(blocks)}
-
-    def before(module, x):
-        if module in numbers:
-            inside[:] = [outputs[numbers[module]]]
-
-    def after(module, x, output):
-        y = first(output)
-        if module in numbers:
-            inside.clear()
-        elif inside and isinstance(y, Tensor) and y.is_floating_point() and y.numel() == h[0].numel():
-            twice = paths[module] in inside[0]
-            inside[0][paths[module]] = None if twice else y.reshape(h[0].shape).clone()  # some families add in place
-
-    run(paths, before, after)
-    found, scales = [], []
-    for l, candidates in enumerate(outputs):
-        rounding = 2 * torch.finfo(h[l].dtype).eps * float(h[l].double().norm() + h[l + 1].double().norm())
-        change = h[l + 1].double() - h[l].double()
-        addends, error = _addends(change, _distinct(candidates), found[-1:], rounding)
-        if error > rounding:
-            nearest = f" ({' + '.join(addends)} is off by {error / float(change.norm()):.1%})" if addends else ""
+    """What each block adds to the residual, by which modules, in which order."""
+    found, rescales = [], False
+    for l, candidates in enumerate(_outputs(run, blocks, h[0])):
+        addends, rescaled, error = _addends(h[l], h[l + 1], candidates, found[-1:])
+        biases = {}
+        if error > 0 and found:
+            with_bias = _with_bias(blocks[l], h[l], h[l + 1], candidates, found[-1])
+            addends, error, biases = with_bias or (addends, error, {})
+        if error > 0:
+            nearest = f" ({' + '.join(addends)} is off by {error:.1%})" if addends else ""
             return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
-        found.append(tuple(addends))
-        scales.append([_of_config(scale, run.model.config) for scale in addends.values()])
-    return _order(run, blocks, h, outputs, found, scales)
+        scales = {path: _of_config(scale, run.model.config) for path, scale in addends.items()}
+        found.append({path: (path, scale, biases.get(path)) for path, scale in scales.items()})
+        rescales |= rescaled
+    order = _order(run, blocks, h, found)
+    return order | {"rescales": rescales and "parts" in order}
 
 
-def _distinct(candidates):
-    """Outputs in the order in which they came; of equal ones that of the module nearest to the block."""
-    kept = {}
-    for path in sorted((path for path, y in candidates.items() if y is not None), key=lambda path: path.count(".")):
-        if not any(torch.equal(candidates[path], y) for y in kept.values()):
-            kept[path] = candidates[path]
-    return {path: kept[path].double() for path in candidates if path in kept}
+def _with_bias(block, before, after, candidates, likely):
+    """({path: scale}, error 0, {path: bias}) where modules like those of the block before and a bias, which one of them
+    returns beside its output, are what the block adds; else None."""
+    same = {path: y for path, y in candidates.items() if path in likely}
+    for path, bias in block.named_parameters():
+        owner = path.rpartition(".")[0]
+        if owner in likely and bias.shape == after.shape[-1:]:
+            addends, _, error = _addends(before, after - bias, same, [likely])
+            if error == 0:
+                return addends, error, {owner: path}
+    return None
 
 
-def _addends(change, candidates, likely, rounding):
-    """The modules whose outputs, times scales, sum to `change`, as {path: scale}, and the error; else the nearest.
+def _outputs(run, blocks, h):
+    """Of each block {path: output} of the modules in it that could add to a residual like h, float64; of several that
+    return the same, the one nearest to the block."""
+    inside, names = [{} for _ in blocks], {module: path for block in blocks for path, module in block.named_modules()}
+    l = 0
+    for call in run.calls[: [call.module for call in run.calls].index(blocks[-1])]:
+        y, path = call.y, names.get(call.module)
+        if path == "":
+            l += 1
+        elif path and isinstance(y, Tensor) and y.is_floating_point() and y.numel() == h.numel():
+            inside[l][path] = None if path in inside[l] else y.reshape(h.shape)  # None: not one output but several
+    outputs = []
+    for candidates in inside:
+        kept = {}
+        for path in sorted(candidates, key=lambda path: path.count(".")):
+            y = candidates[path]
+            if y is not None and not any(torch.equal(y, other) for other in kept.values()):
+                kept[path] = y
+        outputs.append({path: kept[path].double() for path in candidates if path in kept})
+    return outputs
+
+
+def _addends(before, after, candidates, likely):
+    """The modules whose outputs, times scales, a block adds to the residual: ({path: scale}, whether it multiplies the
+    sum by one number, error). The error is 0 if they make it to rounding; else they are the nearest.
 
     The fewest modules win, without scales rather than with; those that are `likely` are tried first.
     """
-    nearest = {}, float("inf")
-    choices = [paths for paths in likely if candidates.keys() >= set(paths)]
+    eps = torch.finfo(after.dtype).eps
+    before, after = before.double().flatten(), after.double().flatten()
+    rounding = 2 * eps * float(before.norm() + after.norm())
+    change = float((after - before).norm())
+    nearest, least = ({}, False), float("inf")
+    choices = [tuple(paths) for paths in likely if candidates.keys() >= set(paths)]
     choices += [paths for n in (1, 2, 3) for paths in combinations(candidates, n)]
-    for scaled in (False, True):
+    for scaled, rescaled in ((False, False), (True, False), (True, True)):
         for paths in choices:
-            outputs = torch.stack([candidates[path].flatten() for path in paths], dim=1)
-            scales = torch.ones(len(paths), dtype=outputs.dtype, device=outputs.device)
-            if scaled:
-                scales = torch.linalg.lstsq(outputs, change.flatten()).solution
-            error = float((change.flatten() - outputs @ scales).norm())
-            if error < nearest[1] and scales.min() > 0:
-                nearest = dict(zip(paths, scales.tolist(), strict=True)), error
-            if nearest[1] <= rounding < 1e-3 * float(change.norm()):
-                return nearest
-    return nearest
+            outputs = torch.stack([before, *(candidates[path].flatten() for path in paths)], dim=1)
+            scales = torch.ones(len(paths) + 1, dtype=outputs.dtype, device=outputs.device)
+            if rescaled:
+                scales = torch.linalg.lstsq(outputs, after).solution
+            elif scaled:
+                scales[1:] = torch.linalg.lstsq(outputs[:, 1:], after - before).solution
+            error = float((after - outputs @ scales).norm())
+            carried = float(scales[0] * before.norm() / after.norm())  # the share of what leaves that entered
+            if rescaled and (error > rounding or carried < 1e-2):
+                continue
+            if error < least and scales.min() > 0:
+                addends = zip(paths, (scales[1:] / scales[0]).tolist(), strict=True)
+                nearest, least = (dict(addends), rescaled), error
+            if least <= rounding < 1e-3 * change:
+                return *nearest, 0.0
+    return *nearest, 0.0 if least <= rounding else least / change
 
 
-def _order(run, blocks, h, outputs, found, scales):
+def _order(run, blocks, h, found):
     """Which of the modules found in each block are attention's and which the MLP's, and whether these read those.
 
-    Attention's are the first module and those after it that mix tokens too and do not read it.
+    Attention's are the first module and those after it that mix tokens too and do not read it. Measured on a batch of
+    three: as in a clean run; with other tokens before the last one in what enters each block; and with something added
+    to what the first module returns. All that other modules return for the last token is as in the clean run.
     """
-    owners = {block.get_submodule(path): (l, path) for l, block in enumerate(blocks) for path in found[l]}
     numbers = {block: l for l, block in enumerate(blocks)}
+    owners = {block.get_submodule(path): (l, path) for l, block in enumerate(blocks) for path in found[l]}
+    mixing, reading = [[set() for _ in blocks] for _ in range(2)]
 
-    def depend(tokens, firsts):
-        """Of every block, its modules whose last token changes with the earlier tokens that enter the block, or with
-        what the first module returns. All else that they read is as in a clean run."""
-        dependent = [set() for _ in blocks]
+    def before(block, x):
+        x = h[numbers[block]].repeat(3, *[1] * (x.dim() - 1))
+        x[1, :-1] = x[1, :-1].roll(1, -1)
+        return x
 
-        def before(module, x):
-            if module not in numbers:
-                return None
-            x = h[numbers[module]].clone()
-            if tokens:
-                x[:, :-1] = x[:, :-1].roll(1, -1)
-            return x
+    def after(module, output):
+        l, path = owners[module]
+        x = first(output).clone()
+        y = x.view(3, *h[0].shape[1:])
+        if not _alike(y[1, -1], y[0, -1]):
+            mixing[l].add(path)
+        if not _alike(y[2, -1], y[0, -1]):
+            reading[l].add(path)
+        y[1, -1], y[2] = y[0, -1], y[0]
+        if path == next(iter(found[l])):
+            y[2] += h[l][0].roll(1, -1)
+        return with_first(output, x)
 
-        def after(module, x, output):
-            if module in numbers:
-                return None
-            l, path = owners[module]
-            clean, y = outputs[l][path], first(output)
-            y = y.reshape(clean.shape)
-            if not _alike(y[:, -1], clean[:, -1]):
-                dependent[l].add(path)
-            y = y.clone() if tokens else clean.clone()
-            y[:, -1] = clean[:, -1]
-            if firsts and path == found[l][0]:
-                y += h[l].roll(1, -1)
-            return y.reshape(first(output).shape)
-
-        run(owners.keys() | numbers.keys(), before, after)
-        return dependent
-
-    mixing, reading = depend(True, False), depend(False, True)
-    parts, part_scales, sequential = [], [(), ()], set()
-    for l, paths in enumerate(found):
-        with_first_module = [p for p in paths[1:] if p in mixing[l] and p not in reading[l]]
-        attention = (paths[0], *with_first_module)
+    run(dict.fromkeys(blocks, before), dict.fromkeys(owners, after), input_ids=run.ids.expand(3, -1))
+    parts, sequential = [], set()
+    for l, addends in enumerate(found):
+        paths = list(addends)
+        attention = [p for p in paths if p == paths[0] or p in mixing[l] - reading[l]]
         if len(paths) == 1 and paths[0] not in mixing[l]:
-            attention = ()
-        mlp = tuple(path for path in paths if path not in attention)
+            attention = []
+        mlp = [path for path in paths if path not in attention]
         if attention + mlp != paths or (attention and mlp and paths[0] not in mixing[l]):
             return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
         if attention and mlp:
             sequential.add(mlp[0] in reading[l])
-        parts.append((attention, mlp))
-        both = tuple(scales[l][: len(attention)]), tuple(scales[l][len(attention) :])
-        for k, (own, longest) in enumerate(zip(both, part_scales, strict=True)):
-            if any(abs(s - t) > 1e-5 for s, t in zip(own, longest, strict=False)):
-                return {"missing": f"block {l} scales what it adds by {own}, and others by {longest}"}
-            part_scales[k] = max(own, longest, key=len)
+        parts.append(tuple(tuple(addends[path] for path in part) for part in (attention, mlp)))
     if len(sequential) > 1:
         return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    return {"parts": tuple(parts), "scales": tuple(part_scales), "parallel": sequential == {False}}
+    return {"parts": tuple(parts), "parallel": sequential == {False}}
 
 
-def _shortcuts(run, blocks, h, beside, logits):
+def _shortcuts(run, blocks, h, stream):
     """Which ways of computing less give what the whole computation gives."""
     middle_and_last = {len(blocks) // 2, len(blocks) - 1}
 
     def logits_from(l, rows, skip=True, **encoding):
         """The logits where block l reads `rows`, after no other block ran, or all."""
-        passed = (rows, *[None] * beside) if beside else rows
+        passed = (rows, *[None] * stream["beside"]) if stream["beside"] else rows
         with ExitStack() as stack:
             for block in blocks[:l] if skip else ():
                 stack.enter_context(mock.patch.object(block, "forward", lambda *_, **__: passed))
-            return run([blocks[l]], lambda module, x: rows, **encoding)
+            return run({blocks[l]: lambda block, x: rows}, **encoding)
 
     def starts():
         for l in middle_and_last:
-            yield logits_from(l, h[l]), logits
+            yield logits_from(l, h[l]), run.logits
 
     def grows():
         for l in middle_and_last:
@@ -348,8 +366,9 @@ def _shortcuts(run, blocks, h, beside, logits):
 
     def packs():
         order, _, visible = pack([3, 5], N_TOKENS)
-        order, mask = torch.tensor([order], device=run.ids.device), additive(visible, logits.dtype).to(run.ids.device)
-        yield run(input_ids=run.ids[:, order[0]], position_ids=order, attention_mask=mask), logits[:, order[0]]
+        order = torch.tensor([order], device=run.ids.device)
+        mask = additive(visible, run.logits.dtype).to(run.ids.device)
+        yield run(input_ids=run.ids[:, order[0]], position_ids=order, attention_mask=mask), run.logits[:, order[0]]
 
     return {"starts": _holds(starts), "grows": _holds(grows), "packs": _holds(packs)}
 

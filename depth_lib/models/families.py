@@ -37,30 +37,37 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
 
     Raises ArchitectureError that says what was measured if nothing is left to try.
     """
-    build = type(module)._from_config if module is not None else auto_class(config).from_config
-    depth = config.get_text_config().num_hidden_layers
-    shallow = 4 if module is not None and _repeats(module, depth) else None
-    key = type(module), shallow, config.to_json_string(use_diff=False)
-    refusal = ""
+    refusal = None
     try:
-        if key not in _TWINS:
-            _TWINS[key] = discover(twin(config, build, shallow))
-        found = _TWINS[key]
-        if shallow and found.parts:
-            found = replace(found, parts=found.parts[:1] * depth)
-        yield found
+        yield _of_twin(config, module)
     except ArchitectureError as error:
-        refusal = str(error)
+        refusal = error
     except Exception as error:  # noqa: BLE001 (whatever transformers and torch raise for sizes that do not fit)
         refusal = f"no tiny twin of it could be built and run ({str(error).strip().splitlines()[0]})"
     if module is not None and not any(weight.is_meta for weight in module.parameters()):
         try:
             yield discover(module)
+            return
         except ArchitectureError as error:
-            if refusal:  # else what was found on the twin did not hold, which says more
-                raise ArchitectureError(f"{config.model_type}: {error}.") from error
-    elif refusal:
+            refusal = refusal and error  # what was found on the twin and did not hold says more
+    if refusal:
         raise ArchitectureError(f"{config.model_type}: {refusal}.")
+
+
+def _of_twin(config, module):
+    """What is found on the twin of a config: where the blocks of a loaded `module` are all alike, on four of them."""
+    depth = config.get_text_config().num_hidden_layers
+    key = type(module), config.to_json_string(use_diff=False)
+    if key not in _TWINS:
+        build = type(module)._from_config if module is not None else auto_class(config).from_config
+        shallow = module is not None and _repeats(module, depth)
+        found = discover(twin(config, build, 4 if shallow else None))
+        if shallow and len(set(found.parts or ())) > 1:  # the same modules, of different scales
+            found = discover(twin(config, build))
+        elif shallow and found.parts:
+            found = replace(found, parts=found.parts[:1] * depth)
+        _TWINS[key] = found
+    return _TWINS[key]
 
 
 def _repeats(module: nn.Module, depth: int) -> bool:
@@ -71,21 +78,24 @@ def _repeats(module: nn.Module, depth: int) -> bool:
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """nnsight's `rename` dictionary that gives a model the common names."""
+    """nnsight's `rename` dictionary that gives a model the common names; a part's is that of its first module."""
     *before, unembed = found.tail
     names = {found.blocks: "blocks", unembed: "unembed"} | dict(zip(before, _BEFORE_UNEMBED, strict=False))
     for k, alias in enumerate(("attention_contribution", "mlp_contribution")):
-        for i, suffix in enumerate(("", "_2", "_3")):
-            paths = [parts[k][i] if i < len(parts[k]) else None for parts in found.parts or ()]
-            if len(set(paths)) == 1:
-                names[paths[0]] = alias + suffix
-            else:  # blocks of several kinds: a name for each
-                block = [f"{found.blocks}.{l}" for l in range(len(paths))]
-                names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}{suffix}" for l, path in enumerate(paths) if path}
+        paths = [parts[k][0][0] if parts[k] else None for parts in found.parts or ()]
+        if len(set(paths)) == 1:
+            names[paths[0]] = alias
+        else:  # blocks of several kinds: a name for each
+            block = [f"{found.blocks}.{l}" for l in range(len(paths))]
+            names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}" for l, path in enumerate(paths) if path}
     return {_spelled(path): alias for path, alias in names.items() if path not in (None, alias)}
 
 
 _BEFORE_UNEMBED = ("ln_final", "project_out")
+
+
+def _addends(part):
+    return [[_spelled(path), scale, bias] for path, scale, bias in part]
 
 
 def _spelled(path):
@@ -97,12 +107,13 @@ def _spelled(path):
 def describe(llm: TransformersModel) -> dict:
     """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
 
-    Keys: n_layers, width (d), streams (the shape of a token's residual: [d], or [n, d'] of n streams), parts (the
-    scales of the modules that make a, "attention", and of those that make m, "mlp"; None where they are not known),
-    parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale, logit_softcap
-    (None: none), beside (how many things blocks return beside the residual), starts, grows, packs, window (tokens a
-    sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends earlier:
-    not where rotary frequencies change with its length).
+    Keys: n_layers, width (d), streams (the shape of a token's residual: [d], or [n, d'] of n streams), parts (of each
+    block the modules that make a, "attention", and those that make m, "mlp": path, scale, and the parameter that is
+    added to their output, or None; None where a and m are not known), rescales (whether each block multiplies h + a + m
+    by a number), parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale,
+    logit_softcap (None: none), beside (how many things blocks return beside the residual), starts, grows, packs, window
+    (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends
+    earlier: not where rotary frequencies change with its length).
     """
     if llm not in FOUND:
         raise ArchitectureError(f"{getattr(llm, 'repo_id', None)!r} was not loaded by dl.load_model(...).")
@@ -114,7 +125,8 @@ def describe(llm: TransformersModel) -> dict:
         "n_layers": len(llm.blocks),
         "width": math.prod(streams),
         "streams": streams,
-        "parts": found.parts and dict(zip(("attention", "mlp"), map(list, found.scales), strict=True)),
+        "parts": found.parts and [{"attention": _addends(a), "mlp": _addends(m)} for a, m in found.parts],
+        "rescales": found.rescales,
         "parallel": found.parallel,
         "tail": [*_BEFORE_UNEMBED[: len(found.tail) - 1], "unembed"],
         "logit_scale": found.logit_scale,

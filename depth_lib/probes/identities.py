@@ -2,11 +2,13 @@
 
 import torch
 
-from .residual_stream import contributions, first, last_block, leaving, lens, parts, total_output, with_first
+from .residual_stream import contributions, first, last_block, leaving, lens, parts, rescaling, total_output, with_first
 
 
 def identities(llm, arch, ids):
     """How far the model is from h_{l+1} = h_l + a_l + m_l, from lens(h_L) = its own logits, and what its MLPs read.
+
+    Where blocks rescale, h_{l+1} may be h_l + a_l + m_l times any one number of the block.
 
     ids: two sequences of the same length T, as one batch, so that a dropped batch axis shows. Returns `identity_1`
     [L], the largest relative error over tokens of ‖h_{l+1} − (h_l + a_l + m_l)‖ / ‖h_{l+1}‖; `identity_2`, the largest
@@ -29,10 +31,12 @@ def identities(llm, arch, ids):
             logits = llm.output.logits.float().to(ours.device)
             if ours.shape != logits.flatten(0, 1).shape or residuals[-1].shape != residuals[0].shape:
                 raise ValueError(f"hidden states have shape {tuple(final.shape)} and logits {tuple(logits.shape)}")
-            pairs = zip(sums, residuals[1:], strict=True)
-            identity_1 = torch.stack([_relative(s, h.to(s.device)).cpu() for s, h in pairs])
+            pairs = [(s, h.to(s.device)) for s, h in zip(sums, residuals[1:], strict=True)]
+            if arch["rescales"]:
+                pairs = [(s * rescaling(s, h), h) for s, h in pairs]
+            identity_1 = torch.stack([_relative(s, h).cpu() for s, h in pairs])
             identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
-        both = [arch["parts"] and all(parts(block, arch).values()) for block in llm.blocks]
+        both = [arch["parts"] and all(arch["parts"][l].values()) for l in range(arch["n_layers"])]
         adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
         mlp_change = _mlp_change(llm, arch, batch, adding[0], added[adding[0]]) if adding else None
     eps = torch.finfo(final.dtype).eps
@@ -44,7 +48,7 @@ def _mlp_change(llm, arch, batch, l, clean):
     with llm.trace(batch, use_cache=False) as tracer:
         block = llm.blocks[l]
         turned, modules = block.input.roll(1, dims=-1), parts(block, arch)
-        attention, _ = modules["attention"][0]
+        attention, *_ = modules["attention"][0]
         a = first(attention.output)
         attention.output = with_first(attention.output, a + turned.to(a.device).reshape(a.shape))
         m = total_output(modules["mlp"], clean.shape)

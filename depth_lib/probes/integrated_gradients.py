@@ -27,6 +27,7 @@ from .residual_stream import (
     leaving,
     parts,
     probabilities,
+    rescaling,
     rows_of_logits,
     start_at,
     token_budget,
@@ -121,7 +122,7 @@ def _paths(llm, arch, ids, end, layers, at, seed=None):
                 enter(llm, arch, 0, moved.to(h.dtype))
             for l in layers:
                 read_within = at == "attention" and not arch["parallel"] and all(parts(llm.blocks[l], arch).values())
-                path = {"l": l + 1, "adds": read_within}
+                path = {"l": l + 1, "adds": read_within, "scale": 1.0}
                 path["dtype"] = llm.blocks[l].input.dtype
                 if at == "block":
                     x = leaving(llm.blocks[l])[0].float().clone()
@@ -131,6 +132,8 @@ def _paths(llm, arch, ids, end, layers, at, seed=None):
                     x, rest = (a, h + m) if at == "attention" else (m, h + a)
                     if path["adds"]:
                         path["l"], rest = l, h
+                    elif arch["rescales"]:
+                        path["scale"] = float(rescaling(h + a + m, leaving(llm.blocks[l])[0].float()))
                 b = x.mean(0, keepdim=True)
                 paths.append({**path, "b": b, "step": x[:end] - b, "rest": rest[:end]})
             tracer.stop()
@@ -168,7 +171,8 @@ def _one_pass(llm, arch, pieces, ids, answer):
         for _, path, points in pieces:
             l, r = path["l"], torch.tensor(points, dtype=torch.float32, device=path["b"].device)
             moving.append(x := (path["b"] + r[:, None, None] * path["step"]).requires_grad_())
-            own = (path["rest"].expand_as(x) if path["adds"] else path["rest"] + x).to(path["dtype"])
+            own = path["rest"].expand_as(x) if path["adds"] else (path["rest"] + x) * path["scale"]
+            own = own.to(path["dtype"])
             if rows is None:
                 rows = own
                 start_at(llm, arch, l, rows)
@@ -179,7 +183,8 @@ def _one_pass(llm, arch, pieces, ids, answer):
                     enter(llm, arch, l, rows)
             if path["adds"]:
                 moved = x
-                for module, scale in parts(llm.blocks[l], arch)["attention"]:
+                for module, scale, bias in parts(llm.blocks[l], arch)["attention"]:
+                    moved = moved if bias is None else moved - bias
                     output = module.output
                     given = first(output)
                     others = given.reshape(rows.shape)[: -len(points)]

@@ -142,21 +142,28 @@ def _change(h, block):
 
 
 def parts(block, arch):
-    """Of a and m each, the modules whose scaled outputs sum to it, as (module, scale) in the order in which they run;
-    an empty list for a part that the block does not have."""
-    modules = {}
-    for part, scales in arch["parts"].items():
-        named = {f"{part}_contribution{suffix}": s for suffix, s in zip(("", "_2", "_3"), scales, strict=False)}
-        modules[part] = [(getattr(block, name), scale) for name, scale in named.items() if hasattr(block, name)]
+    """Of a and m each, the modules that make it, in the order in which they run: the part is the sum of their outputs
+    times scale plus bias (None: none), as (module, scale, bias); an empty list for a part that the block does not have.
+    """
+    addends, modules = arch["parts"][int(block.path.rpartition(".")[2])], {}
+    for part in addends:
+        modules[part] = [(block.get(path), scale, bias and block.get(bias)) for path, scale, bias in addends[part]]
     return modules
+
+
+def rescaling(total, after):
+    """The number that makes h + a + m what leaves the block; 1 in most families."""
+    with exact(total):
+        return (total * after).sum() / total.square().sum()
 
 
 def total_output(modules, shape):
     """The sum of scaled outputs, float32 and in that shape; None of no modules. The product makes copies, which some
     families need: they add in place right after a module returns."""
     total = None
-    for module, scale in modules:
+    for module, scale, bias in modules:
         x = first(module.output).reshape(shape).float() * scale
+        x = x if bias is None else x + bias.float()
         total = x if total is None else total + x
     return total
 
@@ -164,21 +171,23 @@ def total_output(modules, shape):
 def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
     x [B, T, d], what the block's `part` returns: "attention" or "mlp", where they are known."""
-    if not arch["parts"]:
-        return _change(entering(block).clone(), block)[:, start:]
+    whole = not arch["parts"] or arch["rescales"]
+    h = entering(block).clone() if whole else None
     shape, total = block.input.shape, None
-    for name, modules in parts(block, arch).items():
-        for module, scale in modules:
-            output = module.output
+    for name, modules in parts(block, arch).items() if arch["parts"] else ():
+        for module, scale, bias in modules:
+            output, constant = module.output, 0 if bias is None else bias / scale
             x = first(output)
             if change and name == part:
-                x = x.clone()
+                x = x + constant
                 change(x.view(shape))
+                x = x - constant
                 module.output = with_first(output, x)
             x = x.reshape(shape)[:, start:].to(torch.float32, copy=True)
             x = x if scale == 1 else x.mul_(scale)
+            x = x if bias is None else x.add_(bias)
             total = x if total is None else total.add_(x.to(total.device))
-    return total
+    return _change(h, block)[:, start:] if whole else total
 
 
 def residuals(llm, arch, ids):

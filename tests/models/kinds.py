@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 import depth_lib as dl
-from depth_lib.models.check import sum_of
+from depth_lib.models.check import in_words
 from depth_lib.models.discovery import ArchitectureError
 from depth_lib.models.families import FOUND, auto_class
 from depth_lib.models.load import wrapped
@@ -58,6 +58,7 @@ SETTINGS = {
 }
 
 
+DECODERS_OF_ENCODERS = ("trocr",)  # with cross-attention to an image's encoder in each block
 LARGE = ("kosmos-2", "kosmos-2.5")  # their configs' defaults take gigabytes and half a minute before they are shrunk
 
 
@@ -164,24 +165,53 @@ def skipping(model, ids, s, skipped):
     return stream(model, ids, [blocks_of(model)[s].register_forward_hook(replace, with_kwargs=True)])
 
 
-def contributions(model, ids, found, scales):
+def contributions(model, ids, parts):
     """a and m [L, T, d] by the modules that were found; 0 for one that a block does not have."""
-    added = torch.zeros(2, len(found), *stream(model, ids)[0].shape[1:]).double()
+    added = torch.zeros(2, len(parts), *stream(model, ids)[0].shape[1:]).double()
 
-    def keep(l, k, scale):
+    def keep(l, k, scale, bias):
         def hook(_, args, output):
             added[k, l] += first(output).reshape(added[k, l].shape).double() * scale
+            if bias:
+                added[k, l] += blocks_of(model)[l].get_parameter(bias)
 
         return hook
 
-    registered = [
-        block.get_submodule(path).register_forward_hook(keep(l, k, scale))
-        for l, block in enumerate(blocks_of(model))
-        for k, paths in enumerate(found[l])
-        for path, scale in zip(paths, scales[k], strict=False)
+    logits_of(model, ids, _hooked(model, parts, keep))
+    return added
+
+
+def carried(model, ids, parts):
+    """What is left of the residuals where nothing is added [L, T, d]: the blocks' own outputs, those of the parts 0."""
+    blocks, left = blocks_of(model), []
+    h, _ = stream(model, ids)
+
+    def silence(l, k, scale, bias):
+        return lambda _, args, output: with_first(output, torch.zeros_like(first(output)))
+
+    def enter(l):
+        def hook(_, args, kwargs):
+            x = h[l].to(next(iter((*args, *kwargs.values()))))[None]
+            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
+
+        return hook
+
+    registered = _hooked(model, parts, silence)
+    registered += [block.register_forward_pre_hook(enter(l), with_kwargs=True) for l, block in enumerate(blocks)]
+    registered += [
+        block.register_forward_hook(lambda _, args, y: left.append(first(y)[0].double())) for block in blocks
     ]
     logits_of(model, ids, registered)
-    return added
+    return torch.stack(left)
+
+
+def _hooked(model, parts, hook):
+    return [
+        block.get_submodule(path).register_forward_hook(hook(l, k, scale, bias))
+        for l, block in enumerate(blocks_of(model))
+        for k, part in enumerate(parts[l])
+        for path, scale, bias in part
+    ]
 
 
 def off(ours, truth):
@@ -197,13 +227,18 @@ def errors(llm):
     c, y = h[1:] - h[:-1], logits.softmax(-1)
     found = {}
     ours = dl.relative_contribution(llm, [TEXT])
-    found["layer"] = off(ours["rc_layer"], (norm(c) / norm(h[:-1])).mean(1))
-    found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(c, h[:-1], dim=-1).mean(1))
-    arch = FOUND[llm]
+    arch, kept, grown = FOUND[llm], h[:-1], 1.0
+    if arch.rescales:
+        kept = carried(model, ids, arch.parts)
+        grown = ((kept * h[:-1]).sum((1, 2)) / h[:-1].square().sum((1, 2)))[:, None, None]
+        found["rescaled"] = off(kept / grown, h[:-1])
+    added = (h[1:] - kept) / grown
+    found["layer"] = off(ours["rc_layer"], (norm(added) / norm(h[:-1])).mean(1))
+    found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(added, h[:-1], dim=-1).mean(1))
     if arch.parts:
-        a, m = contributions(model, ids, arch.parts, arch.scales)
+        a, m = contributions(model, ids, arch.parts)
         read = h[:-1] if arch.parallel else h[:-1] + a
-        found["identity"] = float((h[:-1] + a + m - h[1:]).norm() / h[1:].norm())
+        found["identity"] = float((a + m - added).norm() / h[1:].norm())
         found["rc_att"] = off(ours["rc_att"], (norm(a) / norm(h[:-1])).mean(1))
         found["rc_mlp"] = off(ours["rc_mlp"], (norm(m) / norm(read)).mean(1))
     ours = dl.logit_lens(llm, [TEXT])
@@ -247,8 +282,10 @@ def state(kind):
 
 
 def reads_text_alone(kind):
-    """Whether a kind's config is of a language model, not of one with parts that see or hear."""
-    return kind not in MULTIMODAL and not {"text_config", "vision_config"} & CONFIG_MAPPING[kind].sub_configs.keys()
+    """Whether a kind's config is of a language model, not of one with parts that see or hear, nor of the decoder of an
+    encoder-decoder, whose blocks attend to what the encoder saw."""
+    parts = CONFIG_MAPPING[kind].sub_configs.keys()
+    return not {"text_config", "vision_config"} & parts and kind not in (*MULTIMODAL, *DECODERS_OF_ENCODERS)
 
 
 def table():
@@ -261,7 +298,7 @@ def table():
             read = found
         else:
             order = "parallel" if found.parallel else "sequential"
-            names = sorted({f"a = {sum_of(a)}, m = {sum_of(m)}" for a, m in found.parts or ()})
+            names = sorted(set(in_words(found)))
             read = f"`{found.blocks}`: " + (f"{'; '.join(names)} ({order})" if names else found.missing)
             if max(off.values()) > 1e-5:
                 outcome += f", WRONG by {max(off.values()):.0e}"
@@ -281,10 +318,11 @@ def table():
             f"Tried on {datetime.date.today()}: every kind in the tables of causal language models, and of models that "
             f"answer to images and text, of transformers {transformers.__version__}, tiny and random, on text.",
             "",
-            f"Decoders of text that can be built so: {text}. Decoders in models that see or hear too: {more}. Read "
-            "block by block, what attention and MLP add is NaN. On each that runs, contribution, logit lens and layer "
-            "effects equal plain PyTorch to 1e-5 of the largest value. Not built: encoders, encoder-decoders, and what "
-            "needs an image, or a config or a package of its own.",
+            f"Decoders of text that can be built so: {text}. Decoders in models that see or hear too, and the decoder "
+            f"half of trocr, whose blocks attend to an image's encoder: {more}. Read block by block, what attention "
+            "and MLP add is NaN. On each that runs, contribution, logit lens and layer effects equal plain PyTorch to "
+            "1e-5 of the largest value. Not built: encoders, encoder-decoders, and what needs an image, or a config or "
+            "a package of its own.",
             "",
             "| kind | state | blocks and what they add, or why not |",
             "|---|---|---|",

@@ -44,16 +44,22 @@ def gradients(llm, **options):
 
 def parts(attention=None, mlp=None):
     def change(found):
-        return {"parts": tuple(((attention,) if attention else a, (mlp,) if mlp else m) for a, m in found.parts)}
+        one = {path: ((path, 1.0, None),) for path in (attention, mlp)}
+        return {"parts": tuple((one[attention] if attention else a, one[mlp] if mlp else m) for a, m in found.parts)}
 
     return change
+
+
+def unscaled(found):
+    return {"parts": tuple(tuple(((path, 1.0, None),) for ((path, _, _),) in parts) for parts in found.parts)}
 
 
 MUTATIONS = {
     "olmo2": (parts(attention="self_attn"), "identity 1 fails"),
     "glm4": (parts("self_attn", "mlp"), "identity 1 fails"),
     "bloom": (parts(attention="self_attention"), "identity 1 fails"),
-    "granite": (lambda found: {"scales": ((1.0,), (1.0,))}, "identity 1 fails"),
+    "granite": (unscaled, "identity 1 fails"),
+    "qwen2": (lambda found: {"parts": tuple((a, ()) for a, _ in found.parts), "rescales": True}, "identity 1 fails"),
     "gemma2": (lambda found: {"logit_softcap": None}, "identity 2 fails"),
     "cohere": (lambda found: {"logit_scale": 1.0}, "identity 2 fails"),
     "opt_projected": (
@@ -102,8 +108,8 @@ def test_the_report_says_what_was_found():
     lines = report(load.wrapped(build("granite"), char_tokenizer())).splitlines()
     assert lines[1:6] == [
         "blocks: 4, model.layers",
-        "h + a + m: a = self_attn, m = mlp (blocks: 4)",
-        "order: sequential; scales of a and m: ((0.31,), (0.31,))",
+        "h + a + m: a = 0.31 self_attn, m = 0.31 mlp (blocks: 4)",
+        "order: sequential",
         f"logits: model.norm > lm_head; scale: {1 / 0.6}; soft-cap: None",
         "probes: all",
     ]

@@ -68,16 +68,17 @@ def split(layer_class, name, monkeypatch):
 
 
 PARTS = {
-    (TwoAttentions, "self_attn"): ((("self_attn", "other"), ("mlp",)), ((1.0, SCALE), (1.0,))),
-    (TwoMlps, "mlp"): ((("self_attn",), ("mlp", "other")), ((1.0,), (1.0, SCALE))),
+    (TwoAttentions, "self_attn"): ({"self_attn": 1.0, "other": SCALE}, {"mlp": 1.0}),
+    (TwoMlps, "mlp"): ({"self_attn": 1.0}, {"mlp": 1.0, "other": SCALE}),
 }
 
 
 @pytest.mark.parametrize("layer_class, name", PARTS)
 def test_two_modules_that_make_a_part_are_probed_as_one(layer_class, name, monkeypatch):
     whole, halves = (wrapped(model, char_tokenizer()) for model in split(layer_class, name, monkeypatch))
-    (parts, scales), found = PARTS[layer_class, name], FOUND[halves]
-    assert found.parts == (parts,) * 4 and found.scales[0] == pytest.approx(scales[0])
+    assert len(FOUND[halves].parts) == 4
+    for found, expected in zip(FOUND[halves].parts[0], PARTS[layer_class, name], strict=True):
+        assert {path: scale for path, scale, _ in found} == pytest.approx(expected)
     for ask in (
         lambda llm: dl.relative_contribution(llm, ["The quick brown fox"]),
         lambda llm: dl.logit_lens(llm, ["The quick brown fox"]),
@@ -110,3 +111,47 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
     assert max(effects[key][lacking].max() for key in ("max_all_layer", "max_all_out")) <= TOLERANCE
     gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at=at)
     assert (gradients["igrads"][lacking] == 0).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["gemma4_text", pytest.param("beam", marks=pytest.mark.slow), "gpt_neox_japanese"])
+def test_a_part_that_the_block_rescales_or_that_has_a_bias_is_set_as_a_whole(kind):
+    """gemma4 and beam multiply h + a + m by a number; in gpt_neox_japanese's last block a bias is added to attention's
+    output."""
+    from tests.models import kinds
+
+    llm = wrapped(kinds.tiny(kind), char_tokenizer())
+    model, parts = llm._module, FOUND[llm].parts
+    assert FOUND[llm].rescales != any(bias for block in parts for part in block for _, _, bias in part)
+    (ids,) = llm.tokenizer(["5 + 7 = 12"])["input_ids"]
+    clean = kinds.logits_of(model, ids).softmax(-1)
+    added = kinds.contributions(model, ids, parts)
+
+    def probabilities(k, l, values):
+        """The model's, where the part k of block l adds these values: the first of its modules makes them alone."""
+
+        def write(path, scale, bias, x):
+            x = x if bias is None else x - blocks[l].get_parameter(bias)
+
+            def replace(_, args, output):
+                y = kinds.first(output)
+                return kinds.with_first(output, (x / scale).to(y).view(y.shape))
+
+            return blocks[l].get_submodule(path).register_forward_hook(replace)
+
+        blocks, alone = kinds.blocks_of(model), [values, *[torch.zeros_like(values)] * 2]
+        hooks = [write(*addend, x) for addend, x in zip(parts[l][k], alone, strict=False)]
+        return kinds.logits_of(model, ids, hooks).softmax(-1)
+
+    for k, part in enumerate(("attention", "mlp")):
+        effects = dl.layer_effects(llm, ["5 + 7 = 12"], "all", part=part)["max_all_out"][:, 0]
+        with torch.enable_grad():
+            gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at=part)
+        for l in range(4):
+            skipped = added[k, l].clone()
+            skipped[1:] = 0
+            truth = (probabilities(k, l, skipped) - clean).norm(dim=-1).max()
+            assert float(effects[l]) == pytest.approx(float(truth), rel=1e-4, abs=1e-6)
+            mean = probabilities(k, l, added[k, l].mean(0, keepdim=True).expand_as(added[k, l]))
+            truth = sum(float((clean - mean)[place - 1, ids[place]]) for place in (-2, -1))
+            assert float(gradients["f_difference"][l]) == pytest.approx(truth, rel=1e-4, abs=1e-6)
