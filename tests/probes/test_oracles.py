@@ -11,7 +11,6 @@ from torch.distributions import Categorical, kl_divergence
 
 from tests import oracles
 from tests.families import EACH_FAMILY, REFUSED, L, build
-from tests.oracles.streams import places
 from tests.tiny_tokenizers import VOCABULARY_SIZE
 
 every_family = pytest.mark.parametrize("name", EACH_FAMILY)
@@ -67,17 +66,6 @@ def test_a_skipped_block_hands_its_input_on_at_the_skipped_tokens_only(mode, ski
     effects = oracles.layer_effects(model, [input_ids], mode, positions=[[3]])
     torch.testing.assert_close(effects[f"max_{mode}_layer"][1], change[:, list(measured)].amax(dim=1))
     torch.testing.assert_close(effects[f"max_{mode}_out"][1, 0], (y - y_bar).norm(dim=-1)[list(measured)].max())
-
-
-@every_family
-def test_the_mlp_of_a_parallel_block_and_of_no_other_ignores_the_attention_beside_it(name):
-    model = build(name, n_blocks=1)
-    m = oracles.residuals(model, prompt(5))[2]
-    (block,), attention, _, _ = places(model)
-    block.get_submodule(attention).register_forward_hook(
-        lambda _, args, output: (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
-    )
-    assert oracles.is_parallel(model) == torch.allclose(oracles.residuals(model, prompt(5))[2], m)
 
 
 def test_the_lens_divergence_is_from_the_lens_to_the_output():
