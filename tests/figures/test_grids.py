@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import runpy
 
 import matplotlib.pyplot as plt
 import pytest
@@ -26,6 +27,12 @@ def slowly(*names):
 )
 def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(sizes, name):
     assert overlaps(grid(name, sizes)) == []
+
+
+def test_the_readmes_picture_is_drawn_of_a_real_models_results(tmp_path):
+    write_run(tmp_path, "gsm8k", "SmolLM2-135M-Instruct", 30, ["relative_contribution", "logit_lens"])
+    figure = runpy.run_path("docs/pictures.py")["three_curves"](Study(tmp_path))
+    assert len(panels(figure)) == 3 and overlaps(figure) == []
 
 
 BOTH = slowly("gsm8k_hellaswag_layer_effects", "gsm8k_hellaswag_output_change", "gsm8k_cosine_similarity")
