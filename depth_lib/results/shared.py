@@ -35,22 +35,33 @@ _SCHEMA = pa.schema(
     + [("value", pa.float64())]
 )
 _CARD = """---
-{{ card_data }}
+license: {licence}
+pretty_name: Effective depth of {n_models} models
+tags:
+- effective-depth
+- interpretability
+- depth_lib
+configs:
+- config_name: results
+  data_files: results.parquet
+  default: true
+- config_name: runs
+  data_files: runs.parquet
 ---
 
-# {{ title }}
+# Effective depth of {n_models} models
 
 After which of its layers does a language model only refine its answer? Measured with depth_lib: the probes of Csordás
 et al. (2025) and the effective depth of Hu et al. (2025). By cosine, KL divergence and overlap, `17(0.64)` is layer 17,
 counted from 0, of 28; a dash is a missing value:
 
 ```
-{{ depths }}
+{depths}
 ```
 
 ## Made from
 
-{{ origin }}
+{origin}
 
 ## Files
 
@@ -76,7 +87,7 @@ counted from 0, of 28; a dash is a missing value:
 import pandas as pd
 
 results = pd.read_parquet("results.parquet")
-curves = results.query("key == '{{ key }}' and dataset == '{{ dataset }}'")
+curves = results.query("key == '{key}' and dataset == '{dataset}'")
 curves.pivot(index="layer", columns="model", values="value").plot()
 ```
 
@@ -87,7 +98,7 @@ that holds these files.
 
 Csordás, Manning, Potts (2025), *Do Language Models Use Their Depth Efficiently?*, arXiv 2505.13898; Hu, Zhou, Zhang
 (2025), *What Affects the Effective Depth of Large Language Models?*, arXiv 2512.14064. The numbers are under
-{{ licence }}; models and datasets have their own licences. Of prompts, only the tokens of the question are
+{licence}; models and datasets have their own licences. Of prompts, only the tokens of the question are
 here.
 """
 
@@ -121,8 +132,11 @@ def read_shared(folder: Path) -> dict[tuple[str, str, str], dict]:
     """
     results = {}
     try:
-        runs, values = (pq.read_table(folder / name, page_checksum_verification=True) for name in (RUNS, RESULTS))
-        values_of = dict(iter(values.to_pandas().groupby(["dataset", "model", "probe"])["value"]))
+        runs = pq.read_table(folder / RUNS, page_checksum_verification=True)
+        values = pq.read_table(
+            folder / RESULTS, columns=[*_NAMES, "value"], read_dictionary=[*_NAMES], page_checksum_verification=True
+        )
+        values_of = dict(iter(values.to_pandas().groupby(["dataset", "model", "probe"], observed=True)["value"]))
         for run in runs.to_pylist():
             key = run["dataset"], run["model"], run["probe"]
             if without_pair(run["probe"]) not in ARTIFACTS:
@@ -173,28 +187,12 @@ def rows(probe: str, key: str, tensor: torch.Tensor) -> pd.DataFrame:
 
 
 def _card(study: "Study", licence: str, depths: Iterable[str]) -> str:
-    from huggingface_hub import DatasetCard, DatasetCardData
-
-    title = f"Effective depth of {len(study.models)} models"
-    data = DatasetCardData(
-        license=licence,
-        pretty_name=title,
-        tags=["effective-depth", "interpretability", "depth_lib"],
-        configs=[
-            {"config_name": "results", "data_files": RESULTS, "default": True},
-            {"config_name": "runs", "data_files": RUNS},
-        ],
-    )
     origins = [f"- {model}, {dataset}: {made_from(result['meta'])}" for (dataset, model, _), result in study.items()]
-    return str(
-        DatasetCard.from_template(
-            data,
-            template_str=_CARD,
-            title=title,
-            depths="\n".join(depths),
-            origin="\n".join(dict.fromkeys(origins)),
-            dataset=study.datasets[0],
-            key=next(iter(ARTIFACTS["logit_lens"].required)),
-            licence=licence,
-        )
+    return _CARD.format(
+        licence=licence,
+        n_models=len(study.models),
+        depths="\n".join(depths),
+        origin="\n".join(dict.fromkeys(origins)),
+        dataset=study.datasets[0],
+        key=next(iter(ARTIFACTS["logit_lens"].required)),
     )
