@@ -52,24 +52,23 @@ def _curves(kind: Curves, panel: Panel, result: Mapping, dataset: str) -> tuple[
     figure.update_layout(showlegend=len(panel) > 1, legend={"orientation": "h", "y": -0.2})
     note = ""
     for i, (key, values) in enumerate(panel.items()):
-        look = {"mode": "lines", "hovertemplate": "layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"}
         by_prompt = _per_prompt(result, key)
         for curve, name in zip(by_prompt, _prompt_names(dataset, result["meta"], len(by_prompt)), strict=True):
-            line = {"color": COLOURS[i], "width": 1}
-            figure.add_scatter(y=curve, name=name, line=line, opacity=0.35, showlegend=False, **look)
+            figure.add_scatter(y=curve, name=name, opacity=0.35, line_width=1, line_color=COLOURS[i], showlegend=False)
             note = "Thick: all prompts together; thin: each prompt. "
-        line = {"color": COLOURS[i], "width": 3}
-        figure.add_scatter(y=values.ravel(), name=_plain(kind.keys.get(key, key)) or "all prompts", line=line, **look)
+        name = _plain(kind.keys.get(key, key)) or "all prompts"
+        figure.add_scatter(y=values.ravel(), name=name, line_width=3, line_color=COLOURS[i])
+    figure.update_traces(mode="lines", hovertemplate="layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>")
     shown = np.concatenate([values.ravel() for values in panel.values()])
     positive = shown[shown > 0]
     if not (shown < 0).any() and len(positive) and positive.max() >= _DECADES * positive.min():
         figure.update_yaxes(type="log", exponentformat="power")  # zeros are gaps
     depth, threshold = kind.depth(result), kind.threshold(result)
     if threshold is not None:
-        figure.add_hline(threshold, line={"color": "#555555", "width": 1, "dash": "dash"})
+        figure.add_hline(threshold, line_width=1, line_dash="dash")
         note += "Dashed: the threshold. "
     if depth is not None:
-        figure.add_vline(depth, line={"color": "#555555", "width": 1, "dash": "dot"})
+        figure.add_vline(depth, line_width=1, line_dash="dot")
         note += f"Dotted: the effective depth, layer {depth}."
     elif kind.metric:
         note += "No effective depth."
@@ -95,9 +94,7 @@ def _map(kind: Heat, panel: Panel, result: Mapping, dataset: str) -> tuple[go.Fi
     columns = list(range(values.shape[1]))
     if kind.tokens and result.get("tokens"):
         labels = [html.escape(token_label(token), quote=False) for token in result["tokens"][: len(columns)]]
-        ticks = ["" if label == "␣" else label for label in labels]
-        angle = 0 if max(map(len, labels)) == 1 else -90
-        figure.update_xaxes(type="category", tickvals=columns, ticktext=ticks, tickangle=angle, dtick=None)
+        figure.update_xaxes(type="category", tickvals=columns, ticktext=labels, dtick=None)
         columns = [f"{position} “{label}”" for position, label in enumerate(labels)]
     look = {"colorscale": "RdBu" if kind.diverging else "Viridis", "reversescale": kind.diverging}
     look["colorbar"] = {"thickness": 12, "title": {"text": _plain(kind.colorbar), "side": "right"}}
