@@ -1,7 +1,8 @@
 """How far a depth can be trusted: bootstrap intervals over prompts.
 
 An effective depth jumps: it is the first or last layer at which noisy curves cross. The percentile bootstrap fails
-there. A curve with noise crosses too early, its resamples, with noise twice, earlier still, and the truth lies outside.
+there: noise makes a curve cross too early, resampling adds noise, so resamples cross earlier still, and the interval
+misses the true depth.
 So the interval holds every layer that the prompts do not rule out:
 
 - it begins at the first layer that may satisfy the rule: its own 95 % bootstrap interval reaches across the threshold;
@@ -123,7 +124,7 @@ def centre_of_mass(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -
 
 
 def with_effect(profiles: np.ndarray, what: str) -> np.ndarray:
-    """The profiles in which some layer has an effect; the others move no centre. NoInterval if fewer than 3 remain."""
+    """The profiles in which any layer has an effect; the others do not move the centre. NoInterval for fewer than 3."""
     affected = profiles[profiles.any(1)]
     if len(affected) < FEWEST_PROMPTS:
         raise NoInterval(f"{len(affected)} {what} with an effect are too few; run {FEWEST_PROMPTS} or more")
@@ -218,7 +219,7 @@ def _cosine_span(curve: np.ndarray, deviations: np.ndarray) -> tuple[int, int]:
 
 
 def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Each place's standard error, and how many of them the largest deviation down and up stays within."""
+    """The standard error at each place, and how many of them a simultaneous band reaches down and up."""
     spread = np.sqrt((deviations**2).mean(0))
     in_errors = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
     in_errors = in_errors.reshape(len(deviations), -1)

@@ -92,7 +92,7 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     return _ratio_figure(title, thresholds, pd.Categorical(thresholds.threshold), "model", datasets)
 
 
-# What one clean pass tells of each layer: its name, the probe, its key, and the proxy made of that.
+# Measures of each layer from one clean pass: name -> probe, key of its result, and the proxy computed from it.
 PROXIES: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
     "block influence": ("relative_contribution", "io_cos", lambda curve: 1 - curve),
     "relative contribution": ("relative_contribution", "rc_layer", lambda curve: curve),

@@ -113,17 +113,7 @@ def draw_grid(
     A question is asked once per model, whatever dataset it ran beside. title: instead of the kind's own with the
     question or the only dataset. figure: an empty one to draw into, such as one that a notebook shows.
     """
-    datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
-    if kind.of_question:
-        subject = question_of(next(iter(results.values())))
-        of_model = {model: result for (_, model), result in reversed(results.items())}
-        runs = [(model, of_model.get(model, {})) for model in models]
-    else:
-        subject = datasets[0] if len(datasets) == 1 else ""
-        runs = [
-            (model if len(datasets) == 1 else f"{model}\n{dataset}", results.get((dataset, model), {}))
-            for model, dataset in itertools.product(models, datasets)
-        ]
+    subject, runs = _runs(kind, results, models, datasets)
     panels = [kind.panels(result) if result else {} for _, result in runs]
     names = list(dict.fromkeys(name for shown in panels for name in shown))
     per_model = len(names) * len(runs) // len(models)
@@ -162,8 +152,23 @@ def draw_grid(
     return figure
 
 
+def _runs(
+    kind: Kind, results: Results, models: list[str], datasets: Iterable[str]
+) -> tuple[str, list[tuple[str, dict]]]:
+    """The question or dataset that all runs share, else ""; and the name and result, {} if missing, of each run."""
+    if kind.of_question:
+        of_model = {model: result for (_, model), result in reversed(results.items())}
+        return question_of(next(iter(results.values()))), [(model, of_model.get(model, {})) for model in models]
+    datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
+    runs = [
+        (model if len(datasets) == 1 else f"{model}\n{dataset}", results.get((dataset, model), {}))
+        for model, dataset in itertools.product(models, datasets)
+    ]
+    return datasets[0] if len(datasets) == 1 else "", runs
+
+
 def add_legend(figure: Figure, axes: Iterable[Axes]) -> float:
-    """What the panels drew and named, each name once, under them; the height in inches that it takes."""
+    """Name under the panels what they drew, each name once; the height in inches that this takes."""
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if not handles:
         return 0

@@ -37,7 +37,7 @@ class Scores(Kind):
 
 
 def _up_to_the_skipped(key: str, values: np.ndarray) -> np.ndarray:
-    """Skipping a layer changes no earlier one; itself only at the skipped tokens, and no direct effect is its own."""
+    """Layers before the skipped one; and that one too, except in all mode, where the skipped tokens are measured."""
     own = "all" in key and "local" not in key
     return np.tri(len(values), k=-1 if own else 0, dtype=bool)
 
@@ -95,7 +95,7 @@ def _skip_damage(part: str, whose: str) -> Curves:
 
 
 def _of_part(part: str, name: str) -> dict[str, Kind]:
-    """What skipping only a layer's attention or MLP does, and where its contributions' attribution lies."""
+    """Effects of skipping only the attention or MLP of a layer, and the gradients of what it adds."""
     whose, cause = f"a layer's {name}", f"the {name} of a layer adds nothing"
     return {
         f"{part}_effects": _skips(
@@ -166,7 +166,7 @@ def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
 
 
 def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
-    """Say it above both curves, neither of which rises above 1, so that the words cover nothing."""
+    """Write the share of tokens that settle late above both curves, neither of which exceeds 1."""
     settled = as_array(result.get("res_settled", np.nan))
     if np.isfinite(settled).all():
         ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
@@ -177,10 +177,10 @@ def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
 
 def _maps_by_level(result: Mapping) -> dict[str, Panel]:
     """The mean effect over the examples of each level, row = layer skipped, column = affected."""
-    level, effect = as_array(result["level"]), as_array(result["layer_effect"])
+    levels, effect = as_array(result["level"]), as_array(result["layer_effect"])
     return {
-        f"level {one:.0f} (n = {(level == one).sum()})": {"mean_layer_effect": effect[level == one].mean(0)}
-        for one in np.unique(level)
+        f"level {level:.0f} (n = {(levels == level).sum()})": {"mean_layer_effect": effect[levels == level].mean(0)}
+        for level in np.unique(levels)
     }
 
 

@@ -1,6 +1,6 @@
-"""The two marks that figures of a probe are made of, curves over layers and heat maps; a figure is one such object.
+"""The two marks that a probe's figures are made of: curves over layers, and heat maps.
 
-A mark draws into axes and gives what it drew a label where a legend should name it.
+A mark draws into axes, and labels what a legend should name.
 """
 
 import math

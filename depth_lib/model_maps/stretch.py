@@ -29,11 +29,11 @@ def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
     weights = np.vstack([np.ones(n), draws])
     relative = np.tensordot(weights, sums, 1) / (weights @ n_tokens)[:, None, None]
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    found = {}
+    measures = {}
     for name, values in measure(relative).items():
         low, high = np.nanquantile(values[1:], ends) if not np.isnan(values[1:]).all() else (np.nan, np.nan)
-        found[name] = (float(values[0]), float(low), float(high))
-    return found
+        measures[name] = (float(values[0]), float(low), float(high))
+    return measures
 
 
 def measure(relative: np.ndarray) -> dict[str, np.ndarray]:
