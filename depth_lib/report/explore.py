@@ -94,7 +94,7 @@ def _map(kind: Heat, panel: Panel, result: Mapping, dataset: str) -> tuple[go.Fi
     columns = list(range(values.shape[1]))
     if kind.tokens and result.get("tokens"):
         labels = [html.escape(token_label(token), quote=False) for token in result["tokens"][: len(columns)]]
-        figure.update_xaxes(type="category", tickvals=columns, ticktext=labels, dtick=None)
+        figure.update_xaxes(tickvals=columns, ticktext=labels, dtick=None)
         columns = [f"{position} “{label}”" for position, label in enumerate(labels)]
     look = {"colorscale": "RdBu" if kind.diverging else "Viridis", "reversescale": kind.diverging}
     look["colorbar"] = {"thickness": 12, "title": {"text": _plain(kind.colorbar), "side": "right"}}
@@ -127,7 +127,8 @@ def _prompt_names(dataset: str, meta: Mapping, n: int) -> list[str]:
 
 def _figure(kind: Curves | Heat, n_layers: int) -> go.Figure:
     """An empty figure with the kind's labels and a tick per layer, or where there are many, those plotly chooses."""
-    ticks = {"automargin": True, "dtick": 1 if n_layers <= 15 else None}
+    is_map = isinstance(kind, Heat)
+    layers = {"automargin": True, "zeroline": not is_map, "dtick": 1 if n_layers <= 15 else None}
     layout = {
         "template": "none",
         "margin": {"l": 60, "r": 10, "t": 10, "b": 60},
@@ -135,8 +136,8 @@ def _figure(kind: Curves | Heat, n_layers: int) -> go.Figure:
         "showlegend": False,
         "hovermode": "closest",
         "hoverlabel": {"align": "left"},
-        "xaxis": {"title": _plain(kind.xlabel), **ticks},
-        "yaxis": {"title": _plain(kind.ylabel), "automargin": True},
+        "xaxis": {"title": _plain(kind.xlabel)} | layers,
+        "yaxis": {"title": _plain(kind.ylabel)} | (layers if is_map else {"automargin": True}),
     }
     return go.Figure(layout=layout)
 
