@@ -10,9 +10,12 @@ points, and says how good it is:
    in their sum.
 3. The two panels with the largest errors get 15 points, or are cut, until the estimated error is small enough.
 
-In half precision F and v are rounded so coarsely that d and m are mostly rounding. There the rounding is measured at
-two points, or seven where panels are refined, of two other paths, which are equal up to rounding, and only what is
-larger than twice that counts as error of a panel. What m misses, jumps, has either sign, so it is added in squares.
+In half precision d and m are mostly rounding, and that is told apart so. Slopes are measured again at a few of
+the points on paths 1 and 2, which are rounded otherwise but equal in exact arithmetic. How much they differ at a point
+is the rounding of a slope; how much their mean over the points differs is the rounding of the integral. What d and m
+have beyond twice the rounding of a slope is the panels' error, and panels are refined for nothing else. Errors have
+random signs, so they are added in squares over panels. The largest of many tokens' errors is taken to be their 3-norm,
+since the largest of n equal random errors is about the cube root of n times as large as one.
 
 The rules are QUADPACK's qk15 (Piessens et al. 1983). Both functions are generators, so that the points of many paths
 can share a forward pass: they yield (points, path), path 0 or one of those that are rounded otherwise, 1 and 2, are
@@ -23,7 +26,7 @@ import math
 
 import torch
 
-# Kronrod's nodes in (−1, 0] with their weights, and Gauss's weights of every second one
+# Kronrod's 15 nodes of [−1, 1] that are not above 0; every second one is Gauss's
 _NODES = (
     -0.9914553711208126,
     -0.9491079123427585,
@@ -34,21 +37,6 @@ _NODES = (
     -0.2077849550078985,
     0.0,
 )
-_KRONROD = (
-    0.022935322010529224,
-    0.06309209262997856,
-    0.10479001032225019,
-    0.14065325971552592,
-    0.1690047266392679,
-    0.19035057806478542,
-    0.20443294007529889,
-    0.20948214108472782,
-)
-_GAUSS = (0.0, 0.1294849661688697, 0.0, 0.27970539148927664, 0.0, 0.3818300505053501189, 0.0, 0.4179591836734694)
-
-# The variance that rounded weights add to that of rounded activations, which alone is measured: the median of the 20
-# blocks of a trained and a random model (0.01 to 0.8), each with its float32 weights rounded to bfloat16 and not
-OF_WEIGHTS = 0.1
 
 
 def left_ends(steps):
@@ -58,50 +46,42 @@ def left_ends(steps):
 
 
 def panels(tolerance, eps, largest_f=1, limit=256):
-    """Panels that are refined until no part's estimated error is above tolerance · the largest |integral|.
+    """Panels that are refined until no token's estimated error is above tolerance · the largest |integral|.
 
     A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, or in half
-    precision for less than rounding makes of the integral; nor below a width of eps: points closer than that are told
+    precision for less than the rounding of the integral; nor below a width of eps: points closer than that are told
     apart by their rounding alone. largest_f: the largest F there can be. At most `limit` points.
 
     Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
     `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
     """
     rules, half = gauss_kronrod(), eps > 1e-4
-    seven = rules[7]["nodes"]
-    known, again, done, pieces = {}, {}, [], [(0.0, 1.0, 7)]
-    share, common, rounding = 0.0, 0.0, 0.0
+    seven, known, moved, done, pieces = rules[7]["nodes"], {}, {}, [], [(0.0, 1.0, 7)]
+    of_slope, of_mean, rounding = 0.0, 0.0, 0.0
     if half:
         limit -= 2 * len(seven)
     while pieces:
         points = _unknown(pieces, known, rules)
         v, f = yield points, 0
         known.update(zip(points, zip(v, f, strict=True), strict=True))
-        if half and len(again) < 14:  # more points where there will be many
-            some = seven if again else seven[2:5:2]
-            share, common = yield from _rounding(some, known, again)
-        done += [_panel(piece, known, rules, share, largest_f) for piece in pieces]
+        if half and len(moved) < 2 * len(seven):  # two nodes at first, all seven once panels are refined
+            of_slope, of_mean = yield from _rounding(seven if moved else seven[2:5:2], known, moved)
+        done += [_panel(piece, known, rules, of_slope, largest_f) for piece in pieces]
         integral = sum(panel["integral"] for panel in done)
-        if half:  # errors of panels are as independent as rounding is
-            rounding = _of_integral(done, share, common)
-            error = sum(panel["error"] ** 2 for panel in done).sqrt().max().item()
-            error = math.hypot(error, _incompleteness(done, known, share, largest_f, rounding))
+        largest = integral.abs().max().item()
+        if half:
+            error, rounding = _combined(done, known, of_slope, of_mean, largest_f)
+            least = rounding
         else:
             error = sum(panel["error"] for panel in done).max().item()
-        scale = integral.abs().max().item()
+            least = 2.5 * eps * max(f for _, f in known.values())
         pieces = []
-        if error > max(tolerance * scale, rounding):  # false for NaN
-            least = rounding if half else 2.5 * eps * max(f for _, f in known.values())
-            for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
-                if panel["worst"] > (max(least, tolerance * scale) if pieces else least):
-                    room = limit - len(known) - len(_unknown(pieces, known, rules))
-                    finer = _finer(panel, known, rules, room, eps)
-                    done = [other for other in done if other is not panel or not finer]
-                    pieces = pieces + finer
-    scale = max(scale, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F
+        if error > max(tolerance * largest, rounding):  # false for NaN
+            done, pieces = _refined(done, known, rules, least, tolerance * largest, limit, eps)
+    scale = max(largest, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F
     return {
         "integral": integral,
-        "n_nodes": len(known) + len(again),
+        "n_nodes": len(known) + len(moved),
         "f": (known[0.0][1], known[1.0][1]),
         "error": math.hypot(error, rounding) / scale,
         "quadrature": error / scale,
@@ -121,63 +101,49 @@ def _points(piece, rules):
     return [start, *(start + (end - start) * x for x in rules[n]["nodes"]), end]
 
 
-def _rounding(points, known, again):
-    """The share of v that is rounding, and how much of its variance all points have in common, 0 to 1.
+def _rounding(points, known, moved):
+    """How far slopes v are off by rounding, relative to ‖v‖: one alone, and the mean of those at all points.
 
-    v is measured at some points of paths 1 and 2 as well, which are rounded otherwise; again: {(path, r): v}, what is
-    known of them. The share is the standard deviation over the paths relative to the mean, the median over the points,
-    so that one near a jump, which is elsewhere on another path, does not count.
+    moved: {(path, r): v}, what is known of paths 1 and 2, to which these points are added. Both numbers are standard
+    deviations over the three paths; that of one slope is the median over the points. A point near a jump, which is
+    elsewhere on another path, is left out: where the variance is more than four times the median.
     """
     for path in (1, 2):
-        unknown = [r for r in points if (path, r) not in again]
+        unknown = [r for r in points if (path, r) not in moved]
         v, _ = yield unknown, path
-        again.update(zip([(path, r) for r in unknown], v, strict=True))
-    v = torch.stack([torch.stack([known[r][0], again[1, r], again[2, r]]) for r in points])
+        moved.update(zip([(path, r) for r in unknown], v, strict=True))
+    v = torch.stack([torch.stack([known[r][0], moved[1, r], moved[2, r]]) for r in points])  # [points, paths, T]
     mean = v.mean(1, keepdim=True)
     off = (v - mean) / mean.norm(dim=-1, keepdim=True).clamp_min(1e-37)
-    variance = off.pow(2).sum((1, 2)) / 2
-    off = (off / variance.sqrt().clamp_min(1e-37)[:, None, None])[variance <= 4 * variance.median()]
-    n, of_mean = len(off), off.mean(0).pow(2).sum().item() / 2  # 1 if the points have all in common, or 1 / n
-    common = (n * of_mean - 1) / (n - 1) if n > 1 else 1.0
-    return variance.median().sqrt().item(), min(max(common, 0.0), 1.0)
+    variance = off.square().sum((1, 2)) / 2
+    of_mean = off[~(variance > 4 * variance.median())].mean(0).square().sum() / 2
+    return variance.median().sqrt().item(), of_mean.sqrt().item()
 
 
-def _of_integral(done, share, common):
-    """What rounding makes of the integral: what the points have in common stays, and the rest averages out.
+def _combined(done, known, of_slope, of_mean, largest_f):
+    """The largest token's error of all panels, each of which has its own sign, and the rounding of the integral.
 
-    Of n equal points a part of 1 / n is left of a variance; here they count by their weight and the size of v.
+    What the integral misses of F(1) − F(0), beyond twice the rounding of both, is one more error.
     """
-    sizes = torch.cat([panel["sizes"] for panel in done])
-    averaged = (sizes.pow(2).sum() / sizes.sum().pow(2).clamp_min(1e-37)).item()
-    absolute = sum(panel["absolute"] for panel in done).max().item()
-    return share * absolute * (OF_WEIGHTS + common + (1 - common) * averaged) ** 0.5
-
-
-def _incompleteness(done, known, share, largest_f, rounding):
-    """How far the integrals are from F(1) − F(0) in their sum, beyond rounding, as the error of the largest."""
     f_b, f_x = known[0.0][1], known[1.0][1]
-    missing = sum(panel["integral"].sum() for panel in done).item() - (f_x - f_b)
     absolute = sum(panel["absolute"] for panel in done)
-    part = (absolute.max() / _length(absolute)).item()
-    beyond = missing**2 - (share * f_x * (1 - f_x / largest_f)) ** 2 - (rounding / (part or 1)) ** 2
-    return part * max(beyond, 0.0) ** 0.5
+    missed = sum(panel["integral"] for panel in done).sum() - (f_x - f_b)
+    missed = _beyond(missed, (of_slope * f_x * (1 - f_x / largest_f)) ** 2 + (of_mean * absolute.norm()) ** 2)
+    squares = sum(panel["error"].square() for panel in done) + _divided(missed, absolute).square()
+    return squares.sqrt().norm(3).item(), of_mean * absolute.norm(3).item()
 
 
-def _length(absolute):
-    """‖∫|v|‖. Errors of tokens are as large as their |v| and their signs are random, so that a sum of errors, e, has
-    the parts e · ∫|v_t| / ‖∫|v|‖."""
-    return absolute.norm().clamp_min(1e-37)
-
-
-def _panel(piece, known, rules, share, largest_f):
+def _panel(piece, known, rules, of_slope, largest_f):
     """A piece with its points, its integral [T] and what is wrong with it: the estimated error [T], the largest of them
-    as `worst`, and `missed`, |m| from one point to the next.
+    as `worst`, and `missed`, |m| from one point to the next; `absolute` [T] is the integral of |v|.
 
     With s the integral of |v − its mean|, the error is s · (d / s)^1.5, QUADPACK's: a rule is that much better than the
     coarser one that it is compared with. It is at least max s · (M / max s)^1.5 with M = 1.5 Σ |m| (or M, where that is
-    less) and at least |Σ m|. In half precision twice the rounding of d and m is taken off first, in squares, `share` of
-    v (see `_rounding`), and of F, a sum of probabilities p, share · Σ p (1 − p), as rounded logits make it, taking the
-    p for equal; and Σ m is one more error, of which each token has its part.
+    less) and at least |Σ m|.
+
+    In half precision `of_slope` is not 0, and twice the rounding of d and m is taken off first, in squares: of_slope ·
+    v and, as F is a sum of probabilities p of rounded logits, of_slope · Σ p (1 − p), taking the p for equal. |Σ m| is
+    one more error then.
     """
     points, rule = _points(piece, rules), rules[piece[2]]
     f = torch.tensor([known[r][1] for r in points], dtype=torch.float32)
@@ -185,20 +151,19 @@ def _panel(piece, known, rules, share, largest_f):
     with torch.autocast("cpu", enabled=False):  # a server's would round these products to bfloat16
         integral, coarse = width * (rule["fine"] @ values), width * (rule["coarse"] @ values)
         spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
+        absolute = width * (rule["fine"] @ values.abs())
         difference = (integral - coarse).abs()
         missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
         total, missed = missed.sum().abs(), missed.abs()
-        length = values.norm(dim=1)
-        if share:
-            of_f = (share * f * (1 - f / largest_f).clamp_min(0)).square()
-            of_v = (share * width * length).square()
+        if of_slope:
+            of_f = (of_slope * f * (1 - f / largest_f).clamp_min(0)).square()
+            of_v = (of_slope * width * values.norm(dim=1)).square()
             difference = _beyond(difference, (rule["fine"] - rule["coarse"]).square() @ of_v)
             total = _beyond(total, of_f[0] + of_f[-1] + rule["fine"].square() @ of_v)
             missed = _beyond(missed, of_f[1:] + of_f[:-1] + rule["gaps"].square() @ of_v)
-        absolute = width * (rule["fine"] @ values.abs())
     error = spread * (difference / spread).pow(1.5)
-    if share:
-        error = (error.square() + (total * absolute / _length(absolute)).square()).sqrt()
+    if of_slope:
+        error = torch.hypot(error, _divided(total, absolute))
     else:
         unseen, largest = 1.5 * missed.sum(), spread.max()
         error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), total))
@@ -207,16 +172,34 @@ def _panel(piece, known, rules, share, largest_f):
         "points": points,
         "integral": integral,
         "absolute": absolute,
-        "sizes": width * rule["fine"] * length,
         "error": error,
         "worst": error.max().item(),
         "missed": missed.tolist(),
     }
 
 
+def _divided(total, absolute):
+    """What each token has of an error of all tokens' sum: if errors are as large as their ∫|v| and have random signs,
+    their sum is as large as the norm of ∫|v|."""
+    return total * absolute / absolute.norm().clamp_min(1e-37)
+
+
 def _beyond(x, variance):
     """What of |x| stands out of twice the rounding: the root of what is left of the square."""
     return (x.square() - 4 * variance).clamp_min(0).sqrt()
+
+
+def _refined(done, known, rules, least, wanted, limit, narrowest):
+    """The panels that are kept, and the pieces that replace the two with the largest errors: the first where it is off
+    by more than `least`, the second where it is also off by more than `wanted`."""
+    pieces = []
+    for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
+        if panel["worst"] > (max(least, wanted) if pieces else least):
+            room = limit - len(known) - len(_unknown(pieces, known, rules))
+            finer = _finer(panel, known, rules, room, narrowest)
+            done = [other for other in done if other is not panel or not finer]
+            pieces = pieces + finer
+    return done, pieces
 
 
 def _finer(panel, known, rules, room, narrowest, share=0.7):
@@ -253,34 +236,18 @@ def gauss_kronrod():
     """
     nodes = [(1 + x) / 2 for x in _NODES]
     nodes += [1 - x for x in reversed(nodes[:-1])]
-    kronrod, gauss = ([w / 2 for w in (*half, *reversed(half[:-1]))] for half in (_KRONROD, _GAUSS))
-    parabola = [0.0] * 7
-    parabola[1::2] = _weights(nodes[3::4], [0.0, 1.0])[0].tolist()
-    rows = (nodes[1::2], gauss[1::2], parabola), (nodes, kronrod, gauss)
-    return {
-        len(x): {
-            "nodes": x,
-            "fine": torch.tensor(w, dtype=torch.float32),
-            "coarse": torch.tensor(c, dtype=torch.float32),
-            "gaps": _weights(x, [0.0, *x, 1.0]),
-        }
-        for x, w, c in rows
-    }
+    rules = {}
+    for x in nodes[1::2], nodes:
+        coarse = torch.zeros(len(x), dtype=torch.float32)
+        coarse[1::2] = _weights(x[1::2], [0.0, 1.0])[0]
+        fine, gaps = _weights(x, [0.0, 1.0])[0], _weights(x, [0.0, *x, 1.0])
+        rules[len(x)] = {"nodes": x, "fine": fine, "coarse": coarse, "gaps": gaps}
+    return rules
 
 
 def _weights(nodes, ends):
     """[len(ends) − 1, n]: weights of the integrals from one end to the next of the polynomial through n nodes."""
-    n = len(nodes)
-    at_ends = _legendre(torch.tensor(ends, dtype=torch.float64), n + 1)
-    before = torch.cat([-torch.ones(len(ends), 1, dtype=torch.float64), at_ends[:, : n - 1]], 1)
-    integrals = (at_ends[:, 1:] - before) / (4 * torch.arange(n) + 2)  # of each polynomial, up to a constant
-    return (integrals.diff(dim=0) @ torch.linalg.inv(_legendre(torch.tensor(nodes, dtype=torch.float64), n))).float()
-
-
-def _legendre(r, n):
-    """The first n Legendre polynomials of [0, 1] at r [R], as [R, n]."""
-    x = 2 * r - 1
-    polynomials = [torch.ones_like(x), x]
-    for k in range(1, n - 1):
-        polynomials.append(((2 * k + 1) * x * polynomials[k] - k * polynomials[k - 1]) / (k + 1))
-    return torch.stack(polynomials, 1)
+    nodes, ends = (2 * torch.tensor(x, dtype=torch.float64)[:, None] - 1 for x in (nodes, ends))
+    k = torch.arange(len(nodes), dtype=torch.float64)
+    integrals = ends ** (k + 1) / (2 * k + 2)  # of the k-th power over [0, r], up to a constant
+    return (integrals.diff(dim=0) @ torch.linalg.inv(nodes**k)).float()
