@@ -56,7 +56,7 @@ def output_change(llm, arch, groups, next_tokens=None):
                 if tokens:
                     following = torch.tensor([tokens[n] for n in rows], device=logits.device).split(counts.tolist())
                     compared = zip(logits[: len(own)], of_rows, following, strict=True)
-                    found = [_damage(finished(arch, y), finished(arch, z), token) for y, z, token in compared]
+                    found = [_damage(arch, y, z, token) for y, z, token in compared]
                 else:
                     found = [_distance(arch, y, z) for y, z in zip(logits[: len(own)], of_rows, strict=True)]
                 change[:, rows] = torch.cat(found, dim=1).cpu()
@@ -72,27 +72,26 @@ def _distance(arch, y, logits):
     return torch.cat([finished(arch, z).softmax(-1).sub_(y).norm(dim=-1) for (z,) in pieces(logits)])[None]
 
 
-def _damage(clean, logits, next_tokens):
+def _damage(arch, clean, logits, next_tokens):
     """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N].
 
-    clean, logits: the logits [V] of the clean run and [N, V] of changed ones, which are overwritten. A loss is several
-    nats and its rise may be a millionth of that, so the rise is a float64 sum of what was not yet subtracted.
+    clean, logits: the unembedded residuals [V] of the clean run and [N, V] of changed ones, which are overwritten. A
+    loss is several nats and its rise may be a millionth of that, so the rise is a float64 sum of what was not yet
+    subtracted.
     """
-    token = next_tokens.clamp_min(0)
-    rise = _wide(clean[token]) - _wide(logits.gather(1, token[:, None])[:, 0])
-    of_top = logits[:, clean.argmax()].clone()
-    y, log_y, log_total = softmax_and_log(clean[None].clone())
-    rise -= _wide(log_total[0]) + _wide(log_total[1])
-    distance_and_kl, largest_and_rest = [], []
-    for (z,) in pieces(logits):
-        p, log_p, log_total = softmax_and_log(z)
+    clean = finished(arch, clean)
+    top, columns = clean.argmax(), []
+    y, log_y, (own_largest, own_rest) = softmax_and_log(clean[None].clone())
+    for z, token in pieces(logits, next_tokens.clamp_min(0)):
+        z = finished(arch, z)
+        of_next, of_top = z.gather(1, token[:, None])[:, 0], z[:, top].clone()
+        p, log_p, (largest, rest) = softmax_and_log(z)
         kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
-        distance_and_kl.append(torch.stack([p.sub_(y).norm(dim=-1), kl]))
-        largest_and_rest.append(torch.stack(log_total))
-    largest, rest = torch.cat(largest_and_rest, dim=1)
-    rise = (rise + _wide(largest) + _wide(rest)) * (next_tokens.cpu() >= 0)
-    others = torch.stack([rise.float().to(largest.device), (of_top < largest).float()])
-    return torch.cat([torch.cat(distance_and_kl, dim=1), others])
+        columns.append(torch.stack([p.sub_(y).norm(dim=-1), kl, clean[token], of_next, largest, rest, of_top]))
+    distance, kl, own_next, of_next, largest, rest, of_top = torch.cat(columns, dim=1)
+    rise = _wide(own_next) - _wide(of_next) - _wide(own_largest) - _wide(own_rest) + _wide(largest) + _wide(rest)
+    rise = (rise * (next_tokens.cpu() >= 0)).float().to(kl.device)
+    return torch.stack([distance, kl, rise, (of_top < largest).float()])
 
 
 def _wide(numbers):

@@ -86,3 +86,14 @@ def nudged(h):
     units = torch.full(h.shape[-1:], torch.finfo(h.dtype).eps, dtype=h.dtype, device=h.device)
     units[::2] *= -1
     return torch.addcmul(h, h, units)
+
+
+def relative_change(c_bar, clean, n_own):
+    """max over places of ‖c − c̄‖ / max(‖c‖, 1e-6), for the rows of interventions and for the nudged one (0: none).
+
+    c_bar: what a block adds in each row [B, M, d], overwritten; clean [M, d]: what it adds in the clean run, for which
+    the batch's unmodified row stands in where there is one.
+    """
+    clean = c_bar[0].clone() if n_own else clean
+    change = (c_bar.sub_(clean).norm(dim=-1) / clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
+    return change[n_own:], change[1] if n_own else 0

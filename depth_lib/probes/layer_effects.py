@@ -14,7 +14,7 @@ several t share one sequence whose common prefix is computed once (see `pack`).
 import torch
 
 from .distributions import output_change
-from .growing_batch import growing_batch
+from .growing_batch import growing_batch, relative_change
 from .packing import packs
 from .residual_stream import added, clean_run, compares_in_batch, token_budget
 
@@ -85,13 +85,10 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
 
         if not joined:
             return
-        c_bar = added(llm.blocks[l], arch, measured.start, silence if l in joined else None, part)
-        c_clean = c_bar[0].clone() if n_own else c[l][order[measured.start :]]
-        change = (c_bar.sub_(c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
         blocks = slice(joined.start - shift, joined.stop - shift)
-        effect[blocks, l] = torch.maximum(effect[blocks, l], change[n_own : n_own + len(joined)])
-        if n_own:
-            effect_of_rounding[blocks, l] = change[1]
+        c_bar = added(llm.blocks[l], arch, measured.start, silence if l in joined else None, part)
+        change, effect_of_rounding[blocks, l] = relative_change(c_bar, c[l][order[measured.start :]], n_own)
+        effect[blocks, l] = torch.maximum(effect[blocks, l], change[: len(joined)])
 
     next_tokens = [ids[order[place] + 1] if order[place] + 1 < len(ids) else -1 for place in measured]
     n_next = sum(token >= 0 for token in next_tokens)

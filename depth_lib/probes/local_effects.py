@@ -11,7 +11,7 @@ Here one forward pass gives every block a batch of its own in the place of its i
 
 import torch
 
-from .growing_batch import nudged
+from .growing_batch import nudged, relative_change
 from .packing import additive, packs
 from .residual_stream import added, clean_run, compares_in_batch, enter, inputs, start_at, token_budget
 
@@ -62,10 +62,8 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
                         start_at(llm, arch, l, rows)
                     enter(llm, arch, l, rows)
                     c_bar = added(llm.blocks[l], arch, start)
-                    c_clean = c_bar[0].clone() if n_own else c[l][order[start:]]
-                    change = (c_bar.sub_(c_clean).norm(dim=-1) / c_clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
-                    effect[earlier.start : earlier.stop, l] = change[n_own : n_own + len(earlier)]
-                    if n_own:
-                        effect_of_rounding[earlier.start : earlier.stop, l] = change[1]
+                    skipped = slice(earlier.start, earlier.stop)
+                    change, effect_of_rounding[skipped, l] = relative_change(c_bar, c[l][order[start:]], n_own)
+                    effect[skipped, l] = change[: len(earlier)]
                 tracer.stop()
     return effects

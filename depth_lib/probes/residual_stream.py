@@ -192,22 +192,18 @@ def added(block, arch, start, change=None, part=None):
 
 def residuals(llm, arch, ids):
     """h_0..h_L of a prompt: L + 1 tensors [T, d] in the model's dtype, each on its block's device."""
-    with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False) as tracer:
-            h = [entering(block)[0].clone() for block in llm.blocks]  # some families add in place
-            h.append(leaving(last_block(llm, arch))[0].clone())
-            tracer.stop()
-    return h
+    return clean_run(llm, arch, ids, with_contributions=False)[0]
 
 
-def clean_run(llm, arch, ids):
+def clean_run(llm, arch, ids, with_contributions=True):
     """h_0..h_L as `residuals`, and the contributions c_l = a_l + m_l: L tensors [T, d], float32."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             h, c = [], []
             for block in llm.blocks:
-                h.append(entering(block)[0].clone())
-                c.append(added(block, arch, 0)[0])
+                h.append(entering(block)[0].clone())  # some families add in place
+                if with_contributions:
+                    c.append(added(block, arch, 0)[0])
             h.append(leaving(last_block(llm, arch))[0].clone())
             tracer.stop()
     return h, c

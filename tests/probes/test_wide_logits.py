@@ -5,6 +5,8 @@ import torch
 from depth_lib.probes.distributions import _damage, softmax_and_log
 from depth_lib.probes.logit_lens import KEYS, _of_tokens
 
+PLAIN = {"logit_scale": 1.0, "logit_softcap": None}
+
 
 def wide(rows, seed):
     return -300 * torch.rand(rows, 3000, generator=torch.Generator().manual_seed(seed))
@@ -21,9 +23,7 @@ def test_no_probability_is_subnormal_and_each_is_that_of_float64():
 
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
-    distances = dict(
-        zip(KEYS, _of_tokens({"logit_scale": 1.0, "logit_softcap": None}, logits, at_once=2**12)[..., 0], strict=True)
-    )
+    distances = dict(zip(KEYS, _of_tokens(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
     kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
     y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
     mean = torch.logaddexp(p, y) - torch.log(torch.tensor(2.0))
@@ -36,7 +36,7 @@ def test_the_lens_distances_are_those_of_float64():
 def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
     base, changed = wide(1, 3), wide(5, 4)
     following = torch.arange(5)
-    distance, kl, rise, _ = _damage(base[0], changed.clone(), following)
+    distance, kl, rise, _ = _damage(PLAIN, base[0], changed.clone(), following)
     true, varied = base.double().log_softmax(-1), changed.double().log_softmax(-1)
     torch.testing.assert_close(kl.double(), (true.exp() * (true - varied)).sum(-1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(distance.double(), (true.exp() - varied.exp()).norm(dim=-1), rtol=1e-5, atol=1e-5)
