@@ -69,7 +69,7 @@ def test_a_contribution_that_is_the_same_for_all_tokens_has_no_attribution(shall
     assert found["error"].isfinite().all()
 
 
-@pytest.mark.parametrize("at", ["block", "attention", "mlp"])
+@pytest.mark.parametrize("at", ["block", pytest.param("attention", marks=pytest.mark.slow), "mlp"])
 def test_gradients_sum_to_what_the_answer_loses_when_a_block_or_part_is_blurred(toy, at):
     """Baseline and original the wrong way round would turn the sign; a wrong normalisation would miss the sum."""
     ids, places, _ = answer_span(toy, *SUM)
