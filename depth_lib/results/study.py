@@ -147,14 +147,15 @@ def load_results(
     """
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
     study, frames = Study(folder, models, datasets), []
-    for (dataset, model, probe), result in study.items():
-        for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
-            if key in result and shape.startswith(("L", "K L")):
-                frame = rows(probe, key, result[key]).assign(model=model, dataset=dataset, probe=probe)
-                if shape.startswith("K"):
-                    levels = result["levels"].int().tolist()
-                    frame["key"] = [f"{key}:{levels[index]}" for index in frame.prompt]
-                frames.append(frame)
+    for probe in study.probes:
+        for (dataset, model), result in study.of(probe).items():
+            for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
+                if key in result and shape.startswith(("L", "K L")):
+                    frame = rows(probe, key, result[key]).assign(model=model, dataset=dataset, probe=probe)
+                    if shape.startswith("K"):
+                        levels = result["levels"].int().tolist()
+                        frame["key"] = [f"{key}:{levels[index]}" for index in frame.prompt]
+                    frames.append(frame)
     tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
 
