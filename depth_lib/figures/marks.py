@@ -3,7 +3,6 @@
 A mark draws into axes, and labels what a legend should name.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -211,14 +210,15 @@ class Heat(Kind):
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
     """Label the columns of a heat map with their tokens, upright where they have one or two characters.
 
-    Where not all fit, blank tokens lose their labels, then every other one, and so on.
+    Where not all fit, blank tokens lose their labels, and those too near to the label before them.
     """
-    labels = {i: token_label(token) for i, token in enumerate(tokens)}
+    labels = [token_label(token) for token in tokens]
     inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.4  # before the layout: about
-    fitting = max(1, int(inches / (0.09 if max(map(len, labels.values())) == 1 else 0.12)))
-    if len(labels) > fitting:
-        labels = {i: label for i, label in labels.items() if label != "␣"}
-    places = list(labels)[:: math.ceil(len(labels) / fitting)]
+    needed = len(tokens) * (0.09 if max(map(len, labels)) == 1 else 0.12) / max(inches, 0.5)  # columns per label
+    places: list[int] = []
+    for i, label in enumerate(labels):
+        if needed <= 1 or label != "␣" and (not places or i - places[-1] >= needed):
+            places.append(i)
     ax.set_xticks(places, [labels[i] for i in places])
     for text in ax.get_xticklabels():
         text.set(rotation=90 if len(text.get_text()) > 2 else 0, parse_math=False)  # a token may be a dollar sign
