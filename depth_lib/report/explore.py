@@ -58,7 +58,8 @@ def _curves(kind: Curves, panel: Panel, result: Mapping, dataset: str) -> tuple[
             note = "Thick: all prompts together; thin: each prompt. "
         name = _plain(kind.keys.get(key, key)) or "all prompts"
         figure.add_scatter(y=values.ravel(), name=name, line_width=3, line_color=COLOURS[i])
-    figure.update_traces(mode="lines", hovertemplate="layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>")
+    every_curve = {"mode": "lines", "hovertemplate": "layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"}
+    figure.update_layout(template={"data": {"scatter": [every_curve]}})  # written once, for a small page
     shown = np.concatenate([values.ravel() for values in panel.values()])
     positive = shown[shown > 0]
     if not (shown < 0).any() and len(positive) and positive.max() >= _DECADES * positive.min():
