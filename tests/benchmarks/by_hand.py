@@ -97,13 +97,13 @@ def layer_effects(model, prompts, positions):
     for ids, starts in zip(prompts, positions, strict=True):
         states = [h.float() for h in hidden_states(model, ids)]
         clean = [after - before for before, after in zip(states[:-1], states[1:], strict=True)]
-        first = min(starts)
-        log_y = model.lm_head(model.model.norm(states[-1].to(model.dtype)))[0, first:].float().log_softmax(-1)
-        y, top = log_y.exp(), log_y.argmax(-1)
-        rows, following = torch.tensor(ids).expand(len(starts), -1), torch.tensor(ids[first + 1 :])[:, None]
-        place, starts = torch.arange(len(ids)), torch.tensor(starts)[:, None]
+        rows, starts = torch.tensor(ids).expand(len(starts), -1), torch.tensor(starts)[:, None]
+        place = torch.arange(len(ids))
         skipped, measured = (place >= 1) & (place < starts), place >= starts
-        counted, of_prompt = measured[:, first:], []
+        log_y = model.lm_head(model.model.norm(states[-1].to(model.dtype)))[0].float().log_softmax(-1)
+        log_y = log_y[place.expand(len(rows), -1)[measured]]  # of each measured token of each row
+        y, top, has_next = log_y.exp(), log_y.argmax(-1), (place < len(ids) - 1).expand(len(rows), -1)[measured]
+        following, of_prompt = rows.roll(-1, 1)[measured][:, None], []
         for s, layer in enumerate(layers):
             seen = []
 
@@ -115,20 +115,17 @@ def layer_effects(model, prompts, positions):
 
             handles = [layer.register_forward_hook(lambda _, inputs, output, skip=skip: skip(inputs, output))]
             handles += [x.register_forward_hook(lambda _, i, output, n=note: n(i, output)) for x in layers[s + 1 :]]
-            logits = model(rows, use_cache=False, logits_to_keep=len(ids) - first).logits
+            last = model.model(rows, use_cache=False).last_hidden_state
             for handle in handles:
                 handle.remove()
             for l, c_bar in enumerate(seen, start=s + 1):
                 change = (c_bar - clean[l]).norm(dim=-1) / clean[l].norm(dim=-1).clamp_min(1e-6)
                 effects[s, l] = torch.maximum(effects[s, l], (change * measured).max())
-            log_y_bar = logits.float().log_softmax(-1)
-            distance = (log_y_bar.exp() - y).norm(dim=-1)
-            outputs[s] = torch.maximum(outputs[s], (distance * counted).max())
-            kl = (y * (log_y - log_y_bar)).sum(-1)
-            loss = (log_y - log_y_bar)[:, :-1].gather(-1, following.expand(len(rows), -1, 1))[..., 0]
-            kept = (log_y_bar.argmax(-1) == top).float()
-            pairs = [(kl, counted), (loss, counted[:, :-1]), (kept, counted)]
-            of_prompt.append(torch.stack([(values * mask).sum() / mask.sum() for values, mask in pairs]))
+            log_y_bar = model.lm_head(last[measured]).float().log_softmax(-1)
+            outputs[s] = torch.maximum(outputs[s], (log_y_bar.exp() - y).norm(dim=-1).max())
+            kl = (y * (log_y - log_y_bar)).sum(-1).mean()
+            loss = (log_y.gather(1, following) - log_y_bar.gather(1, following))[has_next].mean()
+            of_prompt.append(torch.stack([kl, loss, (log_y_bar.argmax(-1) == top).float().mean()]))
         means.append(torch.stack(of_prompt, 1))
     kl, loss, top1 = torch.stack(means).mean(0)
     return {"layer": effects, "out": outputs, "kl": kl, "loss": loss, "top1": top1}
