@@ -2,21 +2,24 @@
 
 import base64
 import json
+import os
 import shutil
+import time
 
 import numpy as np
 import pytest
 import torch
 
 from depth_lib import effective_depth_kl
+from depth_lib import files as storage
 from depth_lib.report.explore import explorer_json
-from depth_lib.report.page import write_report
+from depth_lib.report.page import draw_figures, write_report
 from depth_lib.report.table import read_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import result_of, write_run
+from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run
 
 GSM8K = "toy-8l, gsm8k"
 
@@ -81,6 +84,22 @@ def save(out, probe, result, **meta):
     return json.loads(explorer_json(study))
 
 
+def test_a_curve_that_spans_decades_has_a_logarithmic_axis(tmp_path):
+    result = result_of("layer_effects", 8)
+    for future_kl, kind in (([9.0, 2, 1, 0.5, 0.1, 0.01, 0.001, 0.0], "log"), ([9.0, 8, 7, 6, 5, 4, 3, 2], None)):
+        result["future_kl"] = result["all_kl"] = torch.tensor(future_kl)
+        runs = save(tmp_path, "layer_effects", result)
+        assert figure_of(runs, GSM8K, "Damage of skipping a layer")["layout"]["yaxis"].get("type") == kind
+
+
+def test_layers_whose_gradients_are_rough_are_marked(tmp_path):
+    result = result_of("integrated_gradients", 8) | {"error": torch.tensor([0.0, 0.5, 0, 0, 0, 0, 0.002, 0.3])}
+    figure = figure_of(save(tmp_path, "integrated_gradients", result), GSM8K, "Integrated gradients")
+    heatmap, marks = figure["data"]
+    assert array(marks["y"]).tolist() == [1, 7] and set(marks["x"]) == {heatmap["x"][-1]}
+    assert figure["note"].endswith("relative error is above the tolerance.")
+
+
 @pytest.mark.parametrize("source", ["embedded", "hub"])
 def test_prompts_at_hand_are_called_by_their_text_and_others_by_their_number(tmp_path, monkeypatch, source):
     prompts = [f"What is {n} + <1>?" for n in range(10)]
@@ -120,12 +139,12 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def tab(browser, study):
-    """The report; it may ask no network for anything, and nothing may go wrong."""
+@pytest.fixture(scope="module", params=[1400, 390])
+def tab(request, browser, study):
+    """The report in a window of that many pixels; it may ask no network for anything, and nothing may go wrong."""
     path = write_report(study, read_tables(study))
     problems = []
-    tab = browser.new_page(viewport={"width": 1400, "height": 800})
+    tab = browser.new_page(viewport={"width": request.param, "height": 800})
     tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or problems.append(request.url))
     tab.on("pageerror", lambda error: problems.append(str(error)))
     tab.goto(path.as_uri())
@@ -159,3 +178,33 @@ def test_pointing_at_a_map_tells_the_place_and_the_value(tab, study):
         told, value = point(tab, GSM8K, title, (column + 0.5) / n_columns, (row + 0.5) / n_rows).rsplit(": ", 1)
         assert told == place
         assert float(value) == pytest.approx(values[row, column].item(), rel=1e-3)
+
+
+def test_nothing_is_wider_than_the_window(tab):
+    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert tab.evaluate("document.querySelector('#explore-plot .main-svg').getBoundingClientRect().width") > 300
+
+
+@pytest.mark.timeout(600)  # it draws every figure of 36 runs
+def test_a_report_of_twelve_models_on_three_datasets_is_small_and_opens_in_three_seconds(
+    browser, tmp_path, monkeypatch
+):
+    if not os.environ.get("REPORT_OF_36"):
+        pytest.skip("takes a minute and measures seconds, so nothing may run beside it: make test-oracles")
+    monkeypatch.setattr(storage.os, "fsync", lambda descriptor: None)
+    for model, n_layers in PAPER_MODELS.items():
+        for dataset in DATASETS:
+            write_run(tmp_path, dataset, model, n_layers)
+    study = Study(tmp_path)
+    tables = read_tables(study)
+    path = write_report(study, tables, draw_figures(study, tables))
+    assert path.stat().st_size < 15e6
+    tab = browser.new_page()
+    start = time.perf_counter()
+    tab.goto(path.as_uri(), wait_until="load")
+    seconds = time.perf_counter() - start
+    assert seconds < 3
+    tab.wait_for_selector("#explore-plot .main-svg")
+    print(f"{path.stat().st_size / 1e6:.1f} MB, {seconds:.2f} s")
+    assert len(tab.pdf()) > 100_000  # printed
+    tab.close()

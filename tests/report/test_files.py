@@ -60,3 +60,11 @@ def test_the_workbook_has_the_table_under_merged_headers_with_ratios_coloured(bo
     assert math[2].number_format == "0.00" and toy[1].value == "–"
     low, high, none = (cell.fill.fgColor.rgb for cell in (math[4], math[2], toy[2]))
     assert low != high and none == "00FFFFFF", "colours follow the ratio; a missing one is white"
+
+
+def test_every_sheet_prints_in_landscape_one_page_wide_with_its_header_on_each_page(book):
+    for sheet in book:
+        assert sheet.page_setup.orientation == "landscape" and sheet.sheet_properties.pageSetUpPr.fitToPage
+        assert sheet.page_setup.fitToHeight == 0
+        assert sheet.print_title_rows and sheet.freeze_panes
+        assert all(column.width <= 62 for column in sheet.column_dimensions.values())
