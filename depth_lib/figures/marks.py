@@ -38,6 +38,7 @@ BARS, BARS_UNDER_LINES, MARKED_BAR = SKY, "#a9dba9", RED
 
 LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
+_SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
 
 PERCENTILE = 98
@@ -228,15 +229,16 @@ def token_label(token: str) -> str:
     """A token as a short label: "Ġ5", "▁5" and " 5" are "5", a blank one "␣", the beginning of text "BOS"."""
     if token in _BEGINNINGS:
         return "BOS"
-    plain = token.translate(str.maketrans("Ġ▁Ċ", "  \n"))
+    plain = token.translate(_SPACES)
     text = escape_token(plain.strip(" ") or plain[:1])
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
 
 
 def question_of(result: Mapping) -> str:
-    """The question with its answer that a result is about, from its `meta`; "" if that does not have it."""
+    """The question with its answer that a result is about, from its `meta` or else its tokens; "" if neither has it."""
     settings = result.get("meta", {}).get("settings", {})
-    return settings.get("question", "") + settings.get("answer", "")
+    text = "".join(token for token in result.get("tokens") or () if token not in _BEGINNINGS)
+    return settings.get("question", "") + settings.get("answer", "") or text.translate(_SPACES).strip()
 
 
 def _fill(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:

@@ -47,7 +47,7 @@ def output_change(llm, arch, groups, next_tokens=None):
     # sorted, so that the clean rows of a piece are few
     order, size = sorted(range(len(varied)), key=bases.__getitem__), rows_of_logits(llm, varied.device)
     with torch.no_grad():
-        with llm.trace(inputs([0]), use_cache=False) as tracer:
+        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
             for start in range(0, len(order), size):
                 rows = order[start : start + size]
                 own, counts = torch.unique_consecutive(torch.tensor([bases[n] for n in rows]), return_counts=True)
@@ -75,9 +75,8 @@ def _distance(arch, y, logits):
 def _damage(arch, clean, logits, next_tokens):
     """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N].
 
-    clean, logits: the unembedded residuals [V] of the clean run and [N, V] of changed ones, which are overwritten. A
-    loss is several nats and its rise may be a millionth of that, so the rise is a float64 sum of what was not yet
-    subtracted.
+    clean, logits: the unembedded residuals [V] of the clean run and [N, V] of changed ones, which are overwritten. The
+    rise may be a millionth of the loss, so its terms are summed in float64.
     """
     clean = finished(arch, clean)
     top, columns = clean.argmax(), []

@@ -9,7 +9,7 @@ from .residual_stream import enter, inputs, leaving, start_at
 def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, watch=None):
     """Change the residual stream at every l of `layers`, a range within 0..L, each time in a run of its own.
 
-    The obvious loop, with the packed sequence in the place of the prompt:
+    The obvious loop, with the packed sequence as the prompt:
 
         for l in layers:
             row = h[l].clone();  change(l, row, h[l - 1]);  final = blocks l..L−1 of row
@@ -19,18 +19,18 @@ def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, 
 
     ids, pack: the prompt's tokens and how they are laid out (see `pack`); h: its clean residuals h_0..h_L [T, d];
     change(l, row, before): changes `row` in place, a copy of the clean h_l [1, N, d], `before` being h_{l−1} (None for
-    l = 0); read: the M places to return; n_own: 0, or 2 where interventions are compared within a batch: it begins with
-    an unmodified row, whose residuals take the place of h, and one that differs from it by rounding alone (see
-    `nudged`); watch(l, joined): called inside block l with the range of those that have joined, whose rows follow the
-    batch's own.
+    l = 0); read: the M places to return; n_own: 0, or 2 where interventions are compared within a batch: the batch
+    begins with an unmodified row, whose residuals take the place of h, and one that differs from it by rounding alone
+    (see `nudged`); watch(l, joined): called inside block l with the range of those that have joined, never empty, whose
+    rows follow these two.
 
     Returns a tuple for each pass: the range of its l, and final residuals for `output_change`: `varied` [rows, M, d],
-    with the nudged row first if there is one, the clean ones [K, d], and for each of the M places its row of them.
+    with the nudged row first if there is one, `clean` [K, d], and `base`, the row of `clean` for each of the M places.
     """
     size = max(1, budget // len(pack[0]) - n_own)
     starts = range(layers.start, layers.stop, size)
-    joining = [range(start, min(start + size, layers.stop)) for start in starts]
-    return [_one_pass(llm, arch, ids, pack, h, joined, change, read, n_own, watch) for joined in joining]
+    passes = [range(start, min(start + size, layers.stop)) for start in starts]
+    return [_one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch) for joining in passes]
 
 
 def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
@@ -46,9 +46,9 @@ def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
             if n_own:
                 rows[1] = nudged(clean[0])
             for l in range(begin, n_layers + 1):
-                if l > begin and l in joining:
-                    clean = rows[:1] if n_own else h[l][order][None]
                 if l in joining:
+                    if l > begin:
+                        clean = rows[:1] if n_own else h[l][order][None]
                     row = clean.clone()
                     change(l, row, before)
                     rows = add_row(rows, row, n_own + l - begin, arch["grows"])

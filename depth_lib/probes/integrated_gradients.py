@@ -1,6 +1,7 @@
 """Probe 5: which residuals the answer's probability comes from (Sundararajan et al. 2017; Csordás et al. 2025, 3.4).
 
-The plain version, for the output h of block l, F being the probability of the answer when h is replaced by x:
+The plain version, for the output h of block l, F(l, x) being the summed probability of the answer's tokens where h is
+replaced by x:
 
     b = h.mean(0)
     for k in range(256):
@@ -43,15 +44,15 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
     moves, and what follows is recomputed.
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for panels, until no token's
-    estimated error is above tolerance · max |igrads[l]|; budget: tokens in one forward pass, or None;
-    tick(cost, total): told what is done.
+    blocks to do, ascending; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for panels, until
+    no token's estimated error is above tolerance · max |igrads[l]| or 256 points are taken; budget: tokens in one
+    forward pass, or None; tick(cost, total): told what is done.
 
     Returns for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
     `n_nodes` and, without steps, the estimated largest errors of a token relative to max |igrads[l]|: `quadrature`,
-    what `rounding` makes of the integral in half precision, and both, `error`.
+    what `rounding` makes of the integral in half precision, and `error`, the root of the sum of their squares.
     """
-    end = answer[-1] if arch["cuts"] else len(ids)  # what follows the last of the answer changes nothing
+    end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
     rows = token_budget(llm, budget, blocks_held=arch["n_layers"]) // end
     rows = max(1, min(rows, rows_of_logits(llm, llm.device) // len(answer)))
     paths = [_paths(llm, arch, ids, end, layers, at)]
@@ -81,7 +82,7 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
 
 
 def _fitting(wanted, rows):
-    """The blocks whose wanted points fill a pass together; those of one are too few to be fast."""
+    """The blocks whose wanted points together fit one pass, as those of one block alone would waste it."""
     taken, room = [], rows
     for k in sorted(wanted):
         n_points = len(wanted[k][0])
@@ -102,12 +103,12 @@ def _result(integrated, n_tokens):
 
 
 def _paths(llm, arch, ids, end, layers, at, seed=None):
-    """For each l of layers, neighbours, what `_slopes` needs; the blocks after them do not run.
+    """For each l of layers what `_slopes` needs; the blocks after them do not run.
 
-    A dict of the path's begin `b` [1, d] and its way `step` [T', d], float32, T' being the first `end` tokens, `rest`
-    [T', d], the residual stream that what moves is added to, its `dtype`, and `l`: the block that reads the sum. What
-    attention adds is read by the MLP of its own block, so there `adds` is true, and `rest` is what enters block l;
-    where attention and MLP are parallel the next block is the first that reads it.
+    A dict of the path's start `b` [1, d] and its length `step` = x − b [T', d], float32, T' being the first `end`
+    tokens, `rest` [T', d], the residual stream that what moves is added to, its `dtype`, and `l`: the block
+    that reads the sum. What attention adds is read by the MLP of its own block, so there `within` is true, and `rest`
+    is what enters block l; where attention and MLP are parallel the next block is the first that reads it.
 
     With a seed the same residuals as another rounding makes them: the embeddings are moved by half of what the dtype
     tells apart, the same on every machine.
@@ -121,16 +122,16 @@ def _paths(llm, arch, ids, end, layers, at, seed=None):
                 moved = h.float() * (1 + torch.finfo(h.dtype).eps * (draw.to(h.device) - 0.5))
                 enter(llm, arch, 0, moved.to(h.dtype))
             for l in layers:
-                read_within = at == "attention" and not arch["parallel"] and all(parts(llm.blocks[l], arch).values())
-                path = {"l": l + 1, "adds": read_within, "scale": 1.0}
+                within = at == "attention" and not arch["parallel"] and all(parts(llm.blocks[l], arch).values())
+                path = {"l": l + 1, "within": within, "scale": 1.0}
                 path["dtype"] = llm.blocks[l].input.dtype
                 if at == "block":
                     x = leaving(llm.blocks[l])[0].float().clone()
                     rest = torch.zeros_like(x)
                 else:
-                    h, a, m = (part[0].clone() for part in contributions(llm.blocks[l], arch))
+                    h, a, m = (x[0].clone() for x in contributions(llm.blocks[l], arch))
                     x, rest = (a, h + m) if at == "attention" else (m, h + a)
-                    if path["adds"]:
+                    if path["within"]:
                         path["l"], rest = l, h
                     elif arch["rescales"]:
                         path["scale"] = float(rescaling(h + a + m, leaving(llm.blocks[l])[0].float()))
@@ -140,29 +141,30 @@ def _paths(llm, arch, ids, end, layers, at, seed=None):
     return paths
 
 
-def _slopes(llm, arch, requests, ids, answer, rows):
+def _slopes(llm, arch, requests, ids, target, rows):
     """For each of `requests`, a path and points r of it, Σ_d (x − b) · ∂F/∂x [R, T'] and F, a list of R.
 
-    The paths are in the order of their blocks; a pass holds at most `rows` points, and those of one path alone where
-    batches cannot grow.
+    The paths are in the order of their blocks; a pass holds at most `rows` points, of paths that enter different
+    blocks, and of one path alone where batches cannot grow. ids: the tokens that are run; target: all token ids, and
+    the answer's places among them.
     """
     passes, room = [], 0
     for k, (path, points) in enumerate(requests):
         while points:
-            if not room or not arch["grows"]:
+            if not room or not arch["grows"] or passes[-1][-1][1]["l"] == path["l"]:
                 passes.append([])
                 room = rows
             passes[-1].append((k, path, points[:room]))
             points, room = points[room:], room - len(points[:room])
     slopes, f = [[] for _ in requests], [[] for _ in requests]
     for pieces in passes:
-        for (k, *_), (slope, probability) in zip(pieces, _one_pass(llm, arch, pieces, ids, answer), strict=True):
+        for (k, *_), (slope, probability) in zip(pieces, _one_pass(llm, arch, pieces, ids, target), strict=True):
             slopes[k].append(slope)
             f[k] += probability
     return [(torch.cat(slope), probability) for slope, probability in zip(slopes, f, strict=True)]
 
 
-def _one_pass(llm, arch, pieces, ids, answer):
+def _one_pass(llm, arch, pieces, ids, target):
     """Of each piece, (_, path, points), what `_slopes` returns; its rows join the batch before the block that reads
     them."""
     n_rows = [len(points) for _, _, points in pieces]
@@ -171,7 +173,7 @@ def _one_pass(llm, arch, pieces, ids, answer):
         for _, path, points in pieces:
             l, r = path["l"], torch.tensor(points, dtype=torch.float32, device=path["b"].device)
             moving.append(x := (path["b"] + r[:, None, None] * path["step"]).requires_grad_())
-            own = path["rest"].expand_as(x) if path["adds"] else (path["rest"] + x) * path["scale"]
+            own = path["rest"].expand_as(x) if path["within"] else (path["rest"] + x) * path["scale"]
             own = own.to(path["dtype"])
             if rows is None:
                 rows = own
@@ -181,7 +183,7 @@ def _one_pass(llm, arch, pieces, ids, answer):
                 rows = torch.cat([rows, own.to(rows.device)])
                 if l < arch["n_layers"]:
                     enter(llm, arch, l, rows)
-            if path["adds"]:
+            if path["within"]:
                 moved = x
                 for module, scale, bias in parts(llm.blocks[l], arch)["attention"]:
                     moved = moved if bias is None else moved - bias
@@ -191,9 +193,9 @@ def _one_pass(llm, arch, pieces, ids, answer):
                     given = torch.cat([others, (moved / scale).to(given)]).reshape(given.shape)
                     module.output = with_first(output, given)
                     moved = torch.zeros_like(x)  # the first module's output is all that attention adds
-        if l < arch["n_layers"]:
+        if pieces[-1][1]["l"] < arch["n_layers"]:
             rows = leaving(last_block(llm, arch))
-        f = _answer_probability(llm, arch, rows[:, [place - 1 for place in answer[1]]], *answer)
+        f = _answer_probability(llm, arch, rows[:, [place - 1 for place in target[1]]], *target)
         gradients = torch.autograd.grad(f.sum(), moving)
         slopes = [
             (gradient * path["step"]).sum(-1).cpu() for gradient, (_, path, _) in zip(gradients, pieces, strict=True)

@@ -22,9 +22,9 @@ from .residual_stream import added, clean_run, compares_in_batch, token_budget
 def layer_effects(llm, arch, work, mode, part, budget):
     """Skip block s for some tokens and measure the change of every later contribution and of the output.
 
-    work: for each prompt its token ids and its positions t. mode: "future", or with t = T "all" (every token i ≥ 1 is
-    skipped and every token measured) or "remove" (token 0 is skipped too). part: "layer", "attention" or "mlp". budget:
-    tokens in one forward pass, or None.
+    work: for each prompt its token ids and its positions t. mode: "future", or with the only position t = T "all"
+    (every token i ≥ 1 is skipped and every token measured) or "remove" (token 0 is skipped too). part: "layer",
+    "attention" or "mlp". budget: tokens in one forward pass, or None.
 
     Returns the maxima over the positions of each prompt, `max_<mode>_layer` [P, L, L] (skipped, affected) and
     `max_<mode>_out` [P, L, 1], and means over the measured tokens, `<mode>_kl`, `<mode>_loss` and `<mode>_top1` [P, L]:
@@ -64,18 +64,19 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
     """
     order, suffixes, _ = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
-    (h, c), n_own = clean, 2 if compares_in_batch(llm) else 0
+    h, c = clean
+    n_own = 2 if compares_in_batch(llm) else 0
     skipped = slice(0 if mode == "remove" else 1, prefix)
     measured = range(prefix if mode == "future" else 0, len(order))
     # the row of a whole block joins after block s; that of a part before it, because the other part must run
     shift = 1 if part == "layer" else 0
-    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)
+    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
 
     def skip(l, row, before):
         if part == "layer":
             before = before[:, skipped].to(row.device)
             if mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
-                size = (row[:, skipped] - before).float().norm(dim=-1)
+                size = (row[:, skipped] - before).float().norm(dim=-1)  # ‖c‖, and c̄ = 0
                 effect[l - 1, l - 1] = (size / size.clamp_min(1e-6)).max()
             row[:, skipped] = before
 
@@ -83,8 +84,6 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
         def silence(x):
             x[n_own + l - joined.start, skipped] = 0
 
-        if not joined:
-            return
         blocks = slice(joined.start - shift, joined.stop - shift)
         c_bar = added(llm.blocks[l], arch, measured.start, silence if l in joined else None, part)
         change, effect_of_rounding[blocks, l] = relative_change(c_bar, c[l][order[measured.start :]], n_own)
@@ -93,7 +92,8 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
     next_tokens = [ids[order[place] + 1] if order[place] + 1 < len(ids) else -1 for place in measured]
     n_next = sum(token >= 0 for token in next_tokens)
     changes = torch.zeros(2, 4, n_layers, len(measured), dtype=torch.float32)
-    n_skipped = n_layers - 1 if mode == "future" else n_layers  # no later block reads what the last one's tokens hold
+    # what the last block gives earlier tokens reaches no later one
+    n_skipped = n_layers - 1 if mode == "future" else n_layers
     if n_skipped == 0 or skipped.start == skipped.stop:
         return effects, changes, n_next
     layers = range(shift, n_skipped + shift)

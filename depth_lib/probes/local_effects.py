@@ -6,7 +6,7 @@ The obvious loop, with h and c of the clean run (tests/oracles/effects.py):
         run block l alone on h_l[i] − c_s[i] at tokens 1 ≤ i < t, and on h_l[i] elsewhere; it adds c̄_l
         local[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
 
-Here one forward pass gives every block a batch of its own in the place of its input: a row for each s.
+Here one forward pass gives every block its own batch as input: a row for each s.
 """
 
 import torch
@@ -19,11 +19,14 @@ from .residual_stream import added, clean_run, compares_in_batch, enter, inputs,
 def local_effects(llm, arch, work, mode, budget):
     """Take c_s out of the input of block l alone, as if it did not travel through the blocks between.
 
-    work, mode, budget: as for `layer_effects`. Returns `max_<mode>_local` [P, L, L], the maxima over each prompt's
-    positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding alone does.
+    work, budget: as for `layer_effects`; mode: "future" or "all". Returns `max_<mode>_local` [P, L, L], the maxima
+    over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding
+    alone does.
     """
     if not arch["starts"]:
-        raise ValueError("local effects are of the residual alone, and blocks of this model read more of earlier ones.")
+        raise ValueError(
+            "local effects need blocks that read only the residual of earlier ones; this model's read more."
+        )
     results = []
     for ids, starts in work:
         clean, effects = clean_run(llm, arch, ids), []
@@ -41,10 +44,11 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
     """The local effects at the positions of one pack, and beside them those of rounding: [2, L, L]."""
     order, suffixes, visible = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
-    (h, c), n_own = clean, 2 if compares_in_batch(llm) else 0
+    h, c = clean
+    n_own = 2 if compares_in_batch(llm) else 0
     taken, start = order[1:prefix], prefix if mode == "future" else 0
     tokens, mask = [ids[i] for i in order], additive(visible, llm.dtype)
-    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)
+    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
     size = max(1, budget // len(order) - n_own)
     for begin in range(0, n_layers - 1, size):
         sources = range(begin, min(begin + size, n_layers - 1))
@@ -53,10 +57,11 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
             with llm.trace(inputs(tokens, order, mask, 1 if arch["grows"] else n_rows), use_cache=False) as tracer:
                 for l in range(begin + 1, n_layers):
                     earlier = sources[: l - begin]
-                    rows = h[l][order].repeat(n_own + len(earlier) if arch["grows"] else n_rows, 1, 1)
+                    n = n_own + len(earlier) if arch["grows"] else n_rows  # what cannot grow has clean rows to spare
+                    rows = h[l][order].repeat(n, 1, 1)
                     if n_own:
                         rows[1] = nudged(rows[1])
-                    for row, s in zip(rows[n_own:], earlier, strict=False):  # rows too many stay clean
+                    for row, s in zip(rows[n_own:], earlier, strict=False):
                         row[1:prefix] = (row[1:prefix].float() - c[s][taken].to(row.device)).to(row.dtype)
                     if l == begin + 1:
                         start_at(llm, arch, l, rows)

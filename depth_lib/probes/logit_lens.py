@@ -1,6 +1,6 @@
 """Probe 3: what the model would say if it stopped before block l (nostalgebraist 2020; Csordás et al. 2025, 3.2).
 
-The obvious loop, with y the model's own output (tests/oracles/curves.py):
+The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracles/curves.py):
 
     for each prompt, token and l in 0..L−1:
         p_l = softmax(lens(h_l))
@@ -37,11 +37,11 @@ def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
     h = residuals(llm, arch, ids)
     sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
-    n_tokens = max(1, rows_of_logits(llm, h[-1].device) // len(h))
+    at_a_time = max(1, rows_of_logits(llm, h[-1].device) // len(h))
     with torch.no_grad():
-        with llm.trace(inputs([0]), use_cache=False) as tracer:
-            for start in range(0, len(ids), n_tokens):
-                some = [residual[start : start + n_tokens].to(h[-1].device) for residual in h]
+        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
+            for start in range(0, len(ids), at_a_time):
+                some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 # a CPU passes over the logits many times: its cache holds 2^18 of them
                 at_once = 2**18 if logits.device.type == "cpu" else logits.numel()
@@ -56,13 +56,13 @@ def _of_tokens(arch, logits, at_once):
 
     About `at_once` logits are compared at a time.
     """
-    logits, own = logits[:, :-1], finished(arch, logits[:, -1:])
-    top_own = _top5(own)
-    log_y = own.log_softmax(-1).clamp_min_(-1e15)  # finite where a bias takes a token out: 0 log 0 is 0
+    logits, final = logits[:, :-1], finished(arch, logits[:, -1:])
+    top_of_final = _top5(final)
+    log_y = final.log_softmax(-1).clamp_min_(-1e15)  # finite where a bias takes a token out: 0 log 0 is 0
     y = log_y.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
     half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = [_compared(finished(arch, z), top_own[..., :1], half_y, log_y) for z in logits.split(rows, dim=1)]
+    pieces = [_compared(finished(arch, z), top_of_final[..., :1], half_y, log_y) for z in logits.split(rows, dim=1)]
     top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
     log_total = total.log()
@@ -70,13 +70,13 @@ def _of_tokens(arch, logits, at_once):
     mean_entropy = (entropy - (y * log_y).sum(-1)) / 2
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
-    overlap = (top[..., :, None] == top_own[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
-    same_top = top[..., 0] == top_own[..., 0]
+    overlap = (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
+    same_top = top[..., 0] == top_of_final[..., 0]
     distances = [kl, overlap, same_top, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
     return torch.stack([distance.float() for distance in distances])
 
 
-def _compared(logits, top_own, half_y, log_y):
+def _compared(logits, top_of_final, half_y, log_y):
     """Logits [n, r, V], which are overwritten, against the model's own top token [n, 1, 1], y / 2 and log y [n, 1, V].
 
     Returns the ids of the five largest [n, r, 5] and five numbers [n, r, 5]: how many logits exceed that of the model's
@@ -84,7 +84,7 @@ def _compared(logits, top_own, half_y, log_y):
     and Σ m log m, where m = (p + y) / 2.
     """
     top = _top5(logits)
-    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_own.expand_as(top[..., :1]))
+    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_of_final.expand_as(top[..., :1]))
     e = torch.empty_like(logits)
     n_above = torch.gt(logits, of_top, out=e).sum(-1)  # sums of bools are slow
     log_e = logits.sub_(largest).clamp_min_(-70)  # no subnormal number: no sum notices e^−70

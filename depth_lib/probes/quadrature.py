@@ -3,8 +3,8 @@
 The papers' loop is `left_ends`: the mean of v(k / 256) over k = 0..255. `panels` gets a better integral from fewer
 points, and says how good it is:
 
-1. A panel is a stretch of the path with 7 points (Gauss's) or 15 (Kronrod's, among them these 7). The polynomial
-   through them is integrated; the first panel is the whole path.
+1. A panel is a stretch of the path with its two ends and 7 points (Gauss's) or 15 (Kronrod's, among them these 7).
+   The polynomial through the 7 or 15 is integrated; the first panel is the whole path.
 2. Its error is estimated in two ways: d is the difference from a coarser rule on the same points; m is F from one
    point to the next minus the polynomial's integral. m detects jumps between the points; d detects parts that cancel
    in their sum.
@@ -137,9 +137,9 @@ def _panel(piece, known, rules, of_slope, largest_f):
     """A piece with its points, its integral [T] and what is wrong with it: the estimated error [T], the largest of them
     as `worst`, and `missed`, |m| from one point to the next; `absolute` [T] is the integral of |v|.
 
-    With s the integral of |v − its mean|, the error is s · (d / s)^1.5, QUADPACK's: a rule is that much better than the
-    coarser one that it is compared with. It is at least max s · (M / max s)^1.5 with M = 1.5 Σ |m| (or M, where that is
-    less) and at least |Σ m|.
+    With s the integral of |v − its mean|, the error is s · (d / s)^1.5 after QUADPACK, without its factor 200: a rule
+    is that much better than the coarser one that it is compared with. It is at least max s · (M / max s)^1.5 with
+    M = 1.5 Σ |m| (or M, where that is less) and at least |Σ m|.
 
     In half precision `of_slope` is not 0, and twice the rounding of d and m is taken off first, in squares: of_slope ·
     v and, as F is a sum of probabilities p of rounded logits, of_slope · Σ p (1 − p), taking the p for equal. |Σ m| is

@@ -5,7 +5,9 @@ The obvious loop, with h_{l+1} = h_l + a_l + m_l and r_l what the MLP reads: h_l
 
     for each prompt, token and block l:
         rc_att = ‖a‖ / ‖h‖       rc_mlp = ‖m‖ / ‖r‖       rc_layer = ‖a + m‖ / ‖h‖
-        att_cos = cos(a, h)      mlp_cos = cos(m, r)      layer_cos = cos(a + m, h)      io_cos = cos(h_l, h_{l+1})
+        att_cos = cos(a, h)      mlp_cos = cos(m, r)      layer_cos = cos(a + m, h)      io_cos = cos(h, h + a + m)
+
+Norms that are divided by are at least 1e-6.
 
 Here it is one forward pass per prompt, and all tokens of a block at once.
 """
@@ -18,10 +20,10 @@ WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
 
 def relative_contribution(llm, arch, prompts):
-    """Sums over the tokens of each prompt of the norms, norm ratios and cosines of a, m and h, and of `_geometry`.
+    """Sums over the tokens of each prompt of the norms, norm ratios and cosines above, and of `_geometry`'s angles.
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
-    value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the geometry's `<key>_sums`,
+    value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums` of `_geometry`,
     `angular_last` [P, L + 1, L + 1] of the last tokens, `n_tokens` [P] and `change`, 1 − io_cos of every token of all
     prompts, one after the other [T₁ + … + T_P, L].
     """
@@ -36,7 +38,7 @@ def relative_contribution(llm, arch, prompts):
         changes.append(1 - per_token["io_cos"].T)
     stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
     if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
-        stacked |= {key: value * torch.nan for key, value in stacked.items() if {"att", "mlp"} & set(key.split("_"))}
+        stacked |= {key: value * torch.nan for key, value in stacked.items() if "att" in key or "mlp" in key}
     n_tokens = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
     return stacked | {"n_tokens": n_tokens, "change": torch.cat(changes)}
 
@@ -48,7 +50,7 @@ def _measured(llm, arch, ids):
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             for block in llm.blocks:
                 h, a, m = contributions(block, arch)
-                residuals.append(h[0].clone().cpu())  # some families add in place
+                residuals.append(h[0].cpu())
                 measures.append(_measures(h[0], a[0], m[0], arch["parallel"]))
             residuals.append(leaving(last_block(llm, arch))[0].float().cpu())
             tracer.stop()
@@ -86,11 +88,12 @@ def _geometry(residuals):
     """Angles and progress of a prompt's residuals, L + 1 tensors h_l [T, d], summed over tokens.
 
     angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1], and `angular_last` of the last token; progress =
-    ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1]; turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1].
-    All follow from the inner products of all pairs, in float64, which keeps nearly parallel neighbours apart.
+    ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1]; turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1], 1/2
+    where a block adds nothing. All follow from the inner products of all pairs, in float64, which keeps nearly parallel
+    neighbours apart.
     """
     totals = {}
-    for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, to hold them twice
+    for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, as stacking copies them
         h = torch.stack(some, dim=1).double()
         with exact(h):
             products = h @ h.mT  # [t, L + 1, L + 1]

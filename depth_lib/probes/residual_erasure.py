@@ -33,15 +33,15 @@ def mean_residual(llm, arch, prompts, count=None):
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
-    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
-    blocks to do, neighbours (h_l enters block l, and h_L goes with the last block); baseline_prompts: token ids of the
+    ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers:
+    consecutive blocks l, at whose input h_l is erased; with the last block also h_L; baseline_prompts: token ids of the
     prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
 
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
-    Where rounding shows, `erasure_effect_resolution` is the smallest that can be told from it: twice what it does to
-    an unmodified row, as the erased row is rounded otherwise than the one that it is compared with, and u is too.
+    Where rounding shows (see `compares_in_batch`), `erasure_effect_resolution` is the smallest effect of each l that
+    can be told from it: twice its effect on an unmodified row, as the erased row's own rounding and u's are added.
     """
-    end = answer[-1] if arch["cuts"] else len(ids)  # the last predicting position is answer[-1] − 1
+    end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
     jobs = []
     for pack in packs(range(answer[-1]), end, arch):
         order, suffixes, _ = pack
@@ -103,7 +103,8 @@ def _erase(llm, arch, ids, end, work, baseline_prompts, budget, tick):
             tick(cost, total)
 
     u = mean_residual(llm, arch, baseline_prompts, count)
-    h, n_own = residuals(llm, arch, ids[:end]), 2 if compares_in_batch(llm) else 0
+    h = residuals(llm, arch, ids[:end])
+    n_own = 2 if compares_in_batch(llm) else 0
     results = []
     for jobs, layers in work:
         effects, waiting = torch.zeros(2, arch["n_layers"] + 1, len(ids), dtype=torch.float32), []
@@ -116,12 +117,14 @@ def _erase(llm, arch, ids, end, work, baseline_prompts, budget, tick):
             def watch(l, joined, order=order):
                 count(len(order) * len(joined))
 
-            read = [place for places in measured for place in places]
-            t = [order[suffix.start] for suffix, places in zip(suffixes, measured, strict=True) for _ in places]
+            read, erased_at = [], []
+            for suffix, places in zip(suffixes, measured, strict=True):
+                read += places
+                erased_at += [order[suffix.start]] * len(places)
             tokens = token_budget(llm, budget)
             passes = growing_batch(llm, arch, ids[:end], pack, h, layers, erase, read, tokens, n_own, watch)
-            waiting += [(t, *one) for one in passes]
-            if sum(varied[..., 0].numel() for _, _, varied, *_ in waiting) > 2**14:  # a pack alone may have few
+            waiting += [(erased_at, *one) for one in passes]
+            if sum(varied[..., 0].numel() for _, _, varied, *_ in waiting) > 2**14:  # one pack may have few
                 _measure(llm, arch, waiting, effects)
                 waiting = []
         _measure(llm, arch, waiting, effects)
@@ -132,9 +135,9 @@ def _erase(llm, arch, ids, end, work, baseline_prompts, budget, tick):
 def _measure(llm, arch, passes, effects):
     """Raise effects [2, L + 1, T] to the changes of the output that the final residuals of these passes lead to."""
     changes = output_change(llm, arch, [final for _, _, *final in passes])
-    for (starts, joined, *_), (change,) in zip(passes, changes, strict=True):
+    for (erased_at, joined, *_), (change,) in zip(passes, changes, strict=True):
         rows = slice(joined.start, joined.stop)
-        for t, of_t in zip(starts, change.unbind(1), strict=True):
+        for t, of_t in zip(erased_at, change.unbind(1), strict=True):
             effects[0, rows, t] = torch.maximum(effects[0, rows, t], of_t[-len(joined) :])
             if len(of_t) > len(joined):  # the first is the nudged row
                 effects[1, rows] = torch.maximum(effects[1, rows], of_t[0])

@@ -4,8 +4,8 @@ import torch
 
 
 def bytes_of_a_token(llm, blocks_held=1):
-    """A block holds about 16 vectors of the residual's width per token; a gradient holds those of `blocks_held` blocks.
-    Logits are bounded on their own (see `rows_of_logits`)."""
+    """Bytes that a token takes in a pass: about 16 vectors of the residual's width for each of the `blocks_held` blocks
+    whose activations a gradient keeps. Logits are bounded on their own (see `rows_of_logits`)."""
     return 16 * llm.config.get_text_config().hidden_size * llm.dtype.itemsize * blocks_held
 
 
@@ -20,7 +20,7 @@ def token_budget(llm, budget, blocks_held=1):
         return budget
     token = bytes_of_a_token(llm, blocks_held)
     if llm.device.type == "cpu":
-        forward = 8192 if compares_in_batch(llm) else 3072  # the more, where every pass has unmodified rows of its own
+        forward = 8192 if compares_in_batch(llm) else 3072  # more, to make up for each pass's own two rows
         most = forward if blocks_held == 1 else 512
         return max(1, min(most, 2**30 // token))
     return max(1024 // blocks_held, min(2**17, 2**32 // token))
@@ -75,7 +75,7 @@ def first(output):
 
 
 def inputs(ids, positions=None, mask=None, batch=1):
-    """Model inputs for one sequence of token ids [T], `batch` times."""
+    """Model inputs for one sequence of token ids [T], `batch` times; positions are for a sequence with a mask."""
     encoding = {"input_ids": torch.tensor(ids).expand(batch, -1)}
     if mask is not None:
         encoding["attention_mask"] = mask.expand(batch, -1, -1, -1)
@@ -158,7 +158,7 @@ def rescaling(total, after):
 
 
 def total_output(modules, shape):
-    """The sum of scaled outputs, float32 and in that shape; None of no modules. The product makes copies, which some
+    """The sum of scaled outputs, float32 and in that shape; None without modules. The product makes copies, which some
     families need: they add in place right after a module returns."""
     total = None
     for module, scale, bias in modules:
@@ -170,7 +170,7 @@ def total_output(modules, shape):
 
 def added(block, arch, start, change=None, part=None):
     """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
-    x [B, T, d], what the block's `part` returns: "attention" or "mlp", where they are known."""
+    x [B, T, d], what the block's `part` returns: "attention" or "mlp", if arch knows them."""
     whole = not arch["parts"] or arch["rescales"]
     h = entering(block).clone() if whole else None
     shape, total = block.input.shape, None

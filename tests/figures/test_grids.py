@@ -7,7 +7,7 @@ import runpy
 import matplotlib.pyplot as plt
 import pytest
 
-from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, save_figures, save_paper_figures
+from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, plot, save_figures, save_paper_figures
 from depth_lib.figures.marks import Heat
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
@@ -68,6 +68,8 @@ def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it
     figure = grid("residual_erasure", Study(tmp_path))
     assert figure.get_suptitle() == "Residual erasure: 5 + 7 = 12"
     assert [ax.get_title() for ax in panels(figure)] == ["toy-4l", "toy-8l"]
+    called = result_of("residual_erasure", 4) | {"tokens": ["<s>", "5", "Ġ+", "Ġ7"]}
+    assert plot("residual_erasure", called).figure.get_suptitle().endswith(": 5 + 7")
 
 
 def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_path):

@@ -7,9 +7,12 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
+from depth_lib.data.tokens import answer_span
 from depth_lib.models import families
-from depth_lib.models.families import FOUND
+from depth_lib.models.families import FOUND, describe
 from depth_lib.models.load import wrapped
+from depth_lib.probes.integrated_gradients import integrated_gradients
+from depth_lib.session import run_ticking
 from tests.families import build
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
@@ -111,6 +114,22 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
     assert max(effects[key][lacking].max() for key in ("max_all_layer", "max_all_out")) <= TOLERANCE
     gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at=at)
     assert (gradients["igrads"][lacking] == 0).all()
+
+
+def test_a_block_without_attention_shares_no_pass_with_the_next():
+    """Both paths enter the next block: one before it, one in it."""
+    llm = dl.load_model("toy-4l")
+    arch = copy.deepcopy(describe(llm))
+    arch["parts"][1] = {"attention": [], "mlp": [["self_attn", 1.0, None], ["mlp", 1.0, None]]}
+    ids, places, _ = answer_span(llm, "5 + 7 = ", "12")
+
+    def gradients(layers):
+        work = (arch, ids, places, layers, "attention", 4, 0.01, 1000)
+        return run_ticking(integrated_gradients, llm, *work, remote=False)["igrads"]
+
+    together, alone = gradients([1, 2]), gradients([2])
+    assert (together[0] == 0).all() and (alone != 0).any()
+    torch.testing.assert_close(together[1:], alone)
 
 
 @torch.no_grad()
