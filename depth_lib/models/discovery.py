@@ -156,17 +156,24 @@ def _tail(run, last_block, h):
     unembeddings = [call for call in calls if call.module is head]
     if len(unembeddings) != 1:
         raise ArchitectureError(f"its unembedding runs {len(unembeddings)} times after the last block")
-    z, tail, scale = unembeddings[0].y, [run.paths[head]], 1.0
-    read = unembeddings[0].x
-    while (s := _scale(h, read)) is None:
-        makers = [call for call in calls if _scale(call.y, read) and _scale(call.x, call.y) is None]
-        if not makers or len(tail) == 3:
-            raise ArchitectureError(f"identity 2: no two modules make {tail[-1]}'s input of the last residual")
-        tail.insert(0, run.paths[makers[0].module])
-        scale *= _scale(makers[0].y, read)
-        read = makers[0].x
-    scale, cap = _finish(run, tail[-1], z, scale * s)
-    return {"tail": tuple(tail), "logit_scale": scale, "logit_softcap": cap}
+    name = run.paths[head]
+    way = _way(run, calls, h, unembeddings[0].x, 2)
+    if not way:
+        raise ArchitectureError(f"identity 2: no two modules make {name}'s input of the last residual")
+    tail, scale = way
+    scale, cap = _finish(run, name, unembeddings[0].y, scale)
+    return {"tail": (*tail, name), "logit_scale": scale, "logit_softcap": cap}
+
+
+def _way(run, calls, h, read, most):
+    """The paths of at most `most` modules that make `read` of h one after the other, and its scale; None without."""
+    if scale := _scale(h, read):
+        return [], scale
+    for call in calls if most else ():
+        scale = _scale(call.y, read)
+        if scale and _scale(call.x, call.y) is None and (way := _way(run, calls, h, call.x, most - 1)):
+            return [*way[0], run.paths[call.module]], way[1] * scale
+    return None
 
 
 def _finish(run, head, z, scale):

@@ -58,16 +58,18 @@ def _of_tokens(arch, logits, at_once):
     """
     logits, final = logits[:, :-1], finished(arch, logits[:, -1:])
     top_of_final = _top5(final)
-    log_y = final.log_softmax(-1).clamp_min_(-1e15)  # finite where a bias takes a token out: 0 log 0 is 0
-    y = log_y.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
+    log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
+    y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
+    total_y = y.sum(-1)
+    y /= total_y[..., None]
     half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = [_compared(finished(arch, z), top_of_final[..., :1], half_y, log_y) for z in logits.split(rows, dim=1)]
+    pieces = [_compared(finished(arch, z), top_of_final[..., :1], half_y, log_e) for z in logits.split(rows, dim=1)]
     top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
     log_total = total.log()
-    rank, kl, entropy = n_above + 1, e_log_ratio / total - log_total, log_total - e_log_e / total
-    mean_entropy = (entropy - (y * log_y).sum(-1)) / 2
+    rank, kl, entropy = n_above + 1, e_log_ratio / total - (total / total_y).log(), log_total - e_log_e / total
+    mean_entropy = (entropy + total_y.log() - (y * log_e).sum(-1)) / 2
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
     overlap = (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
@@ -76,12 +78,13 @@ def _of_tokens(arch, logits, at_once):
     return torch.stack([distance.float() for distance in distances])
 
 
-def _compared(logits, top_of_final, half_y, log_y):
-    """Logits [n, r, V], which are overwritten, against the model's own top token [n, 1, 1], y / 2 and log y [n, 1, V].
+def _compared(logits, top_of_final, half_y, log_e_of_final):
+    """Logits [n, r, V], which are overwritten, against the model's own: their top token [n, 1, 1], y / 2 and, less the
+    largest, the logits themselves [n, 1, V].
 
     Returns the ids of the five largest [n, r, 5] and five numbers [n, r, 5]: how many logits exceed that of the model's
-    top token; Σ e, Σ e log e and Σ e (log e − log y), where e = exp(logits − the largest) is p before it is normalised;
-    and Σ m log m, where m = (p + y) / 2.
+    top token; Σ e, Σ e log e and Σ e (log e − log e of the model's own), where e = exp(logits − the largest) is p
+    before it is normalised; and Σ m log m, where m = (p + y) / 2. That ratio is 0 where p is y, and exact near it.
     """
     top = _top5(logits)
     largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_of_final.expand_as(top[..., :1]))
@@ -90,7 +93,7 @@ def _compared(logits, top_of_final, half_y, log_y):
     log_e = logits.sub_(largest).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
     total = torch.exp(log_e, out=e).sum(-1)
     e_log_e = log_e.mul_(e).sum(-1)
-    e_log_ratio = log_e.addcmul_(e, log_y, value=-1).sum(-1)
+    e_log_ratio = log_e.addcmul_(e, log_e_of_final, value=-1).sum(-1)
     mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)
     mean_log_mean = torch.log(mean, out=log_e).mul_(mean).sum(-1)
     return top, torch.stack([n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
