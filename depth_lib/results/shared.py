@@ -1,16 +1,14 @@
 """A study as two Parquet files with a dataset card, for others to read: every number once, exactly, and its origin.
 
 `results.parquet` has a row per value, in the order of each tensor's own axes; `runs.parquet` a row per result: the
-type and shape of each key, its tokens, and its `meta` as JSON. On the Hub, the card is the dataset's
-page.
+type and shape of each key, its tokens, and its `meta` as JSON. On the Hub, the card is the dataset's page.
 """
 
 import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,8 +20,7 @@ from ..files import write_together
 from .provenance import made_from
 from .schemas import ARTIFACTS, ArtifactError, mismatch, without_pair
 
-if TYPE_CHECKING:
-    from .study import Study
+Results = Mapping[tuple[str, str, str], dict]  # (dataset, model, probe) -> result
 
 RESULTS, RUNS, CARD = "results.parquet", "runs.parquet", "README.md"
 LICENCE = "cc-by-4.0"
@@ -103,8 +100,8 @@ here.
 """
 
 
-def share(study: "Study", folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = ()) -> list[Path]:
-    """Write a study to a folder as `results.parquet`, `runs.parquet` and README.md; the paths written.
+def share(study: Results, folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = ()) -> list[Path]:
+    """Write a `Study` to a folder as `results.parquet`, `runs.parquet` and README.md; the paths written.
 
     Equal results give equal files. `Study(folder)` reads it back, and so does `make table OUT=folder`. licence: an
     identifier of the Hub's, for the numbers; depths: lines of effective depths for the card. ArtifactError for a folder
@@ -125,7 +122,7 @@ def share(study: "Study", folder: str | Path, licence: str = LICENCE, depths: It
     return [folder / name for name in contents]
 
 
-def read_shared(folder: Path) -> dict[tuple[str, str, str], dict]:
+def read_shared(folder: Path) -> Results:
     """(dataset, model, probe) -> what `load_artifact` reads from the file that was shared.
 
     Probes that this version does not know are left out. ArtifactError if the folder is damaged.
@@ -155,7 +152,7 @@ def read_shared(folder: Path) -> dict[tuple[str, str, str], dict]:
     return results
 
 
-def _as_parquet(study: "Study") -> dict[str, bytes]:
+def _as_parquet(study: Results) -> dict[str, bytes]:
     """The two files' bytes, by name."""
     values, described, runs = io.BytesIO(), io.BytesIO(), []
     options = {"compression": "zstd", "write_page_checksum": True}
@@ -186,13 +183,13 @@ def rows(probe: str, key: str, tensor: torch.Tensor) -> pd.DataFrame:
     return pd.DataFrame(columns | {"value": tensor.double().flatten().numpy()}).assign(key=key)
 
 
-def _card(study: "Study", licence: str, depths: Iterable[str]) -> str:
+def _card(study: Results, licence: str, depths: Iterable[str]) -> str:
     origins = [f"- {model}, {dataset}: {made_from(result['meta'])}" for (dataset, model, _), result in study.items()]
     return _CARD.format(
         licence=licence,
-        n_models=len(study.models),
+        n_models=len({model for _, model, _ in study}),
         depths="\n".join(depths),
         origin="\n".join(dict.fromkeys(origins)),
-        dataset=study.datasets[0],
+        dataset=next(iter(study))[0],
         key=next(iter(ARTIFACTS["logit_lens"].required)),
     )
