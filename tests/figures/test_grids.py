@@ -91,6 +91,7 @@ def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_
 
 def test_files_have_vector_curves_and_image_maps_and_the_same_bytes_of_the_same_results(tmp_path):
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ["layer_effects", "residual_erasure"], n_examples=3)
+    plt.close("all")
     contents = {path: path.read_bytes() for path in save_figures(Study(tmp_path))}
     for path, content in contents.items():
         if path.suffix == ".pdf":
