@@ -7,7 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: threads that wait leave the core
 
-if os.environ.get("ATEN_CPU_CAPABILITY") == "default":  # torch's attention packs bfloat16 for AMX all the same, and fails
+if os.environ.get("ATEN_CPU_CAPABILITY") == "default":  # torch's attention packs bfloat16 for AMX all the same: fails
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "SSE41")
 
 import pytest  # noqa: E402
