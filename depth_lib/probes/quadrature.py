@@ -49,15 +49,16 @@ def panels(tolerance, eps, largest_f=1, limit=256):
     """Panels that are refined until no token's estimated error is above tolerance · the largest |integral|.
 
     A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, or in half
-    precision for less than the rounding of the integral; nor below a width of eps: points closer than that are told
-    apart by their rounding alone. largest_f: the largest F there can be. At most `limit` points.
+    precision for less than the rounding of the integral, nor once three rounds have not taken a fifth off the error;
+    nor below a width of eps: points closer than that are told apart by their rounding alone. largest_f: the largest F
+    there can be. At most `limit` points.
 
     Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
     `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
     """
     rules, half = gauss_kronrod(), eps > 1e-4
     seven, known, moved, done, pieces = rules[7]["nodes"], {}, {}, [], [(0.0, 1.0, 7)]
-    of_slope, of_mean, rounding = 0.0, 0.0, 0.0
+    of_slope, of_mean, rounding, errors = 0.0, 0.0, 0.0, []
     if half:
         limit -= 2 * len(seven)
     while pieces:
@@ -75,8 +76,9 @@ def panels(tolerance, eps, largest_f=1, limit=256):
         else:
             error = sum(panel["error"] for panel in done).max().item()
             least = 2.5 * eps * max(f for _, f in known.values())
-        pieces = []
-        if error > max(tolerance * largest, rounding):  # false for NaN
+        pieces, errors = [], [*errors, error]
+        futile = half and len(errors) > 3 and error > 0.8 * min(errors[:-3])
+        if error > max(tolerance * largest, rounding) and not futile:  # false for NaN
             done, pieces = _refined(done, known, rules, least, tolerance * largest, limit, eps)
     scale = max(largest, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F
     return {
