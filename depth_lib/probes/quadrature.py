@@ -49,7 +49,7 @@ def panels(tolerance, eps, largest_f=1, limit=256):
     """Panels that are refined until no token's estimated error is above tolerance · the largest |integral|.
 
     A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, or in half
-    precision for less than the rounding of the integral, nor once three rounds have not taken a fifth off the error;
+    precision for less than the rounding of the integral, nor once six rounds have not taken a fifth off the error;
     nor below a width of eps: points closer than that are told apart by their rounding alone. largest_f: the largest F
     there can be. At most `limit` points.
 
@@ -77,7 +77,7 @@ def panels(tolerance, eps, largest_f=1, limit=256):
             error = sum(panel["error"] for panel in done).max().item()
             least = 2.5 * eps * max(f for _, f in known.values())
         pieces, errors = [], [*errors, error]
-        futile = half and len(errors) > 3 and error > 0.8 * min(errors[:-3])
+        futile = half and len(errors) > 6 and error > 0.8 * min(errors[:-6])
         if error > max(tolerance * largest, rounding) and not futile:  # false for NaN
             done, pieces = _refined(done, known, rules, least, tolerance * largest, limit, eps)
     scale = max(largest, eps * max(f for _, f in known.values())) or 1.0  # less cannot be told from rounding of F
