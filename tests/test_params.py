@@ -8,6 +8,7 @@ import pytest
 from depth_lib import params
 from depth_lib.data.datasets import with_levels
 from depth_lib.data.prompts import DRAWN
+from depth_lib.embedded import TOYS
 from depth_lib.params import (
     FIVE_PROBES,
     Params,
@@ -25,6 +26,10 @@ MODELS = {path.stem: load_params(path) for path in sorted(params.PARAMS.glob("mo
 DATASETS = {path.stem: load_params(path) for path in sorted(params.PARAMS.glob("datasets/*.yaml"))}
 
 
+def of_set(name):
+    return {path.stem: MODELS[path.stem] for path in params.PARAMS.glob(f"models/{name}/*.yaml")}
+
+
 def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship():
     own = {"OUT", "SOURCE", "PAIR", "QUESTION", "ANSWER", "TENSOR_PARALLEL"}
     for model in MODELS.values():
@@ -35,6 +40,20 @@ def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship(
             assert "SOURCE" in run or run["DATASET"] in DRAWN
     assert registry_names() == sorted(MODELS) and {*dataset_names()} == {*DATASETS}
     assert list(PROBES) == FIVE_PROBES
+
+
+def test_the_sets_are_the_papers_twelve_ndifs_and_the_toys():
+    papers, ndif, toys = map(of_set, ("paper", "ndif", "demo"))
+    assert len(papers) == 12 and {*toys} == {*TOYS}
+    for name, model in papers.items():
+        owner = "deepseek-ai" if name.startswith("DeepSeek") else "Qwen"
+        assert model["MODEL_ID"] == f"{owner}/{name}"
+        assert (model["QUANTIZATION"], model["DTYPE"], model["REMOTE"]) == ("8bit", "bfloat16", False)
+    assert {model["MODEL_ID"] for model in ndif.values()} == {
+        f"meta-llama/Llama-3.1-{size}" for size in ("8B", "70B", "405B", "70B-Instruct")
+    }
+    assert all(model["REMOTE"] is True for model in ndif.values())
+    assert all((model["DTYPE"], model["SOURCE"]) == ("float32", "embedded") for model in toys.values())
 
 
 def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywhere():
@@ -101,3 +120,16 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
 )
 def test_a_parameter_given_as_text_is_what_it_says(key, text, value):
     assert from_text(key, text) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("N_EXAMPLES", "0", "N_EXAMPLES is 0; Input should be greater than or equal to 1"),
+        ("REMOTE", "ndif", 'REMOTE is "ndif"; use true, false, "local" or a host'),
+        ("QUANTIZATION", "9bit", "QUANTIZATION is \"9bit\"; Input should be '8bit', '4bit' or None"),
+    ],
+)
+def test_a_parameter_given_as_text_that_does_not_fit_is_refused(key, text, message):
+    with pytest.raises(ParamsError, match=re.escape(message)):
+        from_text(key, text)

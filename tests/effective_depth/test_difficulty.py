@@ -84,3 +84,14 @@ def test_every_level_draws_its_own_examples():
     twice = np.concatenate([effects, effects])
     found = depth_scores(result_of(as_map(twice), twice, np.repeat([2, 3], N)))
     assert found.slope.value == 0 and found.slope.low < -0.05 and found.slope.high > 0.05
+
+
+def test_examples_without_any_effect_are_left_out():
+    effects = drawn(np.random.default_rng(3), (3.0, 5.0), 10)
+    levels, idle = np.repeat([2, 3], 10), np.arange(20) < 6
+    with_idle = np.where(idle[:, None], 0, effects)
+    found = depth_scores(result_of(as_map(with_idle), with_idle, levels), "output")
+    assert found == depth_scores(result_of(as_map(effects[~idle]), effects[~idle], levels[~idle]), "output")
+    with_idle[:8] = 0
+    with pytest.raises(NoInterval, match="2 examples of level 2 with an effect are too few; run 3"):
+        depth_scores(result_of(as_map(with_idle), with_idle, levels), "output")

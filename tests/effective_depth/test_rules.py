@@ -41,6 +41,16 @@ def test_thresholds_move_the_depth():
     assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
 
 
+def test_depths_are_plain_integers_that_json_and_torch_can_store():
+    curve = torch.tensor([-1.0, 1.0, 1.0])
+    depths = (
+        effective_depth_cosine(curve, curve, curve),
+        effective_depth_kl([4.0, 1.0, 0.0]),
+        effective_depth_overlap(curve.to(torch.bfloat16)),
+    )
+    assert [type(depth) for depth in depths] == [int, int, int]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
     good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]

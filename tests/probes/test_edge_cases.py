@@ -7,6 +7,7 @@ from tokenizers import processors
 
 import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
+from depth_lib.models import load as models
 from depth_lib.models.families import ArchitectureError
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
@@ -82,6 +83,13 @@ def test_gradients_that_are_not_finite_are_refused_with_their_layers(tmp_path):
     assert dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"].isfinite().all()
 
 
+@pytest.mark.parametrize("quadrature", [float("nan"), -1, 256, None, "small", True, torch.ones(2)])
+def test_a_quadrature_that_is_neither_a_rule_nor_a_tolerance_is_refused(quadrature, tmp_path):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    with pytest.raises(ValueError, match="a tolerance such as 0.01"):
+        dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=quadrature)
+
+
 @pytest.mark.parametrize("budget", [0, -3, 50.0, True])
 def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
@@ -109,7 +117,24 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
     assert dl.logit_lens(llm, ["abc"])["res_kl_divs"].isfinite().all()
 
 
+def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on(tmp_path):
+    rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    config = tf.LlamaConfig(**{**SHAPE, "max_position_embeddings": 16}, rope_parameters=rope)
+    llm, _ = saved(config, tmp_path, char_tokenizer(bos=False))
+    assert len(tokenize(llm, ["x" * 64])[0]) == 64
+    with pytest.raises(ValueError, match="64 positions"):
+        tokenize(llm, ["x" * 65])
+
+
 def test_text_that_cannot_be_encoded_is_named(tmp_path):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     with pytest.raises(ValueError, match="prompt 1 .*cannot be tokenised"):
         dl.logit_lens(llm, ["fine", "\ud800"])
+
+
+def test_models_are_loaded_in_evaluation_mode(tmp_path, monkeypatch):
+    load = models._load_weights
+    # as a loader may leave it
+    monkeypatch.setattr(models, "_load_weights", lambda *arguments: load(*arguments).train())
+    llm = dl.load_model(str(save_family("gpt2", tmp_path)))  # which has dropout
+    assert not any(module.training for module in llm._module.modules())

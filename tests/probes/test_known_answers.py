@@ -129,6 +129,25 @@ def test_curves_over_prompts_of_several_lengths_equal_the_oracle(trained):
         close(lens[CURVES.get(key, key)], curve)
 
 
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_effects_over_prompts_of_several_lengths_equal_the_oracle(trained, mode):
+    llm, model = trained
+    ours = dl.layer_effects(llm, PROMPTS, mode=mode)
+    for key, matrix in oracle.layer_effects(model, tokenize(llm, PROMPTS), mode).items():
+        close(ours[key], matrix)
+
+
+def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(trained):
+    llm, model = trained
+    ids, span = oracle.answer_span(llm.tokenizer, *SUM)
+    ours = dl.residual_erasure(llm, *SUM, PROMPTS)["erasure_effect"]
+    close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
+    layers = [len(llm.blocks) - 2]  # deep enough for 64 nodes on a trained model too
+    truth = oracle.integrated_gradients(model, ids, span, nodes=64, layers=layers)["igrads"]
+    close(dl.integrated_gradients(llm, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])
+
+
 @pytest.mark.parametrize("mode, part", MODES)
 def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
     found = dl.layer_effects(shallow, [TEXT], mode=mode, part=part)
