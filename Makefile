@@ -91,8 +91,8 @@ test-all: $(READY) ## every test, with those marked slow
 oracles: $(READY) ## install other people's libraries, the extra `oracles`: make test then holds the probes against them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
 
-test-oracles: oracles ## probes against TransformerLens, and captum; the page in a browser
-	@$(PY) -m pytest -rs tests/third_party tests/report/test_explore.py
+test-oracles: oracles ## probes against TransformerLens, captum and shorter models; a page of 36 runs in a browser
+	@REPORT_OF_36=1 $(PY) -m pytest -rs tests/third_party tests/report/test_explore.py
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
