@@ -213,8 +213,8 @@ def _find(folder: Path) -> dict[Key, Path | dict]:
     for key, paths in by_number.items():
         n = max(paths, key=lambda n: n or 0)
         if len(paths) > 1:
-            contribution = by_number.get((*key[:2], "relative_contribution"), {}).get(None)
-            n_contribution = contribution and read_meta(contribution)[0].get("n_prompts")
+            meta, _ = read_meta(paths[n].with_name(ARTIFACTS["relative_contribution"].file))
+            n_contribution = meta.get("n_examples", meta.get("n_prompts"))  # a dataset may have fewer than asked for
             n = n_contribution if n_contribution in paths else n
             others = ", ".join(path.name for path in paths.values() if path != paths[n])
             warnings.warn(f"reading {paths[n]}, not {others} beside it; remove what you do not want", stacklevel=4)

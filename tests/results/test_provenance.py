@@ -103,12 +103,14 @@ def write_lens(out, model, meta, n=10):
     save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", n), result_of("logit_lens", 4, seed=n), meta)
 
 
-def test_a_study_takes_the_number_of_prompts_that_the_contribution_has_else_the_largest(tmp_path):
+@pytest.mark.parametrize("meta", [{"n_prompts": 10}, {"n_examples": 10}, {"n_examples": 10, "n_prompts": 7}])
+def test_a_study_takes_the_number_of_examples_that_the_contribution_has_else_the_largest(tmp_path, meta):
+    """Some earlier versions stored one of these; a dataset may have fewer prompts than are asked for."""
     for n in (10, 20):
         write_lens(tmp_path, "lowered", {"n_prompts": n}, n)
         write_lens(tmp_path, "alone", {"n_prompts": n}, n)
     contribution = artifact_path(tmp_path, "gsm8k", "lowered", "relative_contribution", 10)
-    save_artifact(contribution, result_of("relative_contribution", 4), {"n_prompts": 10})
+    save_artifact(contribution, result_of("relative_contribution", 4), meta)
     with pytest.warns(UserWarning, match="reading .*logitlens_[12]0exps.pt, not logitlens_[12]0exps.pt beside it"):
         files = Study(tmp_path).paths
     assert files["gsm8k", "lowered", "logit_lens"].name == "logitlens_10exps.pt"
