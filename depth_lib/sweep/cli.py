@@ -1,7 +1,7 @@
 """The commands: `depth-lib sweep …`, which make calls too. Any parameter of a run is `--name VALUE` or
 `-p NAME=VALUE`; make passes its variables so.
 
-No torch is loaded before a notebook, a table or a model is arguments for.
+No torch is loaded before a notebook, a table or a model is asked for.
 """
 
 import argparse
