@@ -25,7 +25,7 @@ SWEEP := $(PY) -m depth_lib.sweep
 NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
 NAMED += $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),$(name)))
 VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
-FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(patsubst -j%,--jobs %,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
+FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(patsubst -j%,--jobs=%,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

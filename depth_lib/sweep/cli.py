@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from ..models.gguf import WHEELS, ModelError, fetched
 from ..params import LOADING, Params, ParamsError, ParamsFile, find_model, from_text, not_among, registry_names
@@ -175,8 +176,21 @@ COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Whose errors are one line, as all others are, without the list of its options."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ParamsError(f"{message}; {self.prog} --help has all options")
+
+
+def _n_jobs(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f'"{text}" is no number of runs side by side; give one, as in -j4 or JOBS=4')
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets, as make runs them.")
+    parser = _Parser(prog="depth-lib", description="Probes of models × datasets, as make runs them.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, function in COMMANDS.items():
         command = commands.add_parser(name, help=function.__doc__, description=function.__doc__, allow_abbrev=False)
@@ -190,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
             if option in LISTS:
                 how = {"nargs": "*", "default": ()}
             elif option == "JOBS":
-                how = {"type": int}
+                how = {"type": _n_jobs}
             command.add_argument(_flag(option), dest=option, help=text, metavar="…", **how)
     return parser
 
