@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .intervals import DRAWS, SEED, Estimate, NoInterval, drawn_centres, studentised, with_effect
+from .intervals import DRAWS, SEED, Estimate, NoInterval, centre_of_mass, drawn_centres, studentised, with_effect
 from .rules import depth_score
 
 EFFECTS = ("layer", "output")
@@ -72,15 +72,12 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     affected = {level: with_effect(values, f"examples of level {level}") for level, values in groups.items()}
-    drawn = [drawn_centres(values, draws, seed + k) for k, values in enumerate(affected.values())]  # each level its own
-    deepest = len(result["output_effect"][0]) - 1
-    scores = {
-        level: studentised(*centres, len(affected[level]), (0, deepest))
-        for level, centres in zip(groups, drawn, strict=True)
-    }
+    seeds = range(seed, seed + len(groups))  # each level draws its own examples
+    scores = {level: centre_of_mass(affected[level], draws, k) for level, k in zip(groups, seeds, strict=True)}
+    drawn = [drawn_centres(values, draws, k) for values, k in zip(affected.values(), seeds, strict=True)]
     centres, errors = np.array(drawn).swapaxes(0, 1)
-    levels = np.array(list(groups), dtype=float)
-    weights = (levels - levels.mean()) / ((levels - levels.mean()) ** 2).sum()
+    from_mean = np.array(list(groups)) - np.mean(list(groups))
+    weights = from_mean / (from_mean**2).sum()
     n = sum(map(len, affected.values())) - len(affected) + 1
     slope = studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
     return Difficulty(effect, scores, slope)
@@ -93,29 +90,34 @@ def scores_by_level(study: Mapping) -> pd.DataFrame:
     interval); and, the same for all levels of an effect, slope, slope_low, slope_high and the answer, a sentence, or
     why there is no interval. study: a `Study`.
     """
-    rows = []
-    for dataset, model, probe in study:
-        if probe == "depth_by_difficulty":
-            for effect in EFFECTS:
-                place = {"model": model, "dataset": dataset, "effect": effect}
-                rows += [place | row for row in _score_rows(study[dataset, model, probe], effect)]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        [
+            {"model": model, "dataset": dataset, "effect": effect} | row
+            for dataset, model, probe in study
+            if probe == "depth_by_difficulty"
+            for effect in EFFECTS
+            for row in score_rows(study[dataset, model, probe], effect)
+        ]
+    )
 
 
-def _score_rows(result: Mapping, effect: str) -> list[dict]:
-    """A row per level; without an interval where there is none."""
+def score_rows(result: Mapping, effect: str) -> list[dict]:
+    """A result's rows of `scores_by_level` for an effect; the ends of an interval are None where there is none."""
     groups = importance_by_level(result, effect)
     try:
         difficulty = depth_scores(result, effect)
-        answer = str(difficulty)
+        scores, slope, answer = difficulty.scores, difficulty.slope, str(difficulty)
     except NoInterval as reason:
         scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
-        difficulty, answer = Difficulty(effect, scores, Estimate(None, None, None)), f"{reason}."
-    slope = difficulty.slope
-    slope_columns = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer}
+        slope, answer = Estimate(None, None, None), f"{reason}."
     return [
         {"level": level, "examples": len(groups[level])}
-        | {"score": score.value, "score_low": score.low, "score_high": score.high}
-        | slope_columns
-        for level, score in difficulty.scores.items()
+        | _columns("score", score)
+        | _columns("slope", slope)
+        | {"answer": answer}
+        for level, score in scores.items()
     ]
+
+
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -30,6 +30,8 @@ from .rules import METRICS, holds
 DRAWS, LEVEL, SEED = 2000, 0.95, 0
 UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
 FEWEST_PROMPTS = 3
+_Z = NormalDist().inv_cdf(UPPER)
+_EXPANSION = [1, 0, 1, 0], [5, 0, 16, 0, 3, 0], [3, 0, 19, 0, 17, 0, -15, 0]  # of Student's quantile, in z
 
 
 class NoInterval(Exception):
@@ -76,15 +78,12 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, seed: int =
     curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
     depth, drawn_depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
     deviations = widening(n_prompts) * (drawn.astype(float) - curve)
-    if metric == "cosine":
-        first, last = _cosine_span(curve.astype(float), deviations)
-    else:
-        first, last = _crossing_span(metric, curve.astype(float), deviations)
-    first, last = min(first, depth), max(last, depth)
+    possible = [depth, *_possible_depths(metric, curve.astype(float), deviations)]
     nowhere = (-1, n_layers - 1)
+    low, high = (None if end in nowhere else int(end) for end in (min(possible), max(possible)))
     return DepthInterval(
-        low=None if first in nowhere else int(first),
-        high=None if last in nowhere else int(last),
+        low=low,
+        high=high,
         same=float((drawn_depths == depth).mean()),
         without=float(np.isin(drawn_depths, nowhere).mean()),
         n_prompts=n_prompts,
@@ -142,7 +141,7 @@ def drawn_centres(profiles: np.ndarray, draws: int, seed: int) -> tuple[np.ndarr
     total = times @ mass
     centre = (times @ moment) / total
     squares = times @ moment**2 - 2 * centre * (times @ (moment * mass)) + centre**2 * (times @ mass**2)
-    squares = np.where(squares > 1e-12 * (times @ moment**2), squares, 0)  # what is left of rounding
+    squares[squares <= 1e-12 * (times @ moment**2)] = 0  # what is left of rounding
     return centre, np.sqrt(squares * n / (n - 1)) / total
 
 
@@ -152,30 +151,26 @@ def studentised(centres: np.ndarray, errors: np.ndarray, n: int, limits: tuple[f
     n: how many examples were drawn from. The quantiles are at least Student's: few examples, drawn, look alike.
     """
     value, error = float(centres[0]), float(errors[0])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        deviations = np.nan_to_num((centres[1:] - value) / errors[1:], nan=0, posinf=np.inf, neginf=-np.inf)
-    below, above = np.quantile(deviations, (1 - UPPER, UPPER), method="inverted_cdf")
-    student = _student(n - 1)
     if error == 0:
         return Estimate(value, value, value)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = (centres[1:] - value) / errors[1:]
+    deviations[np.isnan(deviations)] = 0
+    below, above = np.quantile(deviations, (1 - UPPER, UPPER), method="inverted_cdf")
+    student = _student(n - 1)
     low, high = value - max(above, student) * error, value - min(below, -student) * error
-    return Estimate(value, max(low, min(limits)), min(high, max(limits)))
+    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
 
 
 def widening(n_prompts: int) -> float:
     """sqrt(P / (P - 1)) · t / z: how much wider than its draws an interval from P prompts is."""
-    return math.sqrt(n_prompts / (n_prompts - 1)) * _student(n_prompts - 1) / NormalDist().inv_cdf(UPPER)
+    return math.sqrt(n_prompts / (n_prompts - 1)) * _student(n_prompts - 1) / _Z
 
 
 def _student(v: int) -> float:
     """Student's upper quantile for v degrees of freedom, by its expansion in z (Abramowitz & Stegun 1964, 26.7.5)."""
-    z = NormalDist().inv_cdf(UPPER)
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
+    first, second, third = (np.polyval(coefficients, _Z) for coefficients in _EXPANSION)
+    return float(_Z + first / (4 * v) + second / (96 * v**2) + third / (384 * v**3))
 
 
 def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
@@ -183,9 +178,14 @@ def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
 
 
-def _crossing_span(metric: str, curve: np.ndarray, deviations: np.ndarray) -> tuple[int, int]:
-    """The first layer that may have crossed and the first that surely has, [L] and [draws, L] given."""
+def _possible_depths(metric: str, curve: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """Layers that the depth may be, numbered as in `depths_of`: the first and the last of them matter.
+
+    curve [L], and deviations [draws, L] of the draws from it.
+    """
     threshold = METRICS[metric].threshold
+    if metric == "cosine":
+        return _possible_turns(curve, deviations)
     if metric == "overlap":
         gaps = (float(np.float32(threshold)) - curve)[:, None]  # negative where crossed
         gap_deviations = -deviations[:, :, None]
@@ -193,47 +193,41 @@ def _crossing_span(metric: str, curve: np.ndarray, deviations: np.ndarray) -> tu
         peaks = np.unique((curve + deviations).argmax(1))
         gaps = curve[:, None] - threshold * curve[peaks]
         gap_deviations = deviations[:, :, None] - threshold * deviations[:, None, peaks]
-    may_cross = (gaps - np.quantile(gap_deviations, UPPER, axis=0) < 0).any(1)
-    spread, down, _ = _simultaneous(gap_deviations)
-    surely_crosses = (gaps + down * spread < 0).any(1)
-    may_cross[-1] = surely_crosses[-1] = True
-    return int(may_cross.argmax()), int(surely_crosses.argmax())
+    low, _, _, highest = _bands(gaps, gap_deviations)
+    crossed = np.stack([(low < 0).any(1), (highest < 0).any(1)])  # maybe, surely
+    crossed[:, -1] = True
+    return crossed.argmax(1)
 
 
-def _cosine_span(curve: np.ndarray, deviations: np.ndarray) -> tuple[int, int]:
-    """The first and last layer after which the last turn from below zero may lie."""
-    may_be_negative = curve - np.quantile(deviations, UPPER, axis=0) < 0
-    may_be_positive = curve - np.quantile(deviations, 1 - UPPER, axis=0) >= 0
-    spread, down, up = _simultaneous(deviations)
-    negative, positive = curve + down * spread < 0, curve - up * spread >= 0
-    positive_later = np.append(np.maximum.accumulate(positive[::-1])[::-1][1:], False)
-    turned_after = np.flatnonzero(negative & positive_later)  # a turn surely lies at or after each of these
-    earliest = turned_after[-1] if len(turned_after) else -1
-    turns = np.flatnonzero(may_be_negative[:-1] & may_be_positive[1:])
-    turns = list(turns[turns >= earliest])
-    if may_be_positive.all():
-        turns.append(-1)
-    if earliest < 0 and may_be_negative[-1]:
-        turns.append(len(curve) - 1)
-    return (int(min(turns)), int(max(turns))) if turns else (len(curve), -1)
+def _possible_turns(curve: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """The layers after which the last turn from below zero may lie; -1: never below zero, L - 1: no turn after that."""
+    low, high, lowest, highest = _bands(curve, deviations)
+    surely_positive, surely_negative = np.flatnonzero(lowest >= 0), highest < 0
+    earliest = max(np.flatnonzero(surely_negative[: max(surely_positive, default=0)]), default=-1)
+    turns = (low[:-1] < 0) & (high[1:] >= 0)
+    possible = np.flatnonzero([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0]) - 1
+    return possible[possible >= earliest]
 
 
-def _simultaneous(deviations: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The standard error at each place, and how many of them a simultaneous band reaches down and up."""
+def _bands(values: np.ndarray, deviations: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Lower and upper end of each value's own interval, then of the band that holds all values at once."""
+    below, above = np.quantile(deviations, (1 - UPPER, UPPER), axis=0)
     spread = np.sqrt((deviations**2).mean(0))
     in_errors = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
     in_errors = in_errors.reshape(len(deviations), -1)
-    return spread, float(np.quantile(-in_errors.min(1), UPPER)), float(np.quantile(in_errors.max(1), UPPER))
+    down, up = np.quantile(-in_errors.min(1), UPPER), np.quantile(in_errors.max(1), UPPER)
+    return values - above, values - below, values - up * spread, values + down * spread
 
 
 def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    keys = METRICS[metric].keys
-    if "n_tokens" not in result or not all(f"{key}_sums" in result for key in keys):
-        raise NoInterval("no per-prompt sums in the file (not written by depth_lib)")
-    sums = np.mean([np.asarray(result[f"{key}_sums"], dtype=float) for key in keys], axis=0)
-    n_tokens = np.asarray(result["n_tokens"], dtype=float)
+    """The metric's curve summed over each prompt's tokens [P, L], and their numbers [P]."""
+    try:
+        sums = np.mean([np.asarray(result[f"{key}_sums"], dtype=float) for key in METRICS[metric].keys], axis=0)
+        n_tokens = np.asarray(result["n_tokens"], dtype=float)
+    except KeyError:
+        raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None
     if len(n_tokens) < FEWEST_PROMPTS:
         raise NoInterval(f"{len(n_tokens)} prompts are too few to resample; run {FEWEST_PROMPTS} or more")
-    if not (np.isfinite(sums).all() and (n_tokens > 0).all()):
+    if not np.isfinite(sums).all():
         raise NoInterval("per-prompt sums that are not finite; run the probe again")
     return sums, n_tokens

@@ -15,8 +15,8 @@ from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
 _TYPES = dict.fromkeys(("layers", "prompts", "ed", "low", "high"), "Int64")
-_TYPES |= dict.fromkeys(("ratio", "ratio_low", "ratio_high", "same", "without", "threshold"), "Float64")
-_TYPES |= dict.fromkeys(("score", "score_low", "score_high"), "Float64")
+_SHARES = ("ratio", "ratio_low", "ratio_high", "same", "without", "threshold")
+_TYPES |= dict.fromkeys((*_SHARES, "score", "score_low", "score_high"), "Float64")
 
 
 def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFrame:
