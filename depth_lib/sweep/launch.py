@@ -96,7 +96,8 @@ class Sweep:
         partial.unlink(missing_ok=True)
         self._say(run, f"running, log in {log}")
         status = self._wait(run, partial, log)
-        missing = [str(run.paths[probe]) for probe in run.asked["PROBES"] if not run.paths[probe].is_file()]
+        paths = [run.path(probe, offline=True) for probe in run.asked["PROBES"]]
+        missing = [str(path) for path in paths if not path.is_file()]
         if self.signal or -status in SIGNALS:
             name = signal.Signals(self.signal or -status).name
             self._end(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")

@@ -5,6 +5,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import nnsight
 import torch
@@ -59,12 +60,12 @@ class Run(RunSpec):
             return None
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
-        path = self.paths[probe]
+        path = self.path(probe)
         if agreed(why_stale(path, wanted)):
             with self._alone() if is_first() else contextlib.nullcontext():
                 # whoever had the lock may have computed it
                 if reasons := agreed(why_stale(path, wanted)):
-                    self._compute(probe, reasons, call, wanted)
+                    self._compute(probe, path, reasons, call, wanted)
                     agreed("written")
                     return load_artifact(path)
         print(f"{probe}: read from {path}, nothing to compute")
@@ -91,8 +92,7 @@ class Run(RunSpec):
             remove_leftovers(self.folder)
             yield
 
-    def _compute(self, probe: str, reasons: list[str], call: Callable | None, wanted: Mapping) -> None:
-        path = self.paths[probe]
+    def _compute(self, probe: str, path: Path, reasons: list[str], call: Callable | None, wanted: Mapping) -> None:
         if reasons != [NONE_YET]:
             print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time

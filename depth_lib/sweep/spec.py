@@ -1,5 +1,6 @@
 """One run's parameters: where its results are, and what they must have been made from. It loads no torch."""
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
 from ..params import NOT_COMPARED, Params, ParamsError, find_dataset, find_model, not_among, problems
-from ..results.provenance import fingerprint, prompts_hash
+from ..results.provenance import fingerprint, prompts_hash, read_meta
 from ..results.schemas import ARTIFACTS, artifact_path
 
 
@@ -47,12 +48,29 @@ class RunSpec:
         self._rows = {"source": source, "seed": asked["SEED"]}
         self._n_rows = asked["N_EXAMPLES"]
         self.out = in_project(asked["OUT"])
-        self.folder = self.out / self.dataset / asked["MODEL"]
+        self.folder = self._path("logit_lens", 0).parent
         self.name = f"{self.dataset} × {asked['MODEL']}"
-        self.paths = {
-            probe: artifact_path(self.out, self.dataset, asked["MODEL"], probe, self._n_rows, self.pair.label)
-            for probe in ARTIFACTS
-        }
+
+    def path(self, probe: str, offline: bool = False) -> Path:
+        """Where the probe's result is kept. Its name says how many prompts it holds, or questions of each level:
+        N_EXAMPLES, or fewer where the source has fewer.
+
+        offline: without the network; how many prompts the Hub has is then what an earlier run found. Raises PromptError
+        for prompts that cannot be read.
+        """
+        row, n_asked = ARTIFACTS[probe], self.asked["N_EXAMPLES"]
+        if offline and self._fetches:
+            earlier = self.folder.glob(row.names("*", self.pair.label)[0])
+            return next(
+                (path for path in earlier if read_meta(path)[0].get("n_examples") == n_asked),
+                self._path(probe, n_asked),
+            )
+        if row.by_level:
+            return self._path(probe, max(Counter(example.level for example in self.examples).values()))
+        return self._path(probe, len(self.prompts))
+
+    def _path(self, probe: str, n: int) -> Path:
+        return artifact_path(self.out, self.dataset, self.asked["MODEL"], probe, n, self.pair.label)
 
     def provenance(self, probe: str, offline: bool = False) -> dict:
         """What a stored result must have been made from to be the one asked for; `why_stale` compares it.
@@ -71,10 +89,11 @@ class RunSpec:
             made_from["source"] = "drawn"
         if not prompts_known:
             return made_from
-        prompts = self.prompts
         if row.by_level:
             prompts = [example.question + example.answer for example in self.examples]
             made_from["examples_hash"] = prompts_hash(self.examples)
+        else:
+            prompts = self.prompts
         return made_from | {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
 
     @cached_property

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..files import COMPUTING, holder
 from ..params import command
 from ..results.provenance import NONE_YET, why_stale
-from ..results.schemas import ARTIFACTS
+from ..results.schemas import ARTIFACTS, parse_name
 from .spec import RunSpec, in_project
 
 RUNNING = ".running"  # in a run's folder, locked by the sweep that executes its notebook
@@ -40,8 +40,7 @@ def status_of(run: RunSpec) -> RunStatus:
         states[probe] = "done" if not reasons else "missing" if reasons == [NONE_YET] else "stale"
         if states[probe] == "stale":
             notes.append(f"{probe} is stale: {'; '.join(reasons)}")
-        if reasons:
-            notes += [f"{probe}: {job}" for job in _remote_jobs(run.paths[probe])]
+    notes += _remote_jobs(run.folder)
     log, partial = run.folder / "probe.log", (run.folder / PARTIAL).exists()
     process = holder(run.folder / RUNNING) or holder(run.folder / COMPUTING)
     if process:
@@ -78,7 +77,7 @@ def where_others_are(out: str, runs: Sequence[RunStatus]) -> str | None:
 
 def _why_stale(run: RunSpec, probe: str) -> list[str]:
     try:
-        return why_stale(run.paths[probe], run.provenance(probe, offline=True))
+        return why_stale(run.path(probe, offline=True), run.provenance(probe, offline=True))
     except (ValueError, OSError) as error:  # the prompts cannot be read
         return [str(error)]
 
@@ -91,11 +90,12 @@ def _failure(log: Path) -> str | None:
     return last.removeprefix(FAILED) if last.startswith(FAILED) else None
 
 
-def _remote_jobs(artifact: Path) -> list[str]:
-    """A line about each remote job that a result waits for, from its journal."""
+def _remote_jobs(folder: Path) -> list[str]:
+    """A line about each remote job that a run's results wait for, from its journal."""
     lines = []
-    for path in sorted(Path(f"{artifact}.job").glob("*.json")):
+    for path in sorted(folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError):  # a run may remove it now
             job = json.loads(path.read_text(encoding="utf-8"))
-            lines.append(f"job {job['job_id']} at {job['host']} is {job['state']}")
+            probe = parse_name(path.parent.stem)[0]
+            lines.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
     return lines

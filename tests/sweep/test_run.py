@@ -50,7 +50,8 @@ def no_loading(monkeypatch):
 
 
 def written(run):
-    return {probe: path.stat().st_mtime_ns for probe, path in run.paths.items() if path.exists()}
+    paths = {probe: run.path(probe) for probe in ANY_DATASET}
+    return {probe: path.stat().st_mtime_ns for probe, path in paths.items() if path.exists()}
 
 
 def test_results_that_match_are_read_and_the_model_is_never_loaded(cell, no_loading, capsys):
@@ -96,8 +97,8 @@ def test_the_metadata_names_what_was_run_and_where(cell):
 
 def test_results_of_two_questions_have_files_of_their_own_and_a_study_knows_both(cell):
     papers, own = Run(cell), Run(cell | OWN)
-    assert all(papers.paths[probe] != own.paths[probe] for probe in OF_PAIR)
-    assert papers.paths["logit_lens"] == own.paths["logit_lens"]
+    assert all(papers.path(probe) != own.path(probe) for probe in OF_PAIR)
+    assert papers.path("logit_lens") == own.path("logit_lens")
     study = Study(cell["OUT"])
     assert study.pairs == [own.pair.label]
     assert study["addition", "toy-4l", f"residual_erasure:{own.pair.label}"]["meta"]["settings"]["answer"] == "11"
@@ -142,7 +143,7 @@ def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, t
 
 def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
     run = Run(own_cell)
-    path = run.paths["logit_lens"]
+    path = run.path("logit_lens")
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.warns(UserWarning, match=f"is kept as {path.name}.unreadable-1"):
         assert run.result("logit_lens")["res_kl_divs"].shape == (4,)
@@ -163,7 +164,18 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     fresh = dl.depth_by_difficulty(run.llm, dl.load_examples("sums", 3, seed=1))
     assert all(torch.equal(found[key], value) for key, value in fresh.items())
     assert found["meta"]["n_prompts"] == 15 and found["meta"]["source"] == "drawn"
-    assert why_stale(run.paths["depth_by_difficulty"], Run(asked).provenance("depth_by_difficulty")) == []
+    assert why_stale(run.path("depth_by_difficulty"), Run(asked).provenance("depth_by_difficulty")) == []
+
+
+def test_a_result_is_named_by_the_prompts_that_it_holds_and_read_again_by_that_name(cell, tmp_path, capsys):
+    (tmp_path / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
+    asked = cell | {"N_EXAMPLES": 10, "SOURCE": str(tmp_path / "three.txt"), "DATASET": "gsm8k", "OUT": str(tmp_path)}
+    for ending in ("computed in", "nothing to compute"):
+        with pytest.warns(UserWarning, match="three.txt has 3 gsm8k prompts, not 10: using those"):
+            result = Run(asked).result("logit_lens")
+        assert ending in capsys.readouterr().out
+    assert result["res_kl_divs_sums"].shape == (3, 4)
+    assert [path.name for path in tmp_path.glob("gsm8k/toy-4l/*.pt")] == ["logitlens_3exps.pt"]
 
 
 @pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
@@ -177,6 +189,17 @@ def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_p
         made_from.append(RunSpec(asked).provenance("depth_by_difficulty"))
     before, after = made_from
     assert [line.split(":")[0] for line in differing(before, after)] == ["examples_hash"]
+
+
+def test_questions_of_each_level_are_counted_in_a_results_name(cell, tmp_path):
+    rows = [{"problem": "Find it:", "level": f"Level {k}", "solution": "it is\nAnswer: 2"} for k in (1, 2, 2)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = cell | {"DATASET": "math", "N_EXAMPLES": 9, "SOURCE": str(tmp_path / "rows.jsonl")}
+    with pytest.warns(UserWarning, match="1 of level 1, 2 of level 2, not 9"):
+        assert (
+            RunSpec(asked | {"PROBES": ["depth_by_difficulty"]}).path("depth_by_difficulty").name
+            == "depth_by_difficulty_2exps.pt"
+        )
 
 
 def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cell, monkeypatch):

@@ -25,7 +25,7 @@ def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
 
 def test_what_differs_is_shown_and_a_sweep_makes_it_again(command, study):
     command("sweep", *ONE)
-    (study / "file.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
+    (study / "file.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n' * 10)
     other = (*ONE, "--source", "file.jsonl")
     shown = command("status", *other).output
     assert "gsm8k × toy-4l: logit_lens is stale: source: stored embedded, asked file.jsonl; " in shown
@@ -39,6 +39,27 @@ def test_another_number_of_the_hubs_prompts_is_seen_without_the_network(command)
     assert "5 of 5 done" in command("status", *ONE, "--source", "hub").output
     shown = command("status", *ONE, "--source", "hub", "--n-examples", "20").output
     assert "relative_contribution is stale: n_examples: stored 10, asked 20" in shown
+
+
+def test_prompts_that_are_fewer_than_asked_for_are_said_and_their_results_found_again(command, study):
+    (study / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
+    few = (*ONE, "--source", "three.txt")
+    for n_calls in (1, 0):
+        with pytest.warns(UserWarning, match="three.txt has 3 gsm8k prompts, not 10: using those"):
+            assert len(command("sweep", *few).calls) == n_calls and command.status == 0
+    assert (study / "outputs/demo/gsm8k/toy-4l/logitlens_3exps.pt").is_file()
+    with pytest.warns(UserWarning, match="three.txt has 3"):
+        assert "5 of 5 done" in command("status", *few).output
+
+
+def test_results_of_as_many_prompts_as_the_hub_had_are_found_without_the_network(command, study):
+    hub = (*ONE, "--source", "hub")
+    command("sweep", *hub)
+    for path in (study / "outputs/demo/gsm8k/toy-4l").glob("*_10exps.pt"):
+        path.rename(path.with_name(path.name.replace("10exps", "7exps")))
+    assert command("sweep", *hub).calls == [] and command.status == 0
+    assert "5 of 5 done" in command("status", *hub).output
+    assert "1 stale, 4 missing" in command("status", *hub, "--n-examples", "20").output
 
 
 def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(command):
