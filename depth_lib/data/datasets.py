@@ -5,87 +5,91 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ..params import ParamsFile, dataset_names, find_dataset, not_among, params_files
-from .rows import TEXT, PromptError, file_rows, hub_rows
+from ..embedded import SAMPLES, prompts_path
+from ..params import ParamsFile, dataset_names, find_dataset, not_among
+from .rows import PromptError, file_rows, from_hub
 
 DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
 
 
-class Refused(Exception):
-    """A template refuses a row."""
-
-
 def _fail(message: str) -> None:
     """In a template, refuse the row: {{ fail("why; what to do") }}."""
-    raise Refused(message)
+    raise TemplateRuntimeError(message)
 
 
 _TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 _TEMPLATES.globals["fail"] = _fail
 
 
-class Dataset:
-    """A dataset by the name of its file params/datasets/<name>.yaml; `params` are the file's values.
+class Dataset(ParamsFile):
+    """What a file params/datasets/<name>.yaml says, and the rows, prompts and questions that come of it."""
 
-    Raises PromptError for an unknown name, or a file without a template.
-    """
-
-    def __init__(self, name: str) -> None:
-        if problem := not_among(dataset_names(), "DATASET", name):
-            raise PromptError(problem)
-        self.name, self.path, self.params = name, params_files("datasets")[name], ParamsFile(**find_dataset(name))
-        has_template = self.params.TEMPLATE or (self.params.QUESTION_TEMPLATE and self.params.ANSWER_TEMPLATE)
-        if not has_template and Path(self.params.FILE or "").suffix != ".txt":
-            raise PromptError(f"{self.path} has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml")
-
-    def rows(self, source: str | Path) -> Iterator[tuple[str, dict]]:
+    def rows(self, source: str | Path) -> Iterator[tuple[str, dict | str]]:
         """Every row of a source with its name for errors; PromptError for a source that cannot be read."""
-        params = self.params
-        if source != "hub":
-            return file_rows(self.name, source)
-        if params.FILE:  # as seen from the working directory, or else from the YAML's folder
-            file = Path(params.FILE)
-            return file_rows(self.name, file if file.exists() else self.path.parent / file)
-        if not params.REPOSITORY:
-            raise PromptError(f"{self.path} has neither REPOSITORY nor FILE; give one, or source=")
-        return hub_rows(self.name, params.REPOSITORY, params.CONFIG, params.SPLIT or "train")
+        if source == "hub" and not self.FILE:
+            return self._hub_rows()
+        if source in ("embedded", "sample"):
+            if self.DATASET not in SAMPLES:
+                samples = ", ".join(SAMPLES)
+                raise PromptError(f"no sample of {self.DATASET} ships with the package (of {samples} do); give a file")
+            return file_rows(prompts_path(self.DATASET, published=source == "sample"))
+        return file_rows(Path(self.FILE if source == "hub" else source))
 
-    def prompt(self, where: str, row: dict) -> str:
+    def _hub_rows(self) -> Iterator[tuple[str, dict]]:
+        import datasets  # takes seconds, and files do not need it
+
+        if not self.REPOSITORY:
+            raise PromptError(f"{self.DATASET}.yaml has neither REPOSITORY nor FILE; give one, or source=")
+        with from_hub(self.DATASET, self.REPOSITORY):
+            rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, split=self.SPLIT or "train")
+        for number, row in enumerate(rows, 1):
+            yield f"{self.REPOSITORY} row {number}", row
+
+    def prompt(self, where: str, row: dict | str) -> str:
         """A row as a prompt; PromptError, beginning with `where`, for a row that does not fit."""
-        if set(row) == {TEXT}:
-            return row[TEXT]
-        return self._write(self.params.TEMPLATE, where, row) if self.params.TEMPLATE else "".join(self.pair(where, row))
+        if isinstance(row, str):  # the prompt itself
+            return row
+        if self.TEMPLATE or not self.QUESTION_TEMPLATE:
+            return self._write("TEMPLATE", where, row)
+        return "".join(self.pair(where, row))
 
     def pair(self, where: str, row: dict) -> tuple[str, str]:
         """A row as question and answer; PromptError for a row that does not fit or has an empty one."""
-        question = self._write(self.params.QUESTION_TEMPLATE, where, row)
-        answer = self._write(self.params.ANSWER_TEMPLATE, where, row)
-        if not question.strip() or not answer.strip():
-            empty = "answer" if question.strip() else "question"
-            raise PromptError(f"{where}: the {empty} is empty; write it, or leave the row out")
-        return question, answer
+        parts = {name: self._write(f"{name.upper()}_TEMPLATE", where, row) for name in ("question", "answer")}
+        for name, text in parts.items():
+            if not text.strip():
+                raise PromptError(f"{where}: the {name} is empty; write it, or leave the row out")
+        return parts["question"], parts["answer"]
 
     def level_of(self, row: dict) -> int | None:
         """A row's level of difficulty: a number, a list's length, or the number in a text; None if there is none."""
-        value = row.get(self.params.LEVEL)
+        value = row.get(self.LEVEL)
         if isinstance(value, list):
             return len(value) or None
         number = re.fullmatch(r"\D*([1-9][0-9]*)\D*", str(value))
         return int(number[1]) if number else None
 
-    def _write(self, template: str, where: str, row: dict) -> str:
+    def _write(self, key: str, where: str, row: dict) -> str:
+        template = getattr(self, key)
+        if not template:
+            raise PromptError(f"{self.DATASET}.yaml has no {key}; write how a row becomes a prompt, as in gsm8k.yaml")
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
-        except Refused as problem:
-            raise PromptError(f"{where}: {problem}") from None
-        except (TemplateError, TypeError, AttributeError, ArithmeticError) as problem:
+        except Exception as problem:  # noqa: BLE001 (whatever the template's expressions raise)
             raise PromptError(
-                f"{where} does not fit the template of {self.name} ({problem}); correct the row, or the template in "
-                f"{self.path}"
+                f"{where} does not fit the template of {self.DATASET} ({problem}); correct the row, or {key} in "
+                f"{self.DATASET}.yaml"
             ) from None
+
+
+def dataset_named(name: str) -> Dataset:
+    """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none."""
+    if problem := not_among(dataset_names(), "DATASET", name):
+        raise PromptError(problem)
+    return Dataset(**find_dataset(name))
 
 
 @cache

@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..hub import without_retries
-from .datasets import DRAWN, Dataset
-from .rows import PromptError, unreachable
+from .datasets import DRAWN, dataset_named
+from .rows import PromptError, check_count, from_hub
 
 # The pair that residual erasure and integrated gradients look at.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -35,18 +34,18 @@ def load_prompts(
     Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered.
     Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     """
-    if n_examples is not None and (not isinstance(n_examples, int) or n_examples < 1):
-        raise PromptError(f"n_examples is {n_examples!r}; give a whole number of at least 1")
+    if n_examples is not None:
+        check_count("n_examples", n_examples)
     if dataset in DRAWN:
+        check_count("length", length)
         return list(itertools.islice(_drawn(dataset, length, seed), n_examples or 10))
-    rows_of, prompts, too_long = Dataset(dataset), [], 0
-    params = rows_of.params
-    wanted = n_examples or (10 if params.LEVEL else params.N_EXAMPLES)
-    if params.MAX_TOKENS and tokenizer is None and source == "hub":
-        tokenizer = _length_tokenizer(dataset, params.LENGTH_TOKENIZER)
-    limit = params.MAX_TOKENS if tokenizer is not None else None
-    for where, row in rows_of.rows(source):
-        prompt = rows_of.prompt(where, row)
+    kind, prompts, too_long = dataset_named(dataset), [], 0
+    wanted = n_examples or (10 if kind.LEVEL else kind.N_EXAMPLES)
+    limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
+    if limit and not tokenizer:
+        tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
+    for where, row in kind.rows(source):
+        prompt = kind.prompt(where, row)
         if limit and len(tokenizer.encode(prompt)) > limit:
             too_long += 1
             continue
@@ -54,10 +53,9 @@ def load_prompts(
         if len(prompts) == wanted:
             return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = (params.FILE or params.REPOSITORY) if source == "hub" else source
     if not prompts:
-        raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
-    warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
+        raise PromptError(f"{source} has no {dataset} prompt{longer}; give a source with at least one")
+    warnings.warn(f"{source} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
 
 
@@ -68,23 +66,18 @@ def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
 
 
 def _drawn(dataset: str, length: int, seed: int) -> Iterator[str]:
-    if length < 1:
-        raise PromptError(f"length is {length!r}; give the operands' digits, a whole number of at least 1")
     rng = random.Random(seed)
     while True:
         if dataset == "sums":
             yield "".join(one_sum(rng, rng.randint(2, 6)))
-        else:
-            a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
-            operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
-            yield f"Give the answer directly: {operation}"
+            continue
+        a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
+        operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
+        yield f"Give the answer directly: {operation}"
 
 
 def _length_tokenizer(dataset: str, name: str) -> Callable:
     from transformers import AutoTokenizer  # takes seconds, and most datasets do not need it
 
-    try:
-        with without_retries(name):
-            return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as problem:
-        raise PromptError(f"{unreachable(dataset, name, problem)}, or pass tokenizer=") from problem
+    with from_hub(dataset, name):
+        return AutoTokenizer.from_pretrained(name)

@@ -5,24 +5,27 @@ import warnings
 
 from nnsight import TransformersModel
 
+from ..params import not_among
+
 
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
-    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
+    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
-    ids = []
+    all_ids = []
     for p, prompt in enumerate(prompts):
         if not isinstance(prompt, str):
             raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
         try:
-            ids.append(llm.tokenizer(prompt)["input_ids"])
+            ids = llm.tokenizer(prompt)["input_ids"]
         except (TypeError, UnicodeError) as error:
             raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
-        if not ids[p]:
+        if not ids:
             raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
-        _check_length(llm, ids[p], f"prompt {p}")
-    return ids
+        _check_length(llm, ids, f"prompt {p}")
+        all_ids.append(ids)
+    return all_ids
 
 
 def _check_length(llm, ids, name):
@@ -30,9 +33,9 @@ def _check_length(llm, ids, name):
     limit = getattr(llm.config, "max_position_embeddings", None)
     rope = getattr(llm.config, "rope_parameters", None) or {}
     if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
-        limit = int(max(limit, (rope.get("original_max_position_embeddings") or limit) * rope.get("factor", 1)))
+        limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])
     if limit and len(ids) > limit:
-        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit} positions; use a shorter text.")
+        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit:.0f} positions; use a shorter text.")
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:
@@ -51,8 +54,6 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
-    if not llm.tokenizer.is_fast:
-        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
     if not (isinstance(question, str) and isinstance(answer, str)):
         types = f"{type(question).__name__} and {type(answer).__name__}"
         raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
@@ -71,16 +72,15 @@ def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
 ) -> list[tuple[list[int], list[int]]]:
     """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T."""
-    if mode not in modes:
-        *others, last = (f'"{name}"' for name in modes)
-        raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
+    if problem := not_among(modes, "mode", mode):
+        raise ValueError(problem)
     ids = tokenize(llm, prompts)
     if mode != "future":
         return [(x, [len(x)]) for x in ids]
-    work = list(zip(ids, future_positions([len(x) for x in ids]), strict=True))
-    short = [f"prompt {p} ({len(x)} tokens)" for p, (x, t) in enumerate(work) if not t]
-    if len(short) == len(work):
+    positions = future_positions([len(x) for x in ids])
+    short = [f"prompt {p} ({len(ids[p])} tokens)" for p, drawn in enumerate(positions) if not drawn]
+    if len(short) == len(ids):
         raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
     if short:
         warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
-    return [(x, t) for x, t in work if t]
+    return [(x, drawn) for x, drawn in zip(ids, positions, strict=True) if drawn]

@@ -16,15 +16,13 @@ def toy_path(name: str) -> Path:
 
 
 def prompts_path(dataset: str, published: bool = False) -> Path:
-    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `DATASETS`.
+    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `SAMPLES`.
 
     published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
     """
-    by_level = HERE / "prompts" / "by_level" / f"{dataset}.jsonl"
-    if by_level.is_file():
-        return by_level
-    if dataset not in DATASETS:
-        raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(DATASETS)}")
-    own = HERE / "prompts" / f"{dataset}.jsonl"
-    first_rows = HERE / "prompts" / "published" / f"{dataset}.jsonl"
-    return first_rows if published and first_rows.is_file() else own
+    folders = ("by_level", "published", "") if published else ("by_level", "")
+    for folder in folders:
+        path = HERE / "prompts" / folder / f"{dataset}.jsonl"
+        if path.is_file():
+            return path
+    raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(SAMPLES)}")

@@ -142,9 +142,19 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
             "row 2 does not fit the template of gsm8k ('answer' is undefined); correct",
         ),
         ({"question": "q", "answer": 5}, "row 2 does not fit the template of gsm8k (argument of type 'int' is not"),
-        ({"question": "q", "answer": "5"}, 'rows.jsonl row 2: the answer has no "####" before its final number'),
-        ([1, 2], "rows.jsonl row 2 cannot be read (it is not an object); write parquet, or one JSON object per line"),
-        ("{oops", "rows.jsonl row 2 cannot be read (Expecting property name"),
+        (
+            {"question": "q", "answer": "5"},
+            'rows.jsonl row 2 does not fit the template of gsm8k (the answer has no "####" before its final number; ',
+        ),
+        (
+            [1, 2],
+            "rows.jsonl row 2 does not fit the template of gsm8k ('list' object has no attribute 'items'); correct",
+        ),
+        (
+            "{oops",
+            "rows.jsonl row 2 cannot be read (Expecting property name enclosed in double quotes: line 1 column 2 (char "
+            "1)); write parquet, or one JSON object per line in UTF-8",
+        ),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(rows, row, message):
@@ -161,7 +171,7 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
             'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
         ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="addition", length=0), "length is 0; give the operands' digits"),
+        (dict(dataset="addition", length=0), "length is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", source="no/such.jsonl"), "no file no/such.jsonl; check the path"),
     ],
 )
