@@ -47,11 +47,17 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             "K": 3,
             "1": 1,
         }
-        keys = ARTIFACTS[probe].required | ARTIFACTS[probe].optional
-        shapes = {key: [letters[letter] for letter in shape.split()] for key, shape in keys.items()}
+        beside_each_key = {"effects": {"_by_prompt", "_resolution"}, "erasure": {"_resolution"}}
+        absent = {"_sums", "_by_prompt", "_resolution"} - beside_each_key.get(probe.rpartition("_")[2], set())
+        shapes = {
+            key: [letters[letter] for letter in shape.split()]
+            for key, shape in ARTIFACTS[probe].shapes.items()
+            if not key.endswith(tuple(absent))
+        }
         drawn = {key: torch.rand(shape, generator=draw) for key, shape in shapes.items()}
         if ARTIFACTS[probe].by_level:
             drawn |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
+            drawn |= {f"{key}_resolution": drawn[key] / 100 for key in ("layer_effect", "output_effect")}
         return drawn | ({"tokens": list(tokens or TOKENS)} if ARTIFACTS[probe].tokens_file else {})
     return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
 

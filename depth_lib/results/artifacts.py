@@ -21,6 +21,7 @@ import torch
 
 from ..files import move_aside, write_together
 from ..params import command
+from .provenance import NO_META, NONE_YET, checked, read_meta
 from .schemas import BETWEEN_MODELS, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 1
@@ -87,21 +88,17 @@ def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without its warning, for callers that warn once about many files."""
     path = Path(path)
     probe, n, pair = parse_name(path)
-    schema = SCHEMAS[probe]
-    dataset, model = path.parent.parent.name, path.parent.name
-    out = str(path.parent.parent.parent)
-    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair)}"
+    schema, dataset, model = SCHEMAS[probe], path.parent.parent.name, path.parent.name
+    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=str(path.parent.parent.parent), PAIR=pair)}"
     if probe in BETWEEN_MODELS:
         remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"
     try:
-        result = _unpickled(path)
-        problem = mismatch(probe, result)
+        checked(path)
+        result = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise MissingArtifact(f"no artifact for {dataset} × {model} ({path.name}); {remedy}") from None
     except pickle.UnpicklingError as error:
-        problem = str(error)
-    if problem:
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {remedy}")
+        raise ArtifactError(f"{path} is no {probe} artifact: {error}; {remedy}") from None
     for key, value in result.items():
         if isinstance(value, torch.Tensor):
             result[key] = value.detach().float() if value.is_floating_point() else value.detach()
@@ -119,14 +116,10 @@ def escape_token(token: str) -> str:
 
 def _keep_foreign_files(path: Path, replaced: list[Path]) -> None:
     """Move aside the files that would be replaced, unless they are a result of ours."""
-    try:
-        if read_artifact(path)["meta"]:
-            return
-        reason = "without-meta"
-    except MissingArtifact:
+    meta, problem = read_meta(path)
+    if meta or problem == NONE_YET:
         return
-    except ArtifactError:
-        reason = "unreadable"
+    reason = "without-meta" if problem == NO_META else "unreadable"
     for old in filter(Path.exists, replaced):
         kept = move_aside(old, reason).name
         warnings.warn(f"{old} is not a result of depth_lib ({reason}); it is kept as {kept}", stacklevel=3)
@@ -168,14 +161,3 @@ def _not_finite(result: Mapping) -> str | None:
         if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
             return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
     return None
-
-
-def _unpickled(path: Path) -> object:
-    """The values in a .pt file; UnpicklingError says why there are none. Code in a pickle is never run."""
-    content = path.read_bytes()
-    try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 (torch raises a dozen kinds for damaged files)
-        code = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        reason = f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"
-        raise pickle.UnpicklingError(reason) from None

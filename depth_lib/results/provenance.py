@@ -16,6 +16,7 @@ from ..models.gguf import gguf_in
 from .schemas import SCHEMAS, mismatch, parse_name
 
 NONE_YET = "there is none yet"
+NO_META = "it has no meta: not written by depth_lib"
 _PIECE = 2**18  # bytes of a large weight file that are read at once
 
 
@@ -43,21 +44,32 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
 def read_meta(path: str | Path) -> tuple[dict, str | None]:
     """The `meta` of a stored result and None, or {} and what is wrong with the file."""
     try:
+        meta = checked(path).get("meta")
+    except FileNotFoundError:
+        return {}, NONE_YET
+    except pickle.UnpicklingError as error:
+        return {}, str(error)
+    return (meta, None) if meta else ({}, NO_META)
+
+
+def checked(path: str | Path) -> dict:
+    """What a probe's file holds, with an object of the same `shape` for each tensor; no code in it is run.
+
+    FileNotFoundError if there is no file; UnpicklingError says what is wrong with it.
+    """
+    try:
         with zipfile.ZipFile(path) as stored:
             if damaged := stored.testzip():
                 raise zipfile.BadZipFile(damaged)
             name = next(name for name in stored.namelist() if name.endswith("/data.pkl"))
             result = _Reader(stored.open(name)).load()
-        problem = mismatch(parse_name(path)[0], result)
-    except FileNotFoundError:
-        return {}, NONE_YET
-    except pickle.UnpicklingError as error:
-        return {}, str(error)
-    except Exception:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
-        return {}, "it is truncated or damaged"
-    if not problem and not result.get("meta"):
-        problem = "it has no meta: not written by depth_lib"
-    return ({}, problem) if problem else (result["meta"], None)
+    except (FileNotFoundError, pickle.UnpicklingError):
+        raise
+    except Exception as error:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
+        raise pickle.UnpicklingError("it is truncated or damaged") from error
+    if problem := mismatch(parse_name(path)[0], result):
+        raise pickle.UnpicklingError(problem)
+    return result
 
 
 def prompts_hash(prompts: Iterable[str | tuple]) -> str:
@@ -91,12 +103,15 @@ def made_from(meta: Mapping) -> str:
     """One line on a result's origin: model and revision, dtype, prompts, where, when, versions, as far as known."""
     if not meta:
         return "not known, the files have no meta (not written by depth_lib)"
-    revision = meta.get("commit") or meta.get("revision") or meta.get("weights")
-    versions = [f"{package} {version}" for package, version in meta.get("versions", {}).items()]
-    prompts = [f"{meta.get('n_prompts', '?')} prompts", meta.get("source"), meta.get("prompts_hash")]
-    origin = [meta.get("where"), meta.get("date", "")[:10], " ".join(versions), meta.get("blocks")]
-    parts = [meta.get("model_id"), revision, meta.get("dtype"), meta.get("quantization"), *prompts, *origin]
-    return "; ".join(str(part) for part in parts if part)
+    origin = {
+        **meta,
+        "revision": meta.get("commit") or meta.get("revision") or meta.get("weights"),
+        "n_prompts": f"{meta.get('n_prompts', '?')} prompts",
+        "date": meta.get("date", "")[:10],
+        "versions": " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items()),
+    }
+    keys = "model_id revision dtype quantization n_prompts source prompts_hash where date versions blocks".split()
+    return "; ".join(str(origin[key]) for key in keys if origin.get(key))
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:

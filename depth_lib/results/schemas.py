@@ -5,7 +5,8 @@ This module does not import torch, so that listing results is fast.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
@@ -23,9 +24,10 @@ class MissingArtifact(ArtifactError, FileNotFoundError):
 class Schema:
     """One probe's file: its name, with `{n}` for the number of examples, and the shape of each key.
 
-    `required` are the papers' own keys; `optional` are ours, checked where present. In a shape, L is the number of
-    blocks, T of tokens, P of prompts (F of those long enough for future mode), E of examples on K levels of difficulty;
-    any other letter is a number that is the same for the whole file.
+    `papers`: the papers' own keys, which a result must have; `ours`: further ones, checked where present. Both are
+    "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts (F of those long
+    enough for future mode), E of examples on K levels of difficulty; any other letter is a number that is the same for
+    the whole file.
     `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it is not the row's.
     `baseline`: the probe reads further prompts, whose hash is a setting too. `by_level`: it runs on examples with
     levels of difficulty. `further`: it runs only if PROBES names it. `version`: raise it when a mistake in the probe is
@@ -33,9 +35,9 @@ class Schema:
     """
 
     file: str
-    required: Mapping[str, str]
-    optional: Mapping[str, str] = field(default_factory=dict)
-    tokens_file: str | None = None
+    papers: str
+    ours: str = ""
+    tokens_file: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     function: str = ""
     baseline: bool = False
@@ -43,120 +45,122 @@ class Schema:
     further: bool = False
     version: int = 1
 
-    @property
+    @cached_property
+    def required(self) -> dict[str, str]:
+        """The shape of each of the papers' keys."""
+        return _shapes(self.papers)
+
+    @cached_property
     def shapes(self) -> dict[str, str]:
-        """The shape of each key, required or optional."""
-        return {**self.required, **self.optional}
+        """The shape of every key that a result may have.
+
+        A key may come with `<key>_resolution`, below which it is rounding, `<key>_sums` over each prompt's tokens, and
+        `<key>_by_prompt`.
+        """
+        shapes = {}
+        for key, shape in (self.required | _shapes(self.ours)).items():
+            prompts = "F" if "future" in key else "P"
+            shapes |= {key: shape, f"{key}_resolution": shape}
+            shapes |= {f"{key}_sums": f"P {shape}", f"{key}_by_prompt": f"{prompts} {shape}"}
+        return shapes
 
     @property
     def of_pair(self) -> bool:
         """Whether the probe measures a question with its answer, whose label is then part of the file's name."""
         return "question" in self.settings
 
-    def names(self, n: int | str, pair: str = "") -> tuple[str, str | None]:
-        """The file's name for n examples and a pair's label, and the name of the text file with its tokens."""
-        ending = f"_{pair}" if pair and self.of_pair else ""
-        file, tokens = self.file.format(n=n), self.tokens_file and self.tokens_file.format(n=n)
-        return f"{file[:-3]}{ending}.pt", tokens and f"{tokens[:-4]}{ending}.txt"
+    def names(self, n: int | str, pair: str = "") -> tuple[str, str]:
+        """The file's name for n examples and a pair's label, and the name of the text file with its tokens, or ""."""
+        ending = f"exps_{pair}" if pair and self.of_pair else "exps"
+        file, tokens_file = (name.format(n=n).replace("exps", ending) for name in (self.file, self.tokens_file))
+        return file, tokens_file
 
 
-def _keys(text: str, sums: bool = False) -> dict[str, str]:
-    """key -> shape, from "shape: key key; shape: key …"; with `sums`, of the keys' sums per prompt and `n_tokens`."""
-    keys = {}
-    for part in text.split(";"):
-        shape, names = part.split(":")
-        keys |= dict.fromkeys(names.split(), shape.strip())
-    if sums:
-        keys = {f"{key}_sums": f"P {shape}" for key, shape in keys.items()} | {"n_tokens": "P"}
-    return keys
-
-
-def _skips(mode: str, prompts: str) -> dict[str, str]:
-    keys = _keys(f"L L: max_{mode}_layer; L 1: max_{mode}_out; L: {mode}_kl {mode}_loss {mode}_top1")
-    by_prompt = {f"{key}_by_prompt": f"{prompts} {shape}" for key, shape in keys.items()}
-    return keys | by_prompt | _keys(f"L L: max_{mode}_layer_resolution; L 1: max_{mode}_out_resolution")
+def _shapes(keys: str) -> dict[str, str]:
+    """key -> shape, from "shape: key key; shape: key"."""
+    parts = [part.split(":") for part in keys.split(";") if part]
+    return {key: shape.strip() for shape, names in parts for key in names.split()}
 
 
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 _MODES = {"modes": ["future", "all"]}
 _GAUSS = {"quadrature": "gauss", "tolerance": 0.01}
-_CONTRIBUTION = "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos"
-_FURTHER_CONTRIBUTION = (
-    "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L-1: turn; L+1 L+1: angular",  # with sums per prompt
-    "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
-    "L+1 L+1: angular_last; L T: first_change",
+_SKIPS = "L L: max_future_layer; L 1: max_future_out"
+_FURTHER_SKIPS = (
+    "L: future_kl future_loss future_top1; "
+    "L L: max_all_layer; L 1: max_all_out; L: all_kl all_loss all_top1; "
+    "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl remove_loss remove_top1"
 )
-_LENS = "L: res_kl_divs res_overlaps"
-_FURTHER_LENS = "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled"
-_SKIPS = Schema(
-    "layer_effects_{n}exps.pt",
-    required=_keys("L L: max_future_layer; L 1: max_future_out"),
-    optional=_skips("future", "F") | _skips("all", "P") | _skips("remove", "P"),
-    settings=_MODES,
-)
-_GRADIENTS = Schema(
-    "igrads_igrads_{n}exps.pt",
-    required=_keys("L T: igrads"),
-    optional=_keys("L: completeness f_difference n_nodes error quadrature rounding"),
-    tokens_file="igrads_tokens_{n}exps.txt",
-    settings=_PAIR | _GAUSS,
-)
-
-
-def _part_effects(part: str) -> Schema:
-    file, settings = f"{part}_effects_{{n}}exps.pt", _MODES | {"part": part}
-    return replace(_SKIPS, file=file, settings=settings, function="layer_effects", further=True)
-
-
-def _part_gradients(part: str) -> Schema:
-    file, tokens_file = f"igrads_{part}_igrads_{{n}}exps.pt", f"igrads_{part}_tokens_{{n}}exps.txt"
-    settings = _PAIR | _GAUSS | {"at": part}
-    return replace(
-        _GRADIENTS, file=file, tokens_file=tokens_file, settings=settings, further=True, function="integrated_gradients"
-    )
-
+_GRADIENTS, _ERRORS = "L T: igrads", "L: completeness f_difference n_nodes error quadrature rounding"
 
 ARTIFACTS = {
     "relative_contribution": Schema(
         "relative_contribution.pt",
-        required=_keys(_CONTRIBUTION),
-        optional=_keys("; ".join(_FURTHER_CONTRIBUTION))
-        | _keys(_CONTRIBUTION, sums=True)
-        | _keys(_FURTHER_CONTRIBUTION[0], sums=True),
+        "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos",
+        "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L-1: turn; L+1 L+1: angular; "
+        "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
+        "L+1 L+1: angular_last; L T: first_change; P: n_tokens",
     ),
-    "layer_effects": _SKIPS,
+    "layer_effects": Schema("layer_effects_{n}exps.pt", _SKIPS, _FURTHER_SKIPS, settings=_MODES),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
-        required=_keys(_LENS),
-        optional=_keys(_FURTHER_LENS) | _keys(_LENS, sums=True) | _keys(_FURTHER_LENS, sums=True),
+        "L: res_kl_divs res_overlaps",
+        "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; P: n_tokens",
     ),
     "residual_erasure": Schema(
         "logit_erasure_{n}exps.pt",
-        required=_keys("L+1 T: erasure_effect"),
-        optional=_keys("L+1 T: erasure_effect_resolution"),
+        "L+1 T: erasure_effect",
         tokens_file="logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
     ),
-    "integrated_gradients": _GRADIENTS,
-    "attention_effects": _part_effects("attention"),
-    "mlp_effects": _part_effects("mlp"),
-    "attention_gradients": _part_gradients("attention"),
-    "mlp_gradients": _part_gradients("mlp"),
-    "local_effects": Schema(
-        "local_effects_{n}exps.pt",
-        required=_keys("L L: max_future_local max_all_local"),
-        optional=_keys(
-            "F L L: max_future_local_by_prompt; P L L: max_all_local_by_prompt; "
-            "L L: max_future_local_resolution max_all_local_resolution"
-        ),
-        settings=_MODES,
+    "integrated_gradients": Schema(
+        "igrads_igrads_{n}exps.pt",
+        _GRADIENTS,
+        _ERRORS,
+        tokens_file="igrads_tokens_{n}exps.txt",
+        settings=_PAIR | _GAUSS,
+    ),
+    "attention_effects": Schema(
+        "attention_effects_{n}exps.pt",
+        _SKIPS,
+        _FURTHER_SKIPS,
+        settings=_MODES | {"part": "attention"},
+        function="layer_effects",
         further=True,
+    ),
+    "mlp_effects": Schema(
+        "mlp_effects_{n}exps.pt",
+        _SKIPS,
+        _FURTHER_SKIPS,
+        settings=_MODES | {"part": "mlp"},
+        function="layer_effects",
+        further=True,
+    ),
+    "attention_gradients": Schema(
+        "igrads_attention_igrads_{n}exps.pt",
+        _GRADIENTS,
+        _ERRORS,
+        tokens_file="igrads_attention_tokens_{n}exps.txt",
+        settings=_PAIR | _GAUSS | {"at": "attention"},
+        function="integrated_gradients",
+        further=True,
+    ),
+    "mlp_gradients": Schema(
+        "igrads_mlp_igrads_{n}exps.pt",
+        _GRADIENTS,
+        _ERRORS,
+        tokens_file="igrads_mlp_tokens_{n}exps.txt",
+        settings=_PAIR | _GAUSS | {"at": "mlp"},
+        function="integrated_gradients",
+        further=True,
+    ),
+    "local_effects": Schema(
+        "local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES, further=True
     ),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
-        required=_keys("L+1 T: future_erasure past_erasure"),
-        optional=_keys("L+1 T: future_erasure_resolution past_erasure_resolution"),
+        "L+1 T: future_erasure past_erasure",
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
@@ -164,11 +168,8 @@ ARTIFACTS = {
     ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps.pt",
-        required=_keys("E: level; E L L: layer_effect; E L: output_effect"),
-        optional=_keys(
-            "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect; "
-            "E L L: layer_effect_resolution; E L: output_effect_resolution"
-        ),
+        "E: level; E L L: layer_effect; E L: output_effect",
+        "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect",
         by_level=True,
         further=True,
     ),
@@ -182,9 +183,7 @@ FURTHER_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.further)
 BETWEEN_MODELS = {
     "linear_map": Schema(
         "linear_map_{source}_to_{target}.pt",
-        required=_keys(
-            "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums"
-        ),
+        "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums",
     )
 }
 SCHEMAS = ARTIFACTS | BETWEEN_MODELS
@@ -210,11 +209,10 @@ def parse_name(path: str | Path) -> tuple[str, int | None, str]:
     The number is None where the name has none, and the label "" for the papers' pair and for probes without one.
     """
     for probe, schema in SCHEMAS.items():
-        pattern = re.escape(schema.file).replace(r"\{source\}_to_\{target\}", ".+_to_.+")
         label = "(?:_([a-z0-9_-]+))?" if schema.of_pair else "()"
-        pattern = pattern.replace(r"\{n\}exps", rf"(\d+)exps{label}")
+        pattern = schema.file.replace("{n}exps", rf"(\d+)exps{label}").replace("{source}_to_{target}", ".+_to_.+")
         if match := re.fullmatch(pattern, Path(path).name):
-            n, pair = match.groups() or (None, "")
+            n, pair = match.groups() or (None, None)
             return probe, n and int(n), pair or ""
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
@@ -234,16 +232,14 @@ def mismatch(probe: str, result: object) -> str | None:
     """The first difference between a result and the keys and shapes of its probe; None if there is none."""
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return "it is not a dict of named tensors with a dict `meta`"
-    schema = SCHEMAS[probe]
-    sizes: dict[str, int] = {}
-    for key, shape in schema.shapes.items():
+    schema, sizes = SCHEMAS[probe], {}
+    for key in schema.required:
         if key not in result:
-            if key in schema.required:
-                return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
-            continue
+            return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
+    for key in filter(result.__contains__, schema.shapes):
         if not hasattr(result[key], "shape"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        axes, stored = shape.split(), list(result[key].shape)
+        axes, stored = schema.shapes[key].split(), list(result[key].shape)
         if len(axes) != len(stored) or not all(_fits(axis, n, sizes) for axis, n in zip(axes, stored, strict=True)):
             return f"{key} has shape {stored}, not [{', '.join(axes)}] with {sizes}"
     tokens = result.get("tokens")

@@ -4,14 +4,13 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-from ..data.datasets import with_levels
 from ..params import ParamsError, command, find_model
 from .artifacts import read_artifact
 from .provenance import read_meta
@@ -27,16 +26,17 @@ Run = tuple[str, str]  # dataset, model
 Key = tuple[str, str, str]  # dataset, model, probe
 
 
-class Study(Mapping):
-    """The results under a folder: (dataset, model, probe) -> result, read when a probe is first used, and once.
+class Study(dict):
+    """The results under a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
 
     models, datasets: which of them, in this order; by default all that have results, small models and the papers'
-    datasets first. Missing results have no key. If a run has results for several numbers of examples, that of its
-    relative contribution counts, else the largest. A probe about another question than the papers' has the key
-    `of_pair(probe, pair)`, and `pairs` are the labels of these questions. A folder that `make share` wrote is read too.
+    datasets first. If a run has results for several numbers of examples, that of its relative contribution counts, else
+    the largest. A probe about another question than the papers' has the key `of_pair(probe, pair)`, and `pairs` are the
+    labels of these questions. `paths`: (dataset, model, probe) -> file. A folder that `make share` wrote is read too;
+    its results have no files of their own.
 
-    Warns once of a file that is unreadable, which is left out, and of results without `meta` (the papers' own). Nothing
-    is written or renamed. Raises MissingArtifact if there are no results, ArtifactError for a shared folder that is
+    Warns of files that are unreadable, which are left out, and of results without `meta` (the papers' own). Nothing is
+    written or renamed. Raises MissingArtifact if there are no results, ArtifactError for a shared folder that is
     damaged.
     """
 
@@ -44,95 +44,53 @@ class Study(Mapping):
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
         self.folder = Path(folder)
-        self._files = _find(self.folder)
-        self.models = in_order(model for _, model, _ in self._files) if models is None else list(models)
-        if not self._files:
-            raise MissingArtifact(
-                f"no artifacts under {self.folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
-                "folder of a study, such as outputs/demo that make demo fills"
+        self.is_shared = (self.folder / RUNS).is_file()
+        found = find_results(self.folder)
+        self.models = in_order(model for _, model, _ in found) if models is None else list(models)
+        self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
+        self.pairs = sorted({probe.partition(":")[2] for _, _, probe in found} - {""})
+        self.probes = [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
+        for model, dataset, probe in itertools.product(self.models, self.datasets, self.probes):
+            if file := found.get((dataset, model, probe)):
+                try:
+                    self[dataset, model, probe] = file if self.is_shared else read_artifact(file)
+                except ArtifactError as error:
+                    warnings.warn(str(error), stacklevel=2)
+        self.paths = {} if self.is_shared else {key: found[key] for key in self}
+        if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
+            warnings.warn(
+                f"{len(unknown)} of {len(self)} results under {self.folder} have no meta (not written by depth_lib): "
+                f"their models, prompts and settings are unknown (on {', '.join(dict.fromkeys(unknown))})",
+                stacklevel=2,
             )
-        found = {dataset for dataset, _, _ in self._files}
-        self.datasets = sorted(found, key=by_paper) if datasets is None else list(datasets)
-        self._results: dict[str, dict[Run, dict]] = {}
 
     def of(self, probe: str) -> dict[Run, dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
-        if probe not in self._results:
-            self._results[probe] = self._read(probe)
-        return self._results[probe]
-
-    @property
-    def pairs(self) -> list[str]:
-        """The labels of questions and answers, other than the papers', that any result is about."""
-        return sorted({probe.partition(":")[2] for _, _, probe in self._files} - {""})
-
-    @property
-    def probes(self) -> list[str]:
-        """Every probe, and again for each of `pairs`."""
-        return [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
-
-    @property
-    def paths(self) -> dict[Key, Path]:
-        """(dataset, model, probe) -> file; nothing is read. Shared results have no files of their own."""
-        return {key: self._files[key] for key in self if isinstance(self._files[key], Path)}
+        return {(dataset, model): result for (dataset, model, other), result in self.items() if other == probe}
 
     @property
     def with_depths(self) -> list[str]:
-        """The datasets that have effective depths, or will: not those run for levels of difficulty only."""
-        return [dataset for dataset in self.datasets if self._has_depths(dataset)]
+        """The datasets that have effective depths, or will: not those with results by level of difficulty only."""
+        return [dataset for dataset in self.datasets if self._probes_on(dataset) - {*BY_LEVEL}]
 
     def missing(self) -> list[str]:
         """A line for each model × dataset that lacks a result, with the command that computes it.
 
-        Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
-        model has there. A shared folder is not expected to be complete.
+        Expected on a dataset is every probe that any model has there; where none has one, the probes of the table. A
+        shared folder is not expected to be complete.
         """
         lines = []
-        if (self.folder / RUNS).is_file():
-            return lines
-        for model, dataset in itertools.product(self.models, self.datasets):
-            expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
-            lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self._files]
+        for model, dataset in itertools.product(self.models, self.datasets if not self.is_shared else ()):
+            expected = self._probes_on(dataset)
+            lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
 
-    def __getitem__(self, key: Key) -> dict:
-        dataset, model, probe = key
-        return self.of(probe)[dataset, model]
-
-    def __iter__(self) -> Iterator[Key]:
-        keys = itertools.product(self.models, self.datasets, self.probes)
-        return (key for model, dataset, probe in keys if (key := (dataset, model, probe)) in self._files)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
     def _probes_on(self, dataset: str) -> set[str]:
-        return {probe for other, _, probe in self._files if other == dataset}
-
-    def _has_depths(self, dataset: str) -> bool:
-        probes = self._probes_on(dataset)
-        return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
-
-    def _read(self, probe: str) -> dict[Run, dict]:
-        results = {}
-        for key in [key for key in self if key[2] == probe]:
-            file = self._files[key]
-            try:
-                results[key[:2]] = read_artifact(file) if isinstance(file, Path) else file
-            except ArtifactError as error:
-                warnings.warn(str(error), stacklevel=3)
-                del self._files[key]
-        if unknown := [run for run, result in results.items() if not result["meta"]]:
-            datasets = ", ".join(dict.fromkeys(dataset for dataset, _ in unknown))
-            warnings.warn(
-                f"{len(unknown)} of {len(results)} {probe} results under {self.folder} have no meta (not written "
-                f"by depth_lib): their models, prompts and settings are unknown (on {datasets})",
-                stacklevel=3,
-            )
-        return results
+        """The probes that any model has on a dataset, else those of the table, which are still to come."""
+        return {probe for other, _, probe in self if other == dataset} or {*TABLE_PROBES}
 
 
 def load_results(
@@ -197,8 +155,12 @@ def by_paper(dataset: str) -> tuple[int, str]:
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
 
 
-def _find(folder: Path) -> dict[Key, Path | dict]:
-    """(dataset, model, probe) -> file, of every result under a folder, or the results of a shared folder."""
+def find_results(folder: str | Path) -> dict[Key, Path | dict]:
+    """(dataset, model, probe) -> file of every result under a folder, or result, of a shared folder.
+
+    Raises MissingArtifact if there are none, ArtifactError for a shared folder that is damaged.
+    """
+    folder = Path(folder)
     if (folder / RUNS).is_file():
         return read_shared(folder)
     by_number: dict[Key, dict[int | None, Path]] = {}
@@ -209,14 +171,21 @@ def _find(folder: Path) -> dict[Key, Path | dict]:
             continue  # somebody else's file
         key = (path.parent.parent.name, path.parent.name, of_pair(probe, pair))
         by_number.setdefault(key, {})[n] = path
-    files = {}
-    for key, paths in by_number.items():
-        n = max(paths, key=lambda n: n or 0)
-        if len(paths) > 1:
-            meta, _ = read_meta(paths[n].with_name(ARTIFACTS["relative_contribution"].file))
-            n_contribution = meta.get("n_examples", meta.get("n_prompts"))  # a dataset may have fewer than asked for
-            n = n_contribution if n_contribution in paths else n
-            others = ", ".join(path.name for path in paths.values() if path != paths[n])
-            warnings.warn(f"reading {paths[n]}, not {others} beside it; remove what you do not want", stacklevel=4)
-        files[key] = paths[n]
-    return files
+    if not by_number:
+        raise MissingArtifact(
+            f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
+            "folder of a study, such as outputs/demo that make demo fills"
+        )
+    return {key: _chosen(paths) for key, paths in by_number.items()}
+
+
+def _chosen(paths: Mapping[int | None, Path]) -> Path:
+    """Of the files of one result, by number of prompts, that of the run's relative contribution, else the largest."""
+    path, *others = paths.values()
+    if others:
+        meta, _ = read_meta(path.with_name(ARTIFACTS["relative_contribution"].file))
+        # earlier versions named files by the number of prompts that were asked for
+        path = paths[max(paths, key=lambda n: (n == meta.get("n_prompts"), n == meta.get("n_examples"), n))]
+        others = ", ".join(other.name for other in paths.values() if other != path)
+        warnings.warn(f"reading {path}, not {others} beside it; remove what you do not want", stacklevel=2)
+    return path

@@ -118,10 +118,12 @@ def report(arguments: argparse.Namespace) -> int:
 def share(arguments: argparse.Namespace) -> int:
     """what is in OUT as Parquet with a dataset card, for others to read: --to folder"""
     plan = _plan(arguments)
-    study = chosen_results(plan)
+    models, datasets = chosen_results(plan)
     from ..report.table import effective_depth_table, summary_lines  # loads torch and pandas
     from ..results.shared import share as share_study
+    from ..results.study import Study
 
+    study = Study(plan.folder, models or None, datasets)
     to = arguments.TO or Path(plan.folder) / "shared"
     print(*share_study(study, to, depths=summary_lines(effective_depth_table(study))), sep="\n")
     return 0

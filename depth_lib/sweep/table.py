@@ -1,40 +1,32 @@
 """The results that a command names, and the notebook that makes their table and figures."""
 
 import subprocess
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..files import hold
 from ..params import ParamsError, not_among
 from .launch import execution
 from .plan import Plan
 
-if TYPE_CHECKING:
-    from ..results.study import Study
-
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
 
-def chosen_results(plan: Plan) -> "Study":
-    """The results in the plan's folder, of the models and datasets that it names, or of all there are.
+def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
+    """The models, [] for all there are, and datasets of the results in the plan's folder that it names.
 
-    Raises ParamsError if there are no such results, and what `Study` raises.
+    Raises ParamsError if there are no such results, and what `find_results` raises.
     """
-    from ..results.study import Study  # loads torch
+    from ..results.study import by_paper, find_results  # loads torch
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the notebook shows them
-        study = Study(plan.folder)
-    for kind, names, known in (("MODELS", plan.models, study.models), ("DATASETS", plan.datasets, study.datasets)):
-        if problem := not_among(known, kind, *names):
+    runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
+    for place, kind, names in ((0, "DATASETS", plan.datasets), (1, "MODELS", plan.models)):
+        if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
             raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    if plan.models or plan.set:
-        study.models = plan.all_models
-    study.datasets = list(plan.datasets) or study.datasets
-    if not study:
+    models = plan.all_models if plan.models or plan.set else []
+    datasets = {dataset for dataset, model in runs if not models or model in models}
+    if not datasets.intersection(plan.datasets or datasets):
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
-    return study
+    return list(models), list(plan.datasets) or sorted(datasets, key=by_paper)
 
 
 def make_table(plan: Plan) -> int:
@@ -42,13 +34,9 @@ def make_table(plan: Plan) -> int:
 
     Raises what `chosen_results` raises, before anything is written.
     """
-    study, out = chosen_results(plan), Path(plan.folder)
-    with_results = {dataset for dataset, _, _ in study}
-    parameters = {
-        "OUT": str(out),
-        "MODELS": plan.all_models if plan.models or plan.set else [],
-        "DATASETS": list(plan.datasets) or [name for name in study.datasets if name in with_results],
-    }
+    models, datasets = chosen_results(plan)
+    out = Path(plan.folder)
+    parameters = {"OUT": str(out), "MODELS": models, "DATASETS": datasets}
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
     out.mkdir(parents=True, exist_ok=True)
     with hold(out / ".table"):

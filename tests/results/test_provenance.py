@@ -103,9 +103,12 @@ def write_lens(out, model, meta, n=10):
     save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", n), result_of("logit_lens", 4, seed=n), meta)
 
 
-@pytest.mark.parametrize("meta", [{"n_prompts": 10}, {"n_examples": 10}, {"n_examples": 10, "n_prompts": 7}])
-def test_a_study_takes_the_number_of_examples_that_the_contribution_has_else_the_largest(tmp_path, meta):
-    """Some earlier versions stored one of these; a dataset may have fewer prompts than are asked for."""
+@pytest.mark.parametrize(
+    "meta",
+    [{"n_prompts": 10}, {"n_examples": 10}, {"n_examples": 10, "n_prompts": 7}, {"n_examples": 20, "n_prompts": 10}],
+)
+def test_a_study_takes_the_number_of_prompts_that_the_contribution_has_else_the_largest(tmp_path, meta):
+    """Earlier versions stored one of these, and named a result by N_EXAMPLES where a dataset has fewer prompts."""
     for n in (10, 20):
         write_lens(tmp_path, "lowered", {"n_prompts": n}, n)
         write_lens(tmp_path, "alone", {"n_prompts": n}, n)

@@ -42,7 +42,8 @@ def test_a_folder_without_results_is_named_with_the_next_step(command, study):
 
 def test_names_that_only_the_results_have_are_known(tmp_path):
     result_of(tmp_path, "riddles", "my-own")
-    assert len(chosen_results(Plan(out=str(tmp_path), models=("my-own",), datasets=("riddles",)))) == 1
+    plan = Plan(out=str(tmp_path), models=("my-own",), datasets=("riddles",))
+    assert chosen_results(plan) == (["my-own"], ["riddles"])
     with pytest.raises(ParamsError, match='DATASETS "riddle" is not known; did you mean riddles'):
         chosen_results(Plan(out=str(tmp_path), datasets=("riddle",)))
 
