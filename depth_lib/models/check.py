@@ -27,12 +27,12 @@ def running(llm: TransformersModel) -> dict[str, str]:
     """What computes there, in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
     model = llm._module
     weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
-    held = sorted({str(p.dtype).replace("torch.", "") for _, p in weights if p.dim() > 1})
+    matrices = [(kind, str(p.dtype).replace("torch.", "")) for kind, p in weights if p.dim() > 1]
+    kinds = sorted({kind for kind, _ in matrices if "mbedding" not in kind})
     floating = all(p.is_floating_point() and p.element_size() > 1 for _, p in weights)
-    kinds = sorted({kind for kind, p in weights if p.dim() > 1 and "mbedding" not in kind})
     return {
         "dtype": str(model.dtype).replace("torch.", ""),
-        "weights": ", ".join(kinds) + " of " + ", ".join(held),
+        "weights": ", ".join(kinds) + " of " + ", ".join(sorted({dtype for _, dtype in matrices})),
         "quantized": not floating or getattr(model.config, "quantization_config", None) is not None,
         "attention": getattr(model.config, "_attn_implementation", None),
         "device": weights[0][1].device.type,
@@ -40,30 +40,34 @@ def running(llm: TransformersModel) -> dict[str, str]:
     }
 
 
-def judge(llm: TransformersModel, found: dict) -> dict:
+def judge(llm: TransformersModel, measured: dict) -> dict:
     """The result of check_model from what `identities` measured; ArchitectureError if one fails."""
-    arch, tolerance = describe(llm), max(1e-5, 2 * found["eps"])
-    identity_1, identity_2, mlp_change = found["identity_1"], float(found["identity_2"]), found["mlp_change"]
-    worst = int(identity_1.argmax())
-    where = f"{name_of(llm)} ({llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')})"
-    advice = "What was found in it does not hold, and the probes would be silently wrong."
-    if not identity_1[worst] <= tolerance:  # NaN fails too
-        raise ArchitectureError(
-            f"{where}: identity 1 fails: h + a + m differs from the output of block {worst} by "
-            f"{identity_1[worst]:.1%} (tolerance {tolerance:.1e}). {advice}"
+    arch, tolerance = describe(llm), max(1e-5, 2 * measured["eps"])
+    identity_1, identity_2 = float(measured["identity_1"].max()), float(measured["identity_2"])
+    mlp_change, problem = measured["mlp_change"], None
+    if not identity_1 <= tolerance:  # NaN fails too
+        problem = (
+            f"identity 1 fails: h + a + m differs from the output of block {int(measured['identity_1'].argmax())} by "
+            f"{identity_1:.1%} (tolerance {tolerance:.1e})"
         )
-    if not identity_2 <= tolerance:
-        raise ArchitectureError(
-            f"{where}: identity 2 fails: the lens at the last residual differs from the model's logits by "
-            f"{identity_2:.1%} of the largest (tolerance {tolerance:.1e}). {advice}"
+    elif not identity_2 <= tolerance:
+        problem = (
+            f"identity 2 fails: the lens at the last residual differs from the model's logits by {identity_2:.1%} of "
+            f"the largest (tolerance {tolerance:.1e})"
         )
-    if mlp_change is not None and (float(mlp_change) <= tolerance) != arch["parallel"]:
-        order, measured = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
-        raise ArchitectureError(
-            f"{where}: its blocks were found to be {order}, but they are {measured}: changing attention's contribution "
-            f"changes the MLP's by {float(mlp_change):.1%}. {advice}"
+    elif mlp_change is not None and (float(mlp_change) <= tolerance) != arch["parallel"]:
+        order, true_order = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
+        problem = (
+            f"its blocks were found to be {order}, but they are {true_order}: changing attention's contribution "
+            f"changes the MLP's by {float(mlp_change):.1%}"
         )
-    return {"identity_1": float(identity_1[worst]), "identity_2": identity_2, "tolerance": tolerance}
+    if problem:
+        kind = f"{llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')}"
+        raise ArchitectureError(
+            f"{name_of(llm)} ({kind}): {problem}. What was found in it does not hold, and the probes would be silently "
+            "wrong."
+        )
+    return {"identity_1": identity_1, "identity_2": identity_2, "tolerance": tolerance}
 
 
 def check_here(llm: TransformersModel) -> None:

@@ -1,19 +1,21 @@
 """Where a causal language model keeps its residual stream and what adds to it: measured, for any family.
 
-A short random prompt runs with plain hooks. The blocks are the module list whose elements hand one residual stream to
-each other; in each block a and m are sums of modules' outputs, at most three of which, each times a scale, are what the
-block adds to the residual before it may multiply the whole by one number.
+A short random prompt runs with hooks on every module. The blocks are the longest list of modules of which each reads
+what the one before returned. What a block adds is fitted by three formulas to the outputs of the modules inside it; the
+logits are followed back, module by module, to the last residual. Whether all this holds on the model that runs is for
+`check.py` to say, by the two identities.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import combinations, product
+from functools import partial
+from itertools import combinations, pairwise
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..probes.packing import additive, pack
 from ..probes.residual_stream import first, with_first
@@ -46,11 +48,11 @@ class Architecture:
     packs: bool = False  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
-    """A module's call in a forward pass. Tensors are copies, as some families add in place."""
+    """A module's call in a forward pass. Tensors are copies on the CPU, as some families add in place."""
 
-    module: nn.Module
+    path: str
     x: object  # the first input
     y: object  # the first output
     beside: int  # how many more outputs there are
@@ -58,144 +60,69 @@ class Call:
 
 def discover(model: PreTrainedModel) -> Architecture:
     """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
-    run = _Run(model)
-    changed = run(input_ids=torch.cat([run.ids[:, :-1], run.ids[:, :1]], dim=1))
-    if not _alike(changed[:, :-1], run.logits[:, :-1]):
+    ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
+    logits, calls = _run(model, ids)
+    changed, _ = _run(model, torch.cat([ids[:, :-1], ids[:, :1]], dim=1))
+    if not _alike(changed[:, :-1], logits[:, :-1]):
         raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
-    stream, blocks, h = _stream(run)
-    parts = _parts(run, blocks, h)
-    return Architecture(**stream, **_tail(run, blocks[-1], h[-1]), **parts, **_shortcuts(run, blocks, h, stream))
+    path, blocks = _blocks(model, calls)
+    after = [call for call in calls[calls.index(blocks[-1]) + 1 :] if not path.startswith(call.path)]
+    return Architecture(
+        blocks=path,
+        streams=tuple(blocks[0].x.shape[2:-1]),
+        beside=blocks[0].beside,
+        **_tail(model, blocks[-1].y, after, logits),
+        **_parts(model, ids, blocks, calls),
+        **_shortcuts(model, ids, blocks, logits),
+    )
 
 
-class _Run:
-    """Forward passes of a model on a short prompt: the clean one's logits and calls, and others by calling it."""
+@torch.no_grad()
+def _run(model, ids, enter=None, leave=None, **encoding):
+    """The logits, and the calls of all modules in the order in which they end. enter: {path: what that module reads in
+    place of its own first input}; leave: {path: what it returns in place of its own first output}."""
+    enter, leave, entered, calls = enter or {}, leave or {}, {}, []
 
-    def __init__(self, model):
-        self.model, self.calls = model, []
-        self.paths = {module: path for path, module in model.named_modules()}
-        ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
-        self.ids = ids.to(model.get_input_embeddings().weight.device)
-        entered = {}
+    def before(path, module, args, kwargs):
+        x = first((*args, *kwargs.values(), None))
+        if path in enter:
+            x = enter[path].to(x.device)
+            args, kwargs = ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
+        entered[path] = _copied(x)
+        return args, kwargs
 
-        def before(module, x):
-            entered.setdefault(module, []).append(_copied(x))
+    def after(path, module, args, output):
+        if path in leave:
+            output = with_first(output, leave[path].to(first(output).device))
+        beside = len(output) - 1 if isinstance(output, tuple) else 0
+        calls.append(Call(path, entered[path], _copied(first(output)), beside))
+        return output
 
-        def after(module, output):
-            beside = len(output) - 1 if isinstance(output, tuple) else 0
-            self.calls.append(Call(module, entered[module].pop(), _copied(first(output)), beside))
-
-        self.logits = self(dict.fromkeys(self.paths, before), dict.fromkeys(self.paths, after))
-
-    @torch.no_grad()
-    def __call__(self, before=None, after=None, **encoding):
-        """The logits. before[module](module, x) may return another first input, after[module](module, output) another
-        output."""
-
-        def entering(module, args, kwargs):
-            x = before[module](module, first((*args, *kwargs.values(), None)))
-            if x is None:
-                return None
-            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
-
-        def leaving(module, args, output):
-            return after[module](module, output)
-
-        with ExitStack() as stack:
-            for module in before or ():
-                stack.callback(module.register_forward_pre_hook(entering, with_kwargs=True).remove)
-            for module in after or ():
-                stack.callback(module.register_forward_hook(leaving).remove)
-            return self.model(**{"input_ids": self.ids, "use_cache": False} | encoding).logits
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(before, path), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(partial(after, path)).remove)
+        device = model.get_input_embeddings().weight.device
+        logits = model(input_ids=ids.to(device), use_cache=False, **encoding).logits
+    return logits.cpu(), calls
 
 
 def _copied(x):
-    return x.clone() if isinstance(x, Tensor) else x
+    return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
 
 
-def _error(x: Tensor, truth: Tensor) -> float:
+def _error(x, truth):
     """‖x − truth‖ / ‖truth‖."""
-    x, truth = x.double().flatten(), truth.to(x.device).double().flatten()
+    x, truth = x.double(), truth.double()
     return float((x - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
-def _alike(x: object, truth: object) -> bool:
+def _alike(x, truth):
     """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    if not (isinstance(x, Tensor) and isinstance(truth, Tensor) and x.shape == truth.shape):
-        return False
-    return _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
+    return x.shape == truth.shape and _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
 
 
-def _stream(run):
-    """What is known of the stream, the blocks, and h_0..h_L [1, T, d]."""
-    calls, problems = {}, []
-    for call in run.calls:
-        calls.setdefault(call.module, []).append(call)
-    lists = [(path, list(m)) for m, path in run.paths.items() if isinstance(m, nn.ModuleList) and len(m)]
-    for path, blocks in sorted(lists, key=lambda item: -len(item[1])):
-        if any(len(calls.get(block, ())) != 1 for block in blocks):
-            continue
-        left = [calls[block][0].y for block in blocks]
-        h = [*(calls[block][0].x for block in blocks), left[-1]]
-        shapes = {getattr(x, "shape", None) for x in h}
-        if len(shapes) > 1 or len(shape := shapes.pop() or ()) not in (3, 4) or shape[:2] != run.ids.shape:
-            continue
-        jumps = [_error(y, x) for y, x in zip(left, h[1:], strict=True)]
-        if max(jumps) > 0:
-            l = jumps.index(max(jumps))
-            problems.append(f"what enters block {l + 1} of {path} is not what left block {l}: off by {max(jumps):.1%}")
-            continue
-        return {"blocks": path, "beside": calls[blocks[0]][0].beside, "streams": tuple(shape[2:-1])}, blocks, h
-    raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
-
-
-def _tail(run, last_block, h):
-    """The modules that make logits of the last residual h, and what is done to the logits after them."""
-    heads = (model.get_output_embeddings() for model in run.model.modules() if isinstance(model, PreTrainedModel))
-    head = next(filter(None, heads), None)
-    calls = run.calls[[call.module for call in run.calls].index(last_block) + 1 :]
-    unembeddings = [call for call in calls if call.module is head]
-    if len(unembeddings) != 1:
-        raise ArchitectureError(f"its unembedding runs {len(unembeddings)} times after the last block")
-    name = run.paths[head]
-    way = _way(run, calls, h, unembeddings[0].x, 2)
-    if not way:
-        raise ArchitectureError(f"identity 2: no two modules make {name}'s input of the last residual")
-    tail, scale = way
-    scale, cap = _finish(run, name, unembeddings[0].y, scale)
-    return {"tail": (*tail, name), "logit_scale": scale, "logit_softcap": cap}
-
-
-def _way(run, calls, h, read, most):
-    """The paths of at most `most` modules that make `read` of h one after the other, and its scale; None without."""
-    if scale := _scale(h, read):
-        return [], scale
-    for call in calls if most else ():
-        scale = _scale(call.y, read)
-        if scale and _scale(call.x, call.y) is None and (way := _way(run, calls, h, call.x, most - 1)):
-            return [*way[0], run.paths[call.module]], way[1] * scale
-    return None
-
-
-def _finish(run, head, z, scale):
-    """The scale of the logits and their soft-cap, from the output z of the module `head`, whose input has a `scale`."""
-    config = run.model.config
-    if z.shape != run.logits.shape:
-        raise ArchitectureError(f"identity 2: {head} gives {z.shape[-1]} logits, the model {run.logits.shape[-1]}")
-    factor = float((z.double() * run.logits).sum() / z.double().square().sum())
-    readings = [(_error(z * factor, run.logits), factor, None)]
-    if not readings[0][0] <= 64 * torch.finfo(z.dtype).eps:
-        caps = _numbers(config)
-        for cap, factor in product(caps, (1.0, *caps)):
-            readings.append((_error(torch.tanh(z * factor / cap) * cap, run.logits), factor, cap))
-    error, factor, cap = min(readings, key=lambda reading: reading[0])
-    if error > torch.finfo(z.dtype).eps ** 0.5:
-        raise ArchitectureError(
-            f"identity 2: the logits are not the output of {head}, scaled or soft-capped (off by {error:.1%})"
-        )
-    return _of_config(scale * factor, config), cap
-
-
-def _scale(x: object, y: object) -> float | None:
+def _scale(x, y):
     """The number s of y = s x; None where there is none."""
     if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape):
         return None
@@ -203,185 +130,180 @@ def _scale(x: object, y: object) -> float | None:
     return s if s > 0 and _alike(x * s, y) else None
 
 
-def _numbers(config: PreTrainedConfig) -> list[float]:
-    """The positive numbers of a config."""
-    fields = config.get_text_config().to_dict().values()
-    return [float(value) for value in fields if type(value) in (int, float) and value > 0]
+def _numbers(model):
+    """The positive numbers of a model's config, by name."""
+    fields = model.config.get_text_config().to_dict().items()
+    return {name: float(value) for name, value in fields if type(value) in (int, float) and value > 0}
 
 
-def _of_config(measured: float, config: PreTrainedConfig) -> float:
-    """A measured scale as the config has it, which is exact; the scale itself where it has none."""
-    numbers = [1.0, *_numbers(config)]
-    numbers += [n / config.get_text_config().num_hidden_layers ** 0.5 for n in numbers]
-    return next((s for n in numbers for s in (n, 1 / n) if abs(s / measured - 1) <= 1e-5), measured)
+def _exact(measured, model, eps=0.0):
+    """A measured scale as the config has it, or one over that; the scale itself where the config has neither."""
+    numbers = [1.0, *_numbers(model).values()]
+    return next((s for n in numbers for s in (n, 1 / n) if abs(s / measured - 1) <= max(1e-5, eps)), measured)
 
 
-def _parts(run, blocks, h):
+def _blocks(model, calls):
+    """The path of the list of blocks, and the blocks' calls."""
+    lists = [(path, len(module)) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
+        paths = [f"{path}.{l}" for l in range(n_blocks)]
+        blocks = [call for call in calls if call.path in paths]
+        shapes = {getattr(h, "shape", ()) for block in blocks for h in (block.x, block.y)}
+        if [block.path for block in blocks] != paths or len(shapes) != 1:
+            continue
+        (shape,) = shapes
+        residual = len(shape) in (3, 4) and shape[:2] == (1, N_TOKENS)
+        if residual and all(torch.equal(block.y, following.x) for block, following in pairwise(blocks)):
+            return path, blocks
+    raise ArchitectureError("no list of its modules passes one residual stream on")
+
+
+def _tail(model, h, calls, logits):
+    """The modules that make logits of the last residual h, followed back from the unembedding, and what is done to the
+    output of that."""
+    tail, scale = [call for call in calls if getattr(call.y, "shape", None) == logits.shape][:1], 1.0
+    while tail and not (gain := _scale(h, tail[0].x)):
+        makers = [call for call in calls if _scale(call.y, tail[0].x) and not _scale(call.x, call.y)]
+        scale *= _scale(makers[-1].y, tail[0].x) if makers else 1.0
+        tail = [makers[-1], *tail] if makers and len(tail) < 3 else []
+    if not tail:
+        raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
+    z, readings = tail[-1].y.double(), []
+    for cap in (None, *(value for name, value in _numbers(model).items() if "cap" in name)):
+        uncapped = logits if cap is None else torch.atanh((logits / cap).clamp(-0.999, 0.999)) * cap
+        factor = float((z * uncapped).sum() / z.square().sum())
+        readings.append((_error(z * factor, uncapped), factor, cap))
+    _, factor, cap = min(readings, key=lambda reading: reading[0])
+    paths = tuple(call.path for call in tail)
+    return {"tail": paths, "logit_scale": _exact(gain * scale * factor, model), "logit_softcap": cap}
+
+
+def _parts(model, ids, blocks, calls):
     """What each block adds to the residual, by which modules, in which order."""
-    found, rescales = [], False
-    for l, candidates in enumerate(_outputs(run, blocks, h[0])):
-        addends, rescaled, error = _addends(h[l], h[l + 1], candidates, found[-1:])
-        biases = {}
-        if error > 0 and found:
-            with_bias = _with_bias(blocks[l], h[l], h[l + 1], candidates, found[-1])
-            addends, error, biases = with_bias or (addends, error, {})
-        if error > 0:
-            nearest = f" ({' + '.join(addends)} is off by {error:.1%})" if addends else ""
+    found, rescales, likely = [], False, ()
+    for l, block in enumerate(blocks):
+        eps = torch.finfo(block.y.dtype).eps
+        likely, (kept, *scales), error = _fit(block, _outputs(model, block, calls), likely)
+        if error > 2 * eps:
+            nearest = f" ({' + '.join(path for path, _ in likely)} is off by {error:.1%})" if likely else ""
             return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
-        scales = {path: _of_config(scale, run.model.config) for path, scale in addends.items()}
-        found.append({path: (path, scale, biases.get(path)) for path, scale in scales.items()})
-        rescales |= rescaled
-    order = _order(run, blocks, h, found)
-    return order | {"rescales": rescales and "parts" in order}
+        kept = 1.0 if abs(kept - 1) <= max(1e-5, eps) else kept
+        rescales = rescales or kept != 1
+        found.append(
+            [(path, _exact(s / kept, model, eps), bias) for (path, bias), s in zip(likely, scales, strict=True)]
+        )
+    return _order(model, ids, blocks, calls, found) | {"rescales": rescales}
 
 
-def _with_bias(block, before, after, candidates, likely):
-    """({path: scale}, error 0, {path: bias}) where modules like those of the block before and a bias, which one of them
-    returns beside its output, are what the block adds; else None."""
-    same = {path: y for path, y in candidates.items() if path in likely}
-    for path, bias in block.named_parameters():
-        owner = path.rpartition(".")[0]
-        if owner in likely and bias.shape == after.shape[-1:]:
-            addends, _, error = _addends(before, after - bias, same, [likely])
-            if error == 0:
-                return addends, error, {owner: path}
-    return None
+def _outputs(model, block, calls):
+    """{(path, bias): output} of the modules in a block that run once and return as much as it does, as they end; of
+    several that return the same, the one nearest to the block. bias: a parameter of the module's own that is added, or
+    None."""
+    n_calls, outputs = Counter(call.path for call in calls), {}
+    inside = [call for call in calls if call.path.startswith(f"{block.path}.") and n_calls[call.path] == 1]
+    for call in sorted(inside, key=lambda call: call.path.count(".")):
+        y, path = call.y, call.path.removeprefix(f"{block.path}.")
+        if not (isinstance(y, Tensor) and y.is_floating_point() and y.numel() == block.y.numel()):
+            continue
+        y, module = y.reshape(block.y.shape), model.get_submodule(call.path)
+        if any(torch.equal(y, other) for other in outputs.values()):
+            continue
+        outputs[path, None] = y
+        for name, bias in module.named_parameters(recurse=False) if [*module.children()] else ():
+            if bias.shape == y.shape[-1:]:
+                outputs[path, f"{path}.{name}"] = y + bias.cpu()
+    order = [call.path.removeprefix(f"{block.path}.") for call in inside]
+    return {key: outputs[key] for key in sorted(outputs, key=lambda key: order.index(key[0]))}
 
 
-def _outputs(run, blocks, h):
-    """Of each block {path: output} of the modules in it that could add to a residual like h, float64; of several that
-    return the same, the one nearest to the block."""
-    inside, names = [{} for _ in blocks], {module: path for block in blocks for path, module in block.named_modules()}
-    l = 0
-    for call in run.calls[: [call.module for call in run.calls].index(blocks[-1])]:
-        y, path = call.y, names.get(call.module)
-        if path == "":
-            l += 1
-        elif path and isinstance(y, Tensor) and y.is_floating_point() and y.numel() == h.numel():
-            inside[l][path] = None if path in inside[l] else y.reshape(h.shape)  # None: not one output but several
-    outputs = []
-    for candidates in inside:
-        kept = {}
-        for path in sorted(candidates, key=lambda path: path.count(".")):
-            y = candidates[path]
-            if y is not None and not any(torch.equal(y, other) for other in kept.values()):
-                kept[path] = y
-        outputs.append({path: kept[path].double() for path in candidates if path in kept})
-    return outputs
+def _fit(block, outputs, likely):
+    """The outputs y that make what leaves a block of what enters it, h: (their keys, k and s of k h + Σ s y, the error
+    relative to what leaves and enters).
 
-
-def _addends(before, after, candidates, likely):
-    """The modules whose outputs, times scales, a block adds to the residual: ({path: scale}, whether it multiplies the
-    sum by one number, error). The error is 0 if they make it to rounding; else they are the nearest.
-
-    The fewest modules win, without scales rather than with; those that are `likely` are tried first.
+    The `likely` outputs are tried first, then one, two and three of them; the first that make it to rounding win, else
+    the nearest.
     """
-    eps = torch.finfo(after.dtype).eps
-    before, after = before.double().flatten(), after.double().flatten()
-    rounding = 2 * eps * float(before.norm() + after.norm())
-    change = float((after - before).norm())
-    nearest, least = ({}, False), float("inf")
-    choices = [tuple(paths) for paths in likely if candidates.keys() >= set(paths)]
-    choices += [paths for n in (1, 2, 3) for paths in combinations(candidates, n)]
-    for scaled, rescaled in ((False, False), (True, False), (True, True)):
-        for paths in choices:
-            outputs = torch.stack([before, *(candidates[path].flatten() for path in paths)], dim=1)
-            scales = torch.ones(len(paths) + 1, dtype=outputs.dtype, device=outputs.device)
-            if rescaled:
-                scales = torch.linalg.lstsq(outputs, after).solution
-            elif scaled:
-                scales[1:] = torch.linalg.lstsq(outputs[:, 1:], after - before).solution
-            error = float((after - outputs @ scales).norm())
-            carried = float(scales[0] * before.norm() / after.norm())  # the share of what leaves that entered
-            if rescaled and (error > rounding or carried < 1e-2):
-                continue
-            if error < least and scales.min() > 0:
-                addends = zip(paths, (scales[1:] / scales[0]).tolist(), strict=True)
-                nearest, least = (dict(addends), rescaled), error
-            if least <= rounding < 1e-3 * change:
-                return *nearest, 0.0
-    return *nearest, 0.0 if least <= rounding else least / change
+    h, after = block.x.double().flatten(), block.y.double().flatten()
+    choices = [likely] if likely and outputs.keys() >= set(likely) else []
+    choices += [keys for n in (1, 2, 3) for keys in combinations(outputs, n)]
+    nearest = (), [1.0], float("inf")
+    for keys in choices:
+        terms = torch.stack([h, *(outputs[key].double().flatten() for key in keys)], dim=1)
+        scales = torch.linalg.lstsq(terms, after).solution
+        error = float((after - terms @ scales).norm() / (h.norm() + after.norm()))
+        carries = scales[0] * h.norm() > 1e-2 * after.norm()  # else an output holds h already, or replaces it
+        if error < nearest[2] and carries and scales.min() > 0:
+            nearest = keys, scales.tolist(), error
+        if nearest[2] <= 2 * torch.finfo(block.y.dtype).eps:
+            break
+    return nearest
 
 
-def _order(run, blocks, h, found):
+def _order(model, ids, blocks, calls, found):
     """Which of the modules found in each block are attention's and which the MLP's, and whether these read those.
 
-    Attention's are the first module and those after it that mix tokens too and do not read it. Measured on a batch of
-    three: as in a clean run; with other tokens before the last one in what enters each block; and with something added
-    to what the first module returns. All that other modules return for the last token is as in the clean run.
+    Attention's mix tokens, and do not read what the first one returns. Measured in two more runs in which each block
+    reads what it read: but for the tokens before the last, and with something added to what its first module returns.
     """
-    numbers = {block: l for l, block in enumerate(blocks)}
-    owners = {block.get_submodule(path): (l, path) for l, block in enumerate(blocks) for path in found[l]}
-    mixing, reading = [[set() for _ in blocks] for _ in range(2)]
+    clean = {call.path: call.y for call in calls}
+    writers = [[f"{block.path}.{path}" for path, _, _ in addends] for block, addends in zip(blocks, found, strict=True)]
 
-    def before(block, x):
-        x = h[numbers[block]].repeat(3, *[1] * (x.dim() - 1))
-        x[1, :-1] = x[1, :-1].roll(1, -1)
-        return x
+    def changed(enter, leave=None):
+        """The modules that return something else for the last token."""
+        outputs = {call.path: call.y for call in _run(model, ids, enter, leave)[1]}
+        last = {path: [y.reshape(N_TOKENS, -1)[-1] for y in (outputs[path], clean[path])] for path in sum(writers, [])}
+        return {path for path in last if not _alike(*last[path])}
 
-    def after(module, output):
-        l, path = owners[module]
-        x = first(output).clone()
-        y = x.view(3, *h[0].shape[1:])
-        if not _alike(y[1, -1], y[0, -1]):
-            mixing[l].add(path)
-        if not _alike(y[2, -1], y[0, -1]):
-            reading[l].add(path)
-        y[1, -1], y[2] = y[0, -1], y[0]
-        if path == next(iter(found[l])):
-            y[2] += h[l][0].roll(1, -1)
-        return with_first(output, x)
-
-    run(dict.fromkeys(blocks, before), dict.fromkeys(owners, after), input_ids=run.ids.expand(3, -1))
-    parts, sequential = [], set()
-    for l, addends in enumerate(found):
-        paths = list(addends)
-        attention = [p for p in paths if p == paths[0] or p in mixing[l] - reading[l]]
-        if len(paths) == 1 and paths[0] not in mixing[l]:
-            attention = []
-        mlp = [path for path in paths if path not in attention]
-        if attention + mlp != paths or (attention and mlp and paths[0] not in mixing[l]):
-            return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
-        if attention and mlp:
-            sequential.add(mlp[0] in reading[l])
-        parts.append(tuple(tuple(addends[path] for path in part) for part in (attention, mlp)))
-    if len(sequential) > 1:
+    others, same, added = {}, {}, {}
+    for block, (writer, *_) in zip(blocks, writers, strict=True):
+        turned = block.x.roll(1, -1)
+        same[block.path] = block.x
+        others[block.path] = torch.cat([turned[:, :-1], block.x[:, -1:]], dim=1)
+        added[writer] = clean[writer] + turned.reshape(clean[writer].shape)
+    mixing, reading = changed(others), changed(same, added)
+    parts, parallel = [], set()
+    for addends, paths in zip(found, writers, strict=True):
+        n = sum(path in mixing and path not in reading.difference(paths[:1]) for path in paths)
+        if 0 < n < len(paths):
+            parallel.add(paths[n] not in reading)
+        parts.append((tuple(addends[:n]), tuple(addends[n:])))
+    if len(parallel) > 1:
         return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    return {"parts": tuple(parts), "parallel": sequential == {False}}
+    return {"parts": tuple(parts), "parallel": parallel == {True}}
 
 
-def _shortcuts(run, blocks, h, stream):
+def _shortcuts(model, ids, blocks, logits):
     """Which ways of computing less give what the whole computation gives."""
-    middle_and_last = {len(blocks) // 2, len(blocks) - 1}
+    middle_and_last, holds = [blocks[len(blocks) // 2], blocks[-1]], {}
 
-    def logits_from(l, rows, skip=True, **encoding):
-        """The logits where block l reads `rows`, after no other block ran, or all."""
-        passed = (rows, *[None] * stream["beside"]) if stream["beside"] else rows
+    def logits_from(block, rows):
+        """The logits where a block reads `rows`, after no other block ran."""
+        passed = (rows, *[None] * block.beside) if block.beside else rows
         with ExitStack() as stack:
-            for block in blocks[:l] if skip else ():
-                stack.enter_context(mock.patch.object(block, "forward", lambda *_, **__: passed))
-            return run({blocks[l]: lambda block, x: rows}, **encoding)
+            for earlier in blocks[: blocks.index(block)]:
+                module = model.get_submodule(earlier.path)
+                stack.enter_context(mock.patch.object(module, "forward", lambda *_, **__: passed))
+            return _run(model, ids, {block.path: rows})[0]
 
     def starts():
-        for l in middle_and_last:
-            yield logits_from(l, h[l]), run.logits
+        return all(_alike(logits_from(block, block.x), logits) for block in middle_and_last)
 
     def grows():
-        for l in middle_and_last:
-            rows = torch.cat([h[l], h[l].roll(1, -1)])
-            yield logits_from(l, rows), logits_from(l, rows, skip=False, input_ids=run.ids.expand(2, -1))
+        pairs = [(block, block.x, block.x.roll(1, -1)) for block in middle_and_last]
+        alone = [torch.cat([logits, logits_from(block, other)]) for block, _, other in pairs]
+        both = [logits_from(block, torch.cat([h, other])) for block, h, other in pairs]
+        return all(map(_alike, both, alone))
 
     def packs():
         order, _, visible = pack([3, 5], N_TOKENS)
-        order = torch.tensor([order], device=run.ids.device)
-        mask = additive(visible, run.logits.dtype).to(run.ids.device)
-        yield run(input_ids=run.ids[:, order[0]], position_ids=order, attention_mask=mask), run.logits[:, order[0]]
+        mask = additive(visible, logits.dtype).to(model.device)
+        positions = torch.tensor([order]).to(model.device)
+        packed, _ = _run(model, ids[:, order], position_ids=positions, attention_mask=mask)
+        return _alike(packed, logits[:, order])
 
-    return {"starts": _holds(starts), "grows": _holds(grows), "packs": _holds(packs)}
-
-
-def _holds(shortcut: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> bool:
-    try:
-        return all(_alike(x, truth) for x, truth in shortcut())
-    except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
-        return False
+    for shortcut in (starts, grows, packs):
+        try:
+            holds[shortcut.__name__] = shortcut()
+        except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
+            holds[shortcut.__name__] = False
+    return holds

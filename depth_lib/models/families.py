@@ -1,7 +1,6 @@
 """The architecture of one model: found by discovery, on a tiny twin where that can be built, and resolved for probes.
 
-What is found becomes nnsight aliases, so that probes read `llm.blocks[l]`, `.attention_contribution`,
-`.mlp_contribution`, `llm.ln_final` and `llm.unembed` on every family.
+nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family.
 """
 
 import math
@@ -11,7 +10,6 @@ from dataclasses import replace
 from inspect import isdatadescriptor
 
 from nnsight import Envoy, TransformersModel
-from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from .discovery import Architecture, ArchitectureError, discover
@@ -44,7 +42,7 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
         refusal = error
     except Exception as error:  # noqa: BLE001 (whatever transformers and torch raise for sizes that do not fit)
         refusal = f"no tiny twin of it could be built and run ({str(error).strip().splitlines()[0]})"
-    if module is not None and not any(weight.is_meta for weight in module.parameters()):
+    if module is not None:
         try:
             yield discover(module)
             return
@@ -55,47 +53,31 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
 
 
 def _of_twin(config, module):
-    """What is found on the twin of a config: where the blocks of a loaded `module` are all alike, on four of them."""
-    depth = config.get_text_config().num_hidden_layers
+    """What is found on the twin of a config, on four blocks of it if those of the loaded `module` are all alike."""
     key = type(module), config.to_json_string(use_diff=False)
     if key not in _TWINS:
+        depth = config.get_text_config().num_hidden_layers
         build = type(module)._from_config if module is not None else auto_class(config).from_config
-        shallow = module is not None and _repeats(module, depth)
-        found = discover(twin(config, build, 4 if shallow else None))
-        if shallow and len(set(found.parts or ())) > 1:  # the same modules, of different scales
-            found = discover(twin(config, build))
-        elif shallow and found.parts:
-            found = replace(found, parts=found.parts[:1] * depth)
+        alike = f"(0-{depth - 1}): {depth} x " in str(module)  # how torch prints a list of modules
+        found = discover(twin(config, build, 4 if alike else None))
+        if alike and found.parts:
+            scales = {scale for part in found.parts[0] for _, scale, _ in part}
+            if len(set(found.parts)) == 1 and scales == {1.0}:
+                found = replace(found, parts=found.parts[:1] * depth)
+            else:  # scales may depend on the number of blocks
+                found = discover(twin(config, build))
         _TWINS[key] = found
     return _TWINS[key]
 
 
-def _repeats(module: nn.Module, depth: int) -> bool:
-    """Whether all blocks of a model are built alike, so that a few of them show all."""
-    lists = [m for m in module.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
-    kinds = [{tuple((path, type(m)) for path, m in block.named_modules()) for block in blocks} for blocks in lists]
-    return bool(kinds) and all(len(kind) == 1 for kind in kinds)
-
-
 def aliases(found: Architecture) -> dict[str, str]:
-    """nnsight's `rename` dictionary that gives a model the common names; a part's is that of its first module."""
+    """nnsight's `rename` dictionary that gives a model the common names."""
     *before, unembed = found.tail
     names = {found.blocks: "blocks", unembed: "unembed"} | dict(zip(before, _BEFORE_UNEMBED, strict=False))
-    for k, alias in enumerate(("attention_contribution", "mlp_contribution")):
-        paths = [parts[k][0][0] if parts[k] else None for parts in found.parts or ()]
-        if len(set(paths)) == 1:
-            names[paths[0]] = alias
-        else:  # blocks of several kinds: a name for each
-            block = [f"{found.blocks}.{l}" for l in range(len(paths))]
-            names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}" for l, path in enumerate(paths) if path}
-    return {_spelled(path): alias for path, alias in names.items() if path not in (None, alias)}
+    return {_spelled(path): alias for path, alias in names.items() if path != alias}
 
 
 _BEFORE_UNEMBED = ("ln_final", "project_out")
-
-
-def _addends(part):
-    return [[_spelled(path), scale, bias] for path, scale, bias in part]
 
 
 def _spelled(path):
@@ -121,23 +103,22 @@ def describe(llm: TransformersModel) -> dict:
         raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
     found, config = FOUND[llm], llm.config.get_text_config()
     streams = [*found.streams, config.hidden_size]
-    return {
+    return {name: getattr(found, name) for name in _FOUND} | {
         "n_layers": len(llm.blocks),
         "width": math.prod(streams),
         "streams": streams,
         "parts": found.parts and [{"attention": _addends(a), "mlp": _addends(m)} for a, m in found.parts],
-        "rescales": found.rescales,
-        "parallel": found.parallel,
         "tail": [*_BEFORE_UNEMBED[: len(found.tail) - 1], "unembed"],
-        "logit_scale": found.logit_scale,
-        "logit_softcap": found.logit_softcap,
-        "beside": found.beside,
-        "starts": found.starts,
-        "grows": found.grows,
-        "packs": found.packs,
         "window": _window(config),
         "cuts": not _changes_with_length(config),
     }
+
+
+def _addends(part):
+    return [[_spelled(path), scale, bias] for path, scale, bias in part]
+
+
+_FOUND = ("rescales", "parallel", "logit_scale", "logit_softcap", "beside", "starts", "grows", "packs")
 
 
 def remark(llm: TransformersModel) -> str:

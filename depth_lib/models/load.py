@@ -57,8 +57,8 @@ def load_model(
     are loaded here.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
-    `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`. Warns
-    where what attention and MLP add was not found: the model is then read block by block.
+    `llm.ln_final` and `llm.unembed`. Warns where what attention and MLP add was not found: the model is then read block
+    by block.
 
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
