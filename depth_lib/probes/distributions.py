@@ -1,14 +1,43 @@
-"""Distributions over the vocabulary, and how far an intervention moves the model's output."""
+"""How far an intervention moves the model's distributions over the vocabulary."""
 
 import torch
 
 from .residual_stream import finished, inputs, rows_of_logits, unembedded
 
 
-def pieces(logits, *others):
-    """Logits [N, V] and others [N, …], a few rows at a time where a CPU passes over them: its cache holds few."""
+def output_change(llm, arch, runs, next_tokens=None):
+    """How far the outputs ȳ of changed runs are from y of the clean one. Opens a trace: not for use inside one.
+
+    runs: final residuals [1 + R, M, d] of M places, those of the clean run first. next_tokens: the token that follows
+    each place (−1: none), or None.
+
+    Returns ‖y − ȳ‖₂ [1, R, M], or with next_tokens the four numbers of `damage` [4, R, M].
+    """
+    n_places = runs.shape[1]
+    tokens = next_tokens or [None] * n_places
+    at_once = max(1, rows_of_logits(llm, runs.device) // len(runs))
+    changes = []
+    with torch.no_grad():
+        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
+            for start in range(0, n_places, at_once):
+                h = runs[:, start : start + at_once].transpose(0, 1)
+                logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, (-1, len(runs)))
+                of_places = zip(logits, tokens[start : start + at_once], strict=True)
+                changes.append(torch.stack([_change(arch, z, token) for z, token in of_places], dim=-1).cpu())
+            tracer.stop()
+    return torch.cat(changes, dim=-1)
+
+
+def _change(arch, logits, next_token):
+    """`distance` or `damage` of unembedded residuals [1 + R, V], those of the clean run first.
+
+    On a CPU a few rows are compared at a time: its cache holds few.
+    """
     rows = max(1, 2**18 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    return zip(*(x.split(rows) for x in (logits, *others)), strict=True)
+    changed = logits[1:].split(rows)
+    if next_token is None:
+        return distance(arch, logits[:1], changed)
+    return damage(arch, logits[:1], changed, next_token)
 
 
 def softmax_and_log(z):
@@ -23,76 +52,27 @@ def softmax_and_log(z):
     return p.mul_(total.reciprocal()), z.sub_(log_total), (largest[..., 0], log_total[..., 0])
 
 
-def output_change(llm, arch, groups, next_tokens=None):
-    """How far the outputs ȳ of changed runs are from those of clean runs. Opens a trace: not for use inside one.
-
-    groups: tuples of final residuals `varied` [R, M, d] and `clean` [K, d], and `base`, for each of the M places the
-    row of `clean` it belongs to. next_tokens: the token that follows each of the M places (−1: none), or None.
-
-    Returns for each group ‖y − ȳ‖₂ [1, R, M], or with next_tokens also KL(y ‖ ȳ) in nats, log y − log ȳ of the next
-    token, and whether the top token changes: [4, R, M].
-    """
-    if not groups:
-        return []
-    cleans, bases, n_clean = [], [], 0
-    for varied, clean, base in groups:
-        if not cleans or clean is not cleans[-1]:
-            n_clean += len(cleans[-1]) if cleans else 0
-            cleans.append(clean)
-        bases += [n_clean + k for k in base] * len(varied)
-    varied = torch.cat([varied.flatten(0, 1) for varied, _, _ in groups])
-    clean = torch.cat(cleans).to(varied.device)
-    tokens = [token for varied, _, _ in groups for token in next_tokens * len(varied)] if next_tokens else None
-    change = torch.zeros(4 if tokens else 1, len(varied), dtype=torch.float32)
-    # sorted, so that the clean rows of a piece are few
-    order, size = sorted(range(len(varied)), key=bases.__getitem__), rows_of_logits(llm, varied.device)
-    with torch.no_grad():
-        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
-            for start in range(0, len(order), size):
-                rows = order[start : start + size]
-                own, counts = torch.unique_consecutive(torch.tensor([bases[n] for n in rows]), return_counts=True)
-                logits = unembedded(llm, arch, torch.cat([clean[own.to(clean.device)], varied[rows]]))
-                of_rows = logits[len(own) :].split(counts.tolist())
-                if tokens:
-                    following = torch.tensor([tokens[n] for n in rows], device=logits.device).split(counts.tolist())
-                    compared = zip(logits[: len(own)], of_rows, following, strict=True)
-                    found = [_damage(arch, y, z, token) for y, z, token in compared]
-                else:
-                    found = [_distance(arch, y, z) for y, z in zip(logits[: len(own)], of_rows, strict=True)]
-                change[:, rows] = torch.cat(found, dim=1).cpu()
-            tracer.stop()
-    shapes = [varied.shape[:2] for varied, _, _ in groups]
-    split = change.split([n_rows * n_places for n_rows, n_places in shapes], dim=1)
-    return [part.unflatten(1, shape) for part, shape in zip(split, shapes, strict=True)]
-
-
-def _distance(arch, y, logits):
-    """‖y − ȳ‖₂ [1, N] of the unembedded residuals y [V] and logits [N, V]."""
+def distance(arch, y, changed):
+    """‖y − ȳ‖₂ [1, R] of unembedded residuals: y [1, V] and, in pieces, [R, V]."""
     y = finished(arch, y).softmax(-1)
-    return torch.cat([finished(arch, z).softmax(-1).sub_(y).norm(dim=-1) for (z,) in pieces(logits)])[None]
+    return torch.cat([finished(arch, z).softmax(-1).sub_(y).norm(dim=-1) for z in changed])[None]
 
 
-def _damage(arch, clean, logits, next_tokens):
-    """Distance, KL(y ‖ ȳ), rise of the next token's loss (0 if there is none), change of the top token: [4, N].
+def damage(arch, y, changed, next_token):
+    """‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one) and whether the top token changes.
 
-    clean, logits: the unembedded residuals [V] of the clean run and [N, V] of changed ones, which are overwritten. The
-    rise may be a millionth of the loss, so its terms are summed in float64.
+    y [1, V] and changed, pieces of [R, V]: unembedded residuals, which may be overwritten. Returns [4, R]. The loss may
+    rise by a millionth of itself, so it is a sum of differences, each of two numbers that are nearly equal.
     """
-    clean = finished(arch, clean)
+    clean = finished(arch, y)
     top, columns = clean.argmax(), []
-    y, log_y, (own_largest, own_rest) = softmax_and_log(clean[None].clone())
-    for z, token in pieces(logits, next_tokens.clamp_min(0)):
+    y, log_y, (largest_of_y, rest_of_y) = softmax_and_log(clean.clone())
+    for z in changed:
         z = finished(arch, z)
-        of_next, of_top = z.gather(1, token[:, None])[:, 0], z[:, top].clone()
+        of_next, of_top = clean[:, next_token] - z[:, next_token], z[:, top].clone()
         p, log_p, (largest, rest) = softmax_and_log(z)
         kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
-        columns.append(torch.stack([p.sub_(y).norm(dim=-1), kl, clean[token], of_next, largest, rest, of_top]))
-    distance, kl, own_next, of_next, largest, rest, of_top = torch.cat(columns, dim=1)
-    rise = _wide(own_next) - _wide(of_next) - _wide(own_largest) - _wide(own_rest) + _wide(largest) + _wide(rest)
-    rise = (rise * (next_tokens.cpu() >= 0)).float().to(kl.device)
-    return torch.stack([distance, kl, rise, (of_top < largest).float()])
-
-
-def _wide(numbers):
-    """A few numbers [N] in float64, on the CPU: not every device has it."""
-    return numbers.cpu().double()
+        rise = of_next - (largest_of_y - largest) - (rest_of_y - rest)
+        rise = rise if next_token >= 0 else torch.zeros_like(rise)
+        columns.append(torch.stack([p.sub_(y).norm(dim=-1), kl, rise, (of_top < largest).float()]))
+    return torch.cat(columns, dim=1)

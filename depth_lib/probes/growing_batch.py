@@ -2,12 +2,13 @@
 
 import torch
 
+from .distributions import output_change
 from .packing import additive
-from .residual_stream import enter, inputs, leaving, start_at
+from .residual_stream import compares_in_batch, enter, inputs, leaving, start_at, token_budget
 
 
-def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, watch=None):
-    """Change the residual stream at every l of `layers`, a range within 0..L, each time in a run of its own.
+def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, next_tokens=None, watch=None):
+    """Change the residual stream at every l of `layers`, each time in a run of its own, and compare the outputs.
 
     The obvious loop, with the packed sequence as the prompt:
 
@@ -15,44 +16,61 @@ def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, n_own, 
             row = h[l].clone();  change(l, row, h[l - 1]);  final = blocks l..L−1 of row
 
     All runs share one batch: the row of l joins it before block l, that of L after the last block, and what lies before
-    block l is not computed for it. A pass holds as many rows as `budget` tokens allow.
+    block l is not computed for it. A pass holds as many rows as the budget's tokens allow.
 
     ids, pack: the prompt's tokens and how they are laid out (see `pack`); h: its clean residuals h_0..h_L [T, d];
-    change(l, row, before): changes `row` in place, a copy of the clean h_l [1, N, d], `before` being h_{l−1} (None for
-    l = 0); read: the M places to return; n_own: 0, or 2 where interventions are compared within a batch: the batch
-    begins with an unmodified row, whose residuals take the place of h, and one that differs from it by rounding alone
-    (see `nudged`); watch(l, joined): called inside block l with the range of those that have joined, never empty, whose
-    rows follow these two.
+    layers: a range within 0..L; change(l, row, before): changes `row` in place, a copy of the clean h_l [1, N, d],
+    `before` being h_{l−1} (None for l = 0); read: the M places whose outputs are compared; next_tokens: as for
+    `output_change`; watch(l, joined): called inside block l with the range of those that have joined, never empty,
+    whose rows follow the batch's own.
 
-    Returns a tuple for each pass: the range of its l, and final residuals for `output_change`: `varied` [rows, M, d],
-    with the nudged row first if there is one, `clean` [K, d], and `base`, the row of `clean` for each of the M places.
+    Returns what `output_change` gives, for interventions and for rounding alone: [2, 1 or 4, len(layers), M].
     """
-    size = max(1, budget // len(pack[0]) - n_own)
+    n_own = own_rows(llm)
+    order, size = pack[0], max(1, token_budget(llm, budget) // len(pack[0]) - n_own)
     starts = range(layers.start, layers.stop, size)
     passes = [range(start, min(start + size, layers.stop)) for start in starts]
-    return [_one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch) for joining in passes]
+    runs = [_one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch) for joining in passes]
+    if not n_own:
+        clean = h[-1][[order[place] for place in read]]
+        runs = [torch.cat([clean[None], *runs])]
+    changes = []
+    for of_pass in runs:
+        change = output_change(llm, arch, of_pass, next_tokens)
+        nudge, change = (change[:, :1], change[:, 1:]) if n_own else (torch.zeros_like(change), change)
+        changes.append(torch.stack([change, nudge.expand_as(change)]))
+    return torch.cat(changes, dim=2)
+
+
+def own_rows(llm):
+    """2 where interventions are compared within a batch, else 0: how many rows it begins with that have none.
+
+    An unmodified row, whose residuals take the place of the clean run's, and one that differs from it by rounding alone
+    (see `nudged`).
+    """
+    return 2 if compares_in_batch(llm) else 0
 
 
 def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
+    """Final residuals of the batch [n_own + len(joining), M, d]."""
     order, _, visible = pack
     n_layers, begin, n_rows = arch["n_layers"], joining.start, n_own + len(joining)
     batch = 1 if arch["grows"] else n_rows
     encoding = inputs([ids[i] for i in order], order, additive(visible, llm.dtype), batch)
     with torch.no_grad():
         with llm.trace(encoding, use_cache=False) as tracer:
-            clean = h[begin][order][None]
             before = h[begin - 1][order][None] if begin else None
-            rows = clean.repeat(n_own if arch["grows"] else n_rows, 1, 1)
+            # where batches cannot grow, unmodified rows stand in for those that are yet to join
+            rows = h[begin][order].repeat(n_own if arch["grows"] else n_rows, 1, 1)
             if n_own:
-                rows[1] = nudged(clean[0])
+                rows[1] = nudged(rows[0])
             for l in range(begin, n_layers + 1):
                 if l in joining:
-                    if l > begin:
-                        clean = rows[:1] if n_own else h[l][order][None]
+                    clean, k = rows[:1] if n_own else h[l][order][None], n_own + l - begin
                     row = clean.clone()
                     change(l, row, before)
-                    rows = add_row(rows, row, n_own + l - begin, arch["grows"])
                     before = clean.clone()
+                    rows = torch.cat([rows[:k], row.to(rows.device), rows[k + 1 :]])
                 if l == begin:
                     start_at(llm, arch, l, rows)
                 if l < n_layers:
@@ -60,21 +78,9 @@ def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
                     if watch:
                         watch(l, range(begin, min(l + 1, joining.stop)))
                     rows = leaving(llm.blocks[l])
-            final = rows[:, read]
+            final = rows[:, list(read)]
             tracer.stop()
-    if n_own:
-        return joining, final[1:], final[0], range(len(read))
-    return joining, final, h[-1], [order[place] for place in read]
-
-
-def add_row(rows, row, k, grows):
-    """The batch with `row` [1, N, d] as its row k: appended, or written over a clean one where batches cannot grow."""
-    row = row.to(rows.device)
-    if grows:
-        return torch.cat([rows, row])
-    rows = rows.clone()
-    rows[k] = row[0]
-    return rows
+    return final
 
 
 def nudged(h):

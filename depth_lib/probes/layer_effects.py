@@ -13,10 +13,9 @@ several t share one sequence whose common prefix is computed once (see `pack`).
 
 import torch
 
-from .distributions import output_change
-from .growing_batch import growing_batch, relative_change
+from .growing_batch import growing_batch, own_rows, relative_change
 from .packing import packs
-from .residual_stream import added, clean_run, compares_in_batch, token_budget
+from .residual_stream import added, clean_run, compares_in_batch
 
 
 def layer_effects(llm, arch, work, mode, part, budget):
@@ -37,71 +36,62 @@ def layer_effects(llm, arch, work, mode, part, budget):
 
 def _of_prompt(llm, arch, ids, starts, mode, part, budget):
     clean = clean_run(llm, arch, ids)
-    results = []
-    for pack in packs(starts, len(ids), arch):
-        results.append(_of_pack(llm, arch, ids, pack, clean, mode, part, token_budget(llm, budget)))
-    effects, changes, n_next = zip(*results, strict=True)
-    effect, resolution = torch.stack(effects).amax(0)
-    change = torch.cat(changes, dim=-1)  # [2, 4, L, all measured tokens]
-    output, output_resolution = change[:, 0].amax(-1, keepdim=True)
+    of_packs = [_of_pack(llm, arch, ids, pack, clean, mode, part, budget) for pack in packs(starts, len(ids), arch)]
+    effects, changes = zip(*of_packs, strict=True)
+    effect, effect_of_rounding = torch.stack(effects).amax(0)
+    change, change_of_rounding = torch.cat(changes, dim=-1)  # [4, L, all measured tokens]
+    n_last = len(starts) if mode == "future" else 1  # tokens without a next one
     result = {
         f"max_{mode}_layer": effect,
-        f"max_{mode}_out": output,
-        f"{mode}_kl": change[0, 1].mean(-1),
-        f"{mode}_loss": change[0, 2].sum(-1) / max(1, sum(n_next)),
-        f"{mode}_top1": 1 - change[0, 3].mean(-1),
+        f"max_{mode}_out": change[0].amax(-1, keepdim=True),
+        f"{mode}_kl": change[1].mean(-1),
+        f"{mode}_loss": change[2].sum(-1) / max(1, change.shape[-1] - n_last),
+        f"{mode}_top1": 1 - change[3].mean(-1),
     }
     if compares_in_batch(llm):
-        result |= {f"max_{mode}_layer_resolution": resolution, f"max_{mode}_out_resolution": output_resolution}
+        result[f"max_{mode}_layer_resolution"] = effect_of_rounding
+        result[f"max_{mode}_out_resolution"] = change_of_rounding[0].amax(-1, keepdim=True)
     return result
 
 
 def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
     """The effects of every block s at the positions of one pack, and beside them those of rounding.
 
-    Returns effects [2, L, L], the output's changes at the M measured tokens [2, 4, L, M] (see `output_change`), and
-    how many of these have a next token.
+    Returns effects [2, L, L] and the output's changes at the M measured tokens [2, 4, L, M] (see `output_change`).
     """
     order, suffixes, _ = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
     h, c = clean
-    n_own = 2 if compares_in_batch(llm) else 0
+    n_own = own_rows(llm)
     skipped = slice(0 if mode == "remove" else 1, prefix)
     measured = range(prefix if mode == "future" else 0, len(order))
     # the row of a whole block joins after block s; that of a part before it, because the other part must run
     shift = 1 if part == "layer" else 0
     effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
-
-    def skip(l, row, before):
-        if part == "layer":
-            before = before[:, skipped].to(row.device)
-            if mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
-                size = (row[:, skipped] - before).float().norm(dim=-1)  # ‖c‖, and c̄ = 0
-                effect[l - 1, l - 1] = (size / size.clamp_min(1e-6)).max()
-            row[:, skipped] = before
-
-    def compare(l, joined):
-        def silence(x):
-            x[n_own + l - joined.start, skipped] = 0
-
-        blocks = slice(joined.start - shift, joined.stop - shift)
-        c_bar = added(llm.blocks[l], arch, measured.start, silence if l in joined else None, part)
-        change, effect_of_rounding[blocks, l] = relative_change(c_bar, c[l][order[measured.start :]], n_own)
-        effect[blocks, l] = torch.maximum(effect[blocks, l], change[: len(joined)])
-
-    next_tokens = [ids[order[place] + 1] if order[place] + 1 < len(ids) else -1 for place in measured]
-    n_next = sum(token >= 0 for token in next_tokens)
     changes = torch.zeros(2, 4, n_layers, len(measured), dtype=torch.float32)
     # what the last block gives earlier tokens reaches no later one
     n_skipped = n_layers - 1 if mode == "future" else n_layers
     if n_skipped == 0 or skipped.start == skipped.stop:
-        return effects, changes, n_next
-    layers = range(shift, n_skipped + shift)
-    passes = growing_batch(llm, arch, ids, pack, h, layers, skip, list(measured), budget, n_own, compare)
-    output_changes = output_change(llm, arch, [final for _, *final in passes], next_tokens)
-    for (joined, *_), change in zip(passes, output_changes, strict=True):
+        return effects, changes
+    if part == "layer" and mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
+        for s in range(n_layers):
+            size = c[s][skipped].norm(dim=-1)  # ‖c‖, and c̄ = 0
+            effect[s, s] = (size / size.clamp_min(1e-6)).max()
+
+    def skip(l, row, before):
+        if part == "layer":
+            row[:, skipped] = before[:, skipped].to(row.device)
+
+    def compare(l, joined):
+        row_of_part = (n_own + l - joined.start, skipped) if part != "layer" and l in joined else None
+        c_bar = added(llm.blocks[l], arch, measured.start, part, row_of_part)
+        change, nudge = relative_change(c_bar, c[l][order[measured.start :]], n_own)
         blocks = slice(joined.start - shift, joined.stop - shift)
-        changes[0, :, blocks] = change[:, -len(joined) :]
-        if n_own:
-            changes[1, :, blocks] = change[:, :1]
-    return effects, changes, n_next
+        effect[blocks, l], effect_of_rounding[blocks, l] = change[: len(joined)], nudge
+
+    next_tokens = [ids[order[place] + 1] if order[place] + 1 < len(ids) else -1 for place in measured]
+    layers = range(shift, n_skipped + shift)
+    changes[:, :, :n_skipped] = growing_batch(
+        llm, arch, ids, pack, h, layers, skip, measured, budget, next_tokens, compare
+    )
+    return effects, changes

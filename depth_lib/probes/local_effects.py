@@ -11,7 +11,7 @@ Here one forward pass gives every block its own batch as input: a row for each s
 
 import torch
 
-from .growing_batch import nudged, relative_change
+from .growing_batch import nudged, own_rows, relative_change
 from .packing import additive, packs
 from .residual_stream import added, clean_run, compares_in_batch, enter, inputs, start_at, token_budget
 
@@ -29,9 +29,8 @@ def local_effects(llm, arch, work, mode, budget):
         )
     results = []
     for ids, starts in work:
-        clean, effects = clean_run(llm, arch, ids), []
-        for pack in packs(starts, len(ids), arch):
-            effects.append(_of_pack(llm, arch, ids, pack, clean, mode, token_budget(llm, budget)))
+        clean, all_packs = clean_run(llm, arch, ids), packs(starts, len(ids), arch)
+        effects = [_of_pack(llm, arch, ids, pack, clean, mode, token_budget(llm, budget)) for pack in all_packs]
         results.append(torch.stack(effects).amax(0))
     effect, resolution = torch.stack(results, dim=1)
     result = {f"max_{mode}_local": effect}
@@ -45,30 +44,30 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
     order, suffixes, visible = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
     h, c = clean
-    n_own = 2 if compares_in_batch(llm) else 0
-    taken, start = order[1:prefix], prefix if mode == "future" else 0
-    tokens, mask = [ids[i] for i in order], additive(visible, llm.dtype)
+    n_own, start = own_rows(llm), prefix if mode == "future" else 0
     effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
     size = max(1, budget // len(order) - n_own)
     for begin in range(0, n_layers - 1, size):
         sources = range(begin, min(begin + size, n_layers - 1))
-        n_rows = n_own + len(sources)
+        batch = 1 if arch["grows"] else n_own + len(sources)
+        encoding = inputs([ids[i] for i in order], order, additive(visible, llm.dtype), batch)
         with torch.no_grad():
-            with llm.trace(inputs(tokens, order, mask, 1 if arch["grows"] else n_rows), use_cache=False) as tracer:
+            with llm.trace(encoding, use_cache=False) as tracer:
                 for l in range(begin + 1, n_layers):
                     earlier = sources[: l - begin]
-                    n = n_own + len(earlier) if arch["grows"] else n_rows  # what cannot grow has clean rows to spare
-                    rows = h[l][order].repeat(n, 1, 1)
+                    # what cannot grow has clean rows to spare
+                    n_rows = n_own + len(earlier if arch["grows"] else sources)
+                    rows = h[l][order].repeat(n_rows, 1, 1)
                     if n_own:
                         rows[1] = nudged(rows[1])
                     for row, s in zip(rows[n_own:], earlier, strict=False):
-                        row[1:prefix] = (row[1:prefix].float() - c[s][taken].to(row.device)).to(row.dtype)
+                        row[1:prefix] = (row[1:prefix].float() - c[s][1:prefix].to(row.device)).to(row.dtype)
                     if l == begin + 1:
                         start_at(llm, arch, l, rows)
                     enter(llm, arch, l, rows)
                     c_bar = added(llm.blocks[l], arch, start)
-                    skipped = slice(earlier.start, earlier.stop)
-                    change, effect_of_rounding[skipped, l] = relative_change(c_bar, c[l][order[start:]], n_own)
-                    effect[skipped, l] = change[: len(earlier)]
+                    change, nudge = relative_change(c_bar, c[l][order[start:]], n_own)
+                    taken = slice(earlier.start, earlier.stop)
+                    effect[taken, l], effect_of_rounding[taken, l] = change[: len(earlier)], nudge
                 tracer.stop()
     return effects

@@ -12,21 +12,20 @@ t share one sequence: what comes before t is not changed by erasing t (see `pack
 
 import torch
 
-from .distributions import output_change
 from .growing_batch import growing_batch
 from .packing import packs
-from .residual_stream import compares_in_batch, residuals, token_budget
+from .residual_stream import compares_in_batch, residuals
 
 
 def mean_residual(llm, arch, prompts, count=None):
     """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (token ids).
-    count(cost): told the tokens × blocks done after each prompt."""
+    count(n): told how many blocks have run."""
     total, n_tokens = 0, 0
     for ids in prompts:
         total = total + torch.stack([h.float().sum(0).cpu() for h in residuals(llm, arch, ids)])
         n_tokens += len(ids)
         if count:
-            count(len(ids) * arch["n_layers"])
+            count(arch["n_layers"])
     return total / n_tokens
 
 
@@ -45,11 +44,10 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     jobs = []
     for pack in packs(range(answer[-1]), end, arch):
         order, suffixes, _ = pack
-        for_each_t = [[place for place in suffix if order[place] + 1 in answer] for suffix in suffixes]
-        jobs.append((pack, [suffix.start for suffix in suffixes], for_each_t))
-    rows = range(layers[0], _stop(arch, layers))
-    found = _erase(llm, arch, ids, end, [(jobs, rows)], baseline_prompts, budget, tick)
-    return _named(llm, found, ["erasure_effect"], rows)
+        predicting = [[place for place in suffix if order[place] + 1 in answer] for suffix in suffixes]
+        jobs.append((pack, [suffix.start for suffix in suffixes], predicting))
+    work = {"erasure_effect": jobs}
+    return _erase(llm, arch, ids, end, work, layers, arch["n_layers"], baseline_prompts, budget, tick)
 
 
 def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
@@ -61,83 +59,55 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
     [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and the resolution of both.
     """
-    single, several = [], []
-    for pack in packs(range(len(ids) - 1), len(ids), arch):
+    end, single, several = len(ids), [], []
+    for pack in packs(range(end - 1), end, arch):
         suffixes = pack[1]
-        single.append((pack, [suffix.start for suffix in suffixes], [list(suffix[1:]) for suffix in suffixes]))
-    for pack in packs(range(2, len(ids)), len(ids), arch):
+        single.append((pack, [suffix.start for suffix in suffixes], [suffix[1:] for suffix in suffixes]))
+    for pack in packs(range(2, end), end, arch):
         suffixes = pack[1]
-        single_prefix = list(range(1, suffixes[0].start))  # the suffix of t sees tokens up to t − 1 of it
-        several.append((pack, single_prefix, [list(suffix) for suffix in suffixes]))
-    blocks = range(layers[0], layers[-1] + 1)
-    work = [(single, blocks), (several, blocks)]
-    found = _erase(llm, arch, ids, len(ids), work, baseline_prompts, budget, tick)
-    return _named(llm, found, ["future_erasure", "past_erasure"], range(layers[0], _stop(arch, layers)))
+        prefix = list(range(1, suffixes[0].start))  # the suffix of t sees tokens up to t − 1 of it
+        several.append((pack, prefix, suffixes))
+    work = {"future_erasure": single, "past_erasure": several}
+    return _erase(llm, arch, ids, end, work, layers, arch["n_layers"] - 1, baseline_prompts, budget, tick)
 
 
-def _stop(arch, layers):
-    """One after the last row of these layers: h_L goes with the last block."""
-    return layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1
+def _erase(llm, arch, ids, end, work, layers, last, baseline_prompts, budget, tick):
+    """The effects of erasing at these layers, and of rounding, as the two probes return them.
 
-
-def _named(llm, found, keys, rows):
-    result = {}
-    for key, (effect, resolution) in zip(keys, found, strict=True):
-        result[key] = effect[rows.start : rows.stop]
-        if compares_in_batch(llm):
-            result[f"{key}_resolution"] = 2 * resolution[rows.start : rows.stop]
-    return result
-
-
-def _erase(llm, arch, ids, end, work, baseline_prompts, budget, tick):
-    """For each of `work` the effects of erasing, and those of rounding: tensors [2, L + 1, T].
-
-    work: tuples of jobs and the l to erase at. A job is a pack, the places that are erased in it, and for each of its
-    suffixes, which begin at t, the places where the effect of t is measured. end: how many of the ids are run.
+    work: for each effect its jobs: a pack, the places that are erased in it, and for each of its suffixes, which begin
+    at t, the places where the effect of t is measured. end: how many of the ids are run; last: the last l to erase at.
     """
-    total = sum(map(len, baseline_prompts)) * arch["n_layers"]
-    total += sum(len(pack[0]) * (arch["n_layers"] - l) for jobs, layers in work for pack, *_ in jobs for l in layers)
+    n_layers, width = arch["n_layers"], len(ids)
+    # row L, of what leaves the last block, goes with that block
+    rows = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < n_layers else n_layers + 1)
+    erased_at = range(rows.start, min(rows.stop, last + 1))
+    n_runs = sum(len(jobs) for jobs in work.values())
+    total = n_layers * len(baseline_prompts) + n_runs * sum(n_layers - l for l in erased_at)
 
-    def count(cost):
+    def count(n_blocks):
         if tick:
-            tick(cost, total)
+            tick(n_blocks, total)
+
+    def watch(l, joined):
+        count(len(joined))
 
     u = mean_residual(llm, arch, baseline_prompts, count)
     h = residuals(llm, arch, ids[:end])
-    n_own = 2 if compares_in_batch(llm) else 0
-    results = []
-    for jobs, layers in work:
-        effects, waiting = torch.zeros(2, arch["n_layers"] + 1, len(ids), dtype=torch.float32), []
+    result = {}
+    for key, jobs in work.items():
+        effect, rounding = effects = torch.zeros(2, n_layers + 1, width, dtype=torch.float32)  # views of it
         for pack, erased, measured in jobs:
-            order, suffixes, _ = pack
 
             def erase(l, row, before, erased=erased):
                 row[:, erased] = u[l].to(row)
 
-            def watch(l, joined, order=order):
-                count(len(order) * len(joined))
-
-            read, erased_at = [], []
-            for suffix, places in zip(suffixes, measured, strict=True):
-                read += places
-                erased_at += [order[suffix.start]] * len(places)
-            tokens = token_budget(llm, budget)
-            passes = growing_batch(llm, arch, ids[:end], pack, h, layers, erase, read, tokens, n_own, watch)
-            waiting += [(erased_at, *one) for one in passes]
-            if sum(varied[..., 0].numel() for _, _, varied, *_ in waiting) > 2**14:  # one pack may have few
-                _measure(llm, arch, waiting, effects)
-                waiting = []
-        _measure(llm, arch, waiting, effects)
-        results.append(effects)
-    return results
-
-
-def _measure(llm, arch, passes, effects):
-    """Raise effects [2, L + 1, T] to the changes of the output that the final residuals of these passes lead to."""
-    changes = output_change(llm, arch, [final for _, _, *final in passes])
-    for (erased_at, joined, *_), (change,) in zip(passes, changes, strict=True):
-        rows = slice(joined.start, joined.stop)
-        for t, of_t in zip(erased_at, change.unbind(1), strict=True):
-            effects[0, rows, t] = torch.maximum(effects[0, rows, t], of_t[-len(joined) :])
-            if len(of_t) > len(joined):  # the first is the nudged row
-                effects[1, rows] = torch.maximum(effects[1, rows], of_t[0])
+            read = [place for places in measured for place in places]
+            changes = growing_batch(llm, arch, ids, pack, h, erased_at, erase, read, budget, watch=watch)[:, 0]
+            of_suffixes = changes.split([len(places) for places in measured], dim=-1)
+            for suffix, change in zip(pack[1], of_suffixes, strict=True):
+                effects[:, erased_at.start : erased_at.stop, pack[0][suffix.start]] = change.amax(-1)
+        result[key] = effect[rows.start : rows.stop]
+        if compares_in_batch(llm):
+            largest = rounding.amax(-1, keepdim=True).expand_as(rounding)
+            result[f"{key}_resolution"] = 2 * largest[rows.start : rows.stop]
+    return result

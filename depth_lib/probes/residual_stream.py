@@ -126,13 +126,13 @@ def contributions(block, arch):
     0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds.
     """
     h = entering(block).clone()
-    if not arch["parts"]:
-        a = _change(h, block)
-        return h.float(), a, torch.zeros_like(a)
-    a, m = (total_output(modules, h.shape) for modules in parts(block, arch).values())
-    zero = torch.zeros_like(h).float()
-    a = zero if a is None else a
-    return h.to(a.device).float(), a, zero.to(a.device) if m is None else m.to(a.device)
+    if arch["parts"]:
+        a, m = (total_output(modules, h.shape) for modules in parts(block, arch).values())
+    else:
+        a, m = _change(h, block), None
+    device = h.device if a is None else a.device
+    zero = torch.zeros(h.shape, dtype=torch.float32, device=device)
+    return h.to(device).float(), zero if a is None else a, zero if m is None else m.to(device)
 
 
 def _change(h, block):
@@ -157,56 +157,60 @@ def rescaling(total, after):
         return (total * after).sum() / total.square().sum()
 
 
-def total_output(modules, shape):
-    """The sum of scaled outputs, float32 and in that shape; None without modules. The product makes copies, which some
-    families need: they add in place right after a module returns."""
+def total_output(modules, shape, start=0, silenced=None):
+    """The sum of scaled outputs at the places from `start` on, float32: a part [B, T − start, d]; None without modules.
+
+    shape: that of the block's input. silenced: (rows, places) where the part is made 0. Outputs are copied, as some
+    families add in place right after a module returns.
+    """
     total = None
     for module, scale, bias in modules:
-        x = first(module.output).reshape(shape).float() * scale
-        x = x if bias is None else x + bias.float()
-        total = x if total is None else total + x
+        output = module.output
+        x = first(output)
+        if silenced:
+            x = x.clone()
+            x.view(shape)[silenced] = 0 if bias is None else -bias / scale
+            module.output = with_first(output, x)
+        x = x.reshape(shape)[:, start:].to(torch.float32, copy=True)
+        x = x if scale == 1 else x.mul_(scale)
+        x = x if bias is None else x.add_(bias)
+        total = x if total is None else total.add_(x.to(total.device))
     return total
 
 
-def added(block, arch, start, change=None, part=None):
-    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32. `change(x)` changes in place
-    x [B, T, d], what the block's `part` returns: "attention" or "mlp", if arch knows them."""
+def added(block, arch, start=0, part=None, silenced=None):
+    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32.
+
+    part: "attention" or "mlp", which is made 0 where it is `silenced` (see `total_output`).
+    """
     whole = not arch["parts"] or arch["rescales"]
     h = entering(block).clone() if whole else None
     shape, total = block.input.shape, None
     for name, modules in parts(block, arch).items() if arch["parts"] else ():
-        for module, scale, bias in modules:
-            output, constant = module.output, 0 if bias is None else bias / scale
-            x = first(output)
-            if change and name == part:
-                x = x + constant
-                change(x.view(shape))
-                x = x - constant
-                module.output = with_first(output, x)
-            x = x.reshape(shape)[:, start:].to(torch.float32, copy=True)
-            x = x if scale == 1 else x.mul_(scale)
-            x = x if bias is None else x.add_(bias)
+        x = total_output(modules, shape, start, silenced if name == part else None)
+        if x is not None:
             total = x if total is None else total.add_(x.to(total.device))
     return _change(h, block)[:, start:] if whole else total
 
 
-def residuals(llm, arch, ids):
-    """h_0..h_L of a prompt: L + 1 tensors [T, d] in the model's dtype, each on its block's device."""
-    return clean_run(llm, arch, ids, with_contributions=False)[0]
-
-
 def clean_run(llm, arch, ids, with_contributions=True):
-    """h_0..h_L as `residuals`, and the contributions c_l = a_l + m_l: L tensors [T, d], float32."""
+    """h_0..h_L of a prompt, L + 1 tensors [T, d] in the model's dtype, each on its block's device, and the
+    contributions c_l = a_l + m_l, L tensors [T, d], float32."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             h, c = [], []
             for block in llm.blocks:
                 h.append(entering(block)[0].clone())  # some families add in place
                 if with_contributions:
-                    c.append(added(block, arch, 0)[0])
+                    c.append(added(block, arch)[0])
             h.append(leaving(last_block(llm, arch))[0].clone())
             tracer.stop()
     return h, c
+
+
+def residuals(llm, arch, ids):
+    """h_0..h_L of a prompt, as in `clean_run`."""
+    return clean_run(llm, arch, ids, with_contributions=False)[0]
 
 
 def unembedded(llm, arch, h):

@@ -18,7 +18,7 @@ def states(llm, arch, sequences, layers, what, fetch):
         with torch.no_grad():
             with llm.trace(inputs(ids), use_cache=False) as tracer:
                 if what == "contribution":
-                    rows = [added(block, arch, 0)[0] for l, block in enumerate(blocks) if l in layers]
+                    rows = [added(block, arch)[0] for l, block in enumerate(blocks) if l in layers]
                 else:  # clones, since some families add in place
                     rows = [entering(block)[0].clone() for l, block in enumerate(blocks) if l in layers]
                     if layers[-1] == arch["n_layers"]:
