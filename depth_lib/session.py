@@ -15,7 +15,7 @@ from .progress import steps, ticked
 from .remote.backend import JobBackend, complete
 from .remote.errors import NotReady, ResultNotFinite
 from .remote.journal import Entry
-from .remote.travel import fingerprint, settings_hash, travelling
+from .remote.travel import settings_hash, travelling
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
@@ -130,9 +130,9 @@ def _on_server(llm, probe, parts, over, remote, label):
             part=f"{number} of {len(parts)}" if len(parts) > 1 else None,
         )
         with entry.locked():
-            serialise = partial(_serialise, llm, probe, arguments, backend)
-            accept = partial(_check_finite, probe, arguments, over, backend.host)
-            found = complete(backend, entry, serialise, accept)
+            send = partial(_send, llm, probe, arguments, backend)
+            accept = partial(_check_finite, probe, arguments, over)
+            found = complete(backend, entry, send, accept)
         RUNNING[llm] = found["model"]
         if llm not in CHECKED and "check" in found["results"]:
             CHECKED[llm] = judge(llm, found["results"]["check"])
@@ -152,18 +152,18 @@ def _settings(llm, probe, arguments, backend):
     copies = {}
     travelling(probe, copies)
     return settings_hash(
+        copies,
         args=arguments,
         host=backend.host,
         model=backend.model_key,
         env=backend.env,
         names=getattr(llm, "_rename", None),
-        sources=fingerprint(copies),
         probe=probe.__qualname__,
     )
 
 
-def _serialise(llm, probe, arguments, backend):
-    """Make backend.blob; the model's check goes along if nobody has made it yet."""
+def _send(llm, probe, arguments, backend):
+    """Submit the session; the model's check goes along if nobody has made it yet."""
     calls = {"result": (probe, arguments)}
     identities, of_sentence = check_call(llm)
     if llm not in CHECKED and probe is not identities:
@@ -173,7 +173,7 @@ def _serialise(llm, probe, arguments, backend):
     travelling(_in_session, copies)(llm, calls, backend=backend)
 
 
-def _check_finite(probe, arguments, over, host, found):
+def _check_finite(probe, arguments, over, found):
     """ResultNotFinite names the probe, the layer and the number."""
     for key, value in found["results"]["result"].items():
         if over is None or not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all()):
@@ -185,8 +185,7 @@ def _check_finite(probe, arguments, over, host, found):
         raise ResultNotFinite(
             f"{probe.__name__}: {key} is {value[tuple(first)].item()} at {where}, and is not kept; the server computes "
             f"in {found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, "
-            "or run it where you choose the dtype",
-            host,
+            "or run it where you choose the dtype"
         )
 
 

@@ -9,10 +9,16 @@ class RemoteError(Exception):
     host: the server's URL; job_id: None if no job is known; server_text: the server's own words, whole, or None.
     """
 
-    def __init__(self, message, host=None, job_id=None, server_text=None):
-        where = ", ".join(part for part in (host, job_id and f"job {job_id}") if part)
-        super().__init__(f"{message} [{where}]" if where else message)
-        self.host, self.job_id, self.server_text = host, job_id, server_text
+    host = job_id = None  # filled in where the job is journalled
+
+    def __init__(self, message: str, server_text: str | None = None):
+        super().__init__(message)
+        self.server_text = server_text
+
+    def __str__(self) -> str:
+        job = self.job_id and f"job {self.job_id}"
+        where = ", ".join(filter(None, [self.host, job]))
+        return f"{self.args[0]} [{where}]" if where else self.args[0]
 
 
 class NotReady(RemoteError):
@@ -64,28 +70,25 @@ _INTERRUPTED = ("cancelled or preempted", "process died")
 _TOO_LONG = "Job took longer than timeout"
 
 
-def job_failed(text: str, smaller: str, host: str, job_id: str) -> JobFailed:
+def job_failed(text: str, smaller: str) -> JobFailed:
     """The exception for an ERROR status with this text. smaller: the variable that makes a job smaller."""
-    text = text or "no reason given"
-    last_line = text.strip().splitlines()[-1].strip()
-    reports = f"the server reports: {last_line}"
+    text = text.strip() or "no reason given"
+    reports = f"the server reports: {text.splitlines()[-1].strip()}"
     if any(words in text for words in _INTERRUPTED):
-        return JobInterrupted(f"{reports}; run again to submit the job anew", host, job_id, text)
+        return JobInterrupted(f"{reports}; run again to submit the job anew", text)
     if _TOO_LONG in text:
-        return JobFailed(f"{reports}; make smaller jobs: set {smaller}, then run again", host, job_id, text)
+        return JobFailed(f"{reports}; make smaller jobs: set {smaller}, then run again", text)
     return JobFailed(
         f"{reports}; correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the "
         "models that run)",
-        host,
-        job_id,
         text,
     )
 
 
-def refused(status_code: int, text: str, host: str) -> RequestRefused:
-    """The exception for a request that the server answered with a 4xx status and this text."""
-    python = re.search(r"does not match server version: (\d+\.\d+)", text)
-    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", text)
+def refused(status_code: int, problem: str) -> RequestRefused:
+    """The exception for a request that the server answered with a 4xx status, for this reason."""
+    python = re.search(r"does not match server version: (\d+\.\d+)", problem)
+    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", problem)
     if status_code in (401, 403):
         advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
     elif python:
@@ -94,14 +97,10 @@ def refused(status_code: int, text: str, host: str) -> RequestRefused:
         advice = f"pip install 'nnsight>={nnsight[1]}'"
     else:
         advice = "change what it says, then run again"
-    return RequestRefused(
-        f"the server refused the request (HTTP {status_code}: {one_line(text)}); {advice}", host, server_text=text
-    )
+    return RequestRefused(f"the server refused the request ({problem}); {advice}", problem)
 
 
 def one_line(error: object) -> str:
     """The first line of a text, or the kind and the first line of an exception."""
-    line = next(iter(str(error).splitlines()), "")
-    if not isinstance(error, Exception):
-        return line
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {line}" if isinstance(error, Exception) else line

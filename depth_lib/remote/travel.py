@@ -30,7 +30,7 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     copies = {} if copies is None else copies
     if id(function) in copies:
         return copies[id(function)]
-    for module in _imports(function.__code__):
+    for module in _names(function.__code__, "IMPORT_NAME"):
         _check_module(module, function)
     globals_ = {"__name__": function.__module__, "__builtins__": __builtins__}
     cells = tuple(CellType() for _ in function.__closure__ or ())
@@ -39,7 +39,8 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     copy.__kwdefaults__, copy.__module__ = function.__kwdefaults__, function.__module__
     copy.__qualname__ = function.__qualname__
     copies[id(function)] = copy
-    for name in _global_names(function.__code__):
+    # A trace block runs from its source as its own code, but its names are in the function's code too.
+    for name in sorted(_names(function.__code__, "_GLOBAL")):
         if name in function.__globals__:
             globals_[name] = _value_to_send(function.__globals__[name], function, copies)
     for mine, theirs in zip(cells, function.__closure__ or (), strict=True):
@@ -47,27 +48,30 @@ def travelling(function: FunctionType, copies: dict | None = None) -> FunctionTy
     return copy
 
 
-def fingerprint(copies: dict) -> list:
-    """What decides what the copies compute: their files with the hash of the source, and their plain values."""
-    return sorted([copy.__code__.co_filename, copy.__qualname__, _plain_values(copy)] for copy in copies.values())
+def settings_hash(copies: dict, **settings: object) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of all that decides what the copies of `travelling` compute.
 
-
-def _plain_values(copy):
-    """The plain values that a function finds in its defaults, its closure and its module, as JSON."""
-    closure = {
-        f"{name} (closed over)": cell.cell_contents
-        for name, cell in zip(copy.__code__.co_freevars, copy.__closure__ or (), strict=True)
-    }
-    held = copy.__globals__ | closure | {"defaults": copy.__defaults__, "kwdefaults": copy.__kwdefaults__}
-    plain = (type(None), bool, int, float, str, list, tuple, dict, torch.Tensor)
-    held = {name: value for name, value in held.items() if isinstance(value, plain) and not name.startswith("__")}
-    return json.dumps(held, sort_keys=True, default=_tensor_digest)
-
-
-def settings_hash(**settings: object) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of plain settings: equal settings, equal hash."""
-    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, default=_tensor_digest)
+    That is their files with the hash of the source, the values they find in their module, closure and defaults, and the
+    settings. Equal settings, equal hash, in any process.
+    """
+    functions = []
+    for copy in copies.values():
+        values = {name: value for name, value in copy.__globals__.items() if not name.startswith("__")}
+        closure = [cell.cell_contents for cell in copy.__closure__ or ()]
+        found = [values, closure, copy.__defaults__, copy.__kwdefaults__]
+        functions.append([copy.__code__.co_filename, copy.__qualname__, json.dumps(found, default=_described)])
+    text = json.dumps([sorted(functions), settings], sort_keys=True, default=_described)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _described(value):
+    """A value that JSON does not have: a tensor as its digest, a set in order, a function or module by its name."""
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    return getattr(value, "__name__", None) or repr(value)
 
 
 def _value_to_send(value, function, copies):
@@ -92,28 +96,20 @@ def _public_name(function):
     linecache.checkcache(filename)
     lines = linecache.getlines(filename, function.__globals__)
     source = "".join(lines)
-    if function.__code__ not in _codes(_compiled(source, filename)):
-        if not source:
-            raise NotReady(f"no source of {function.__qualname__} is to be found; define it in a file or a cell")
+    if function.__code__ not in _codes(compile(source, filename, "exec", dont_inherit=True)):
         raise NotReady(
-            f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, "
-            "so that what travels is what you see"
+            f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
+            "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
         )
-    path = (function.__module__ or "unknown").replace(".", "/")
+    path = function.__module__.replace(".", "/")
     public = f"{path}.py#{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     # Without a time of modification, so that nobody looks for the file on the disk and drops the entry.
     linecache.cache[public] = (len(source), None, lines, public)
     return public
 
 
-def _compiled(source, filename):
-    try:
-        return compile(source, filename, "exec", dont_inherit=True)
-    except SyntaxError:
-        return compile("", filename, "exec")
-
-
 def _codes(code):
+    """The code of a function or file, and of all functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -125,19 +121,6 @@ def _renamed(code, filename):
     return code.replace(co_filename=filename, co_consts=constants)
 
 
-def _imports(code):
-    """The modules that import statements in a function name."""
-    return {step.argval for c in _codes(code) for step in dis.get_instructions(c) if step.opname == "IMPORT_NAME"}
-
-
-def _global_names(code):
-    names = {step.argval for inner in _codes(code) for step in dis.get_instructions(inner) if "_GLOBAL" in step.opname}
-    # A trace block runs from its source as its own code, but its names are in the function's code too.
-    return sorted(names)
-
-
-def _tensor_digest(value):
-    if isinstance(value, torch.Tensor):
-        raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
-    raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")
+def _names(code, operation):
+    """The names that a function reads by operations of this kind of its bytecode, such as imports."""
+    return {step.argval for inner in _codes(code) for step in dis.get_instructions(inner) if operation in step.opname}

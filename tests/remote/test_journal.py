@@ -201,10 +201,10 @@ def test_ten_real_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch
         monkeypatch.setattr(module, "tokenize", lambda llm, texts: prompts)
     monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
 
-    def send(backend):
-        raise Sent(backend.blob)
+    def send(backend, request, blob):
+        raise Sent(blob)
 
-    monkeypatch.setattr(JobBackend, "submit_job", send)
+    monkeypatch.setattr(JobBackend, "_post", send)
     with pytest.raises(Sent) as sent:
         EVERY[probe](llm, remote=loopback.host)
     assert 5_000 < len(sent.value.args[0]) < 20_000

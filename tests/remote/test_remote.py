@@ -14,11 +14,12 @@ from tests.remote.loopback.fixture import KEY, same
 
 def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):
     """So that server, client and schema cannot share one mistake."""
-    sent, submit = [], JobBackend.submit_job
-    monkeypatch.setattr(JobBackend, "submit_job", lambda backend: (sent.append(backend), submit(backend))[1])
+    sent, post = [], JobBackend._post
+    monkeypatch.setattr(JobBackend, "_post", lambda *request: (sent.append(request), post(*request))[1])
     ours = EVERY["logit_lens"](llm, remote=loopback.host)
-    theirs = RemoteBackend(sent[0].model_key, host=loopback.host, api_key=KEY, env=sent[0].env, blocking=False)
-    monkeypatch.setattr(theirs, "_serialize", lambda tracer: sent[0].blob)
+    ((_, request, blob),) = sent
+    theirs = RemoteBackend(request.model_key, host=loopback.host, api_key=KEY, env=request.env, blocking=False)
+    monkeypatch.setattr(theirs, "_serialize", lambda tracer: blob)
     theirs.display.enabled, theirs.compress = False, True
     theirs.submit(None)
     loopback.until(lambda asked: asked["jobs"][theirs.job_id]["status"] == "COMPLETED")
@@ -38,6 +39,7 @@ def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
 
 
 def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):
+    monkeypatch.setattr("nnsight.CONFIG.API.HOST", "https://api.ndif.us")  # set from the variable, for this test
     monkeypatch.setenv("NDIF_HOST", loopback.host)
     with loopback.faults() as submitted:
         dl.logit_lens(llm, TEXTS, remote=True)

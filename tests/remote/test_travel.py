@@ -22,7 +22,7 @@ def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, 
     """That the server could not import the package is part of its conditions, see test_strict."""
     payloads = []
     monkeypatch.setattr("depth_lib.session.CHECKED", {})  # so that the model's check travels too
-    monkeypatch.setattr(JobBackend, "submit_job", lambda backend: payloads.append(backend.blob) or 1 / 0)
+    monkeypatch.setattr(JobBackend, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         EVERY[probe](llm, remote=loopback.host)
     text = zstandard.ZstdDecompressor().decompress(payloads[0])
