@@ -169,7 +169,7 @@ def find_dataset(name: str) -> dict | None:
     return {"DATASET": name} | own_rows | params
 
 
-def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
+def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
     """What is wrong with these parameters, one line per key, with what to write instead."""
     lines = {}
     try:
@@ -187,8 +187,8 @@ def problems(values: Mapping, fields: type[Params] = Params) -> list[str]:
     return list(lines.values())
 
 
-def from_text(key: str, text: str) -> object:
-    """The value of a parameter given as text, on the command line or to make.
+def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
+    """The value of one of these fields given as text, on the command line or to make.
 
     `null` is None. Else the first reading that fits: the text itself, the text as YAML, words with spaces or commas
     between them as a list, 1 and 0 as true and false. ParamsError if none fits.
@@ -198,9 +198,9 @@ def from_text(key: str, text: str) -> object:
     else:
         readings = [text, _as_yaml(text), text.replace(",", " ").split(), {"0": False, "1": True}.get(text, text)]
     for value in readings:
-        if not problems({key: value}):
+        if not problems({key: value}, fields):
             return value
-    raise ParamsError(problems({key: readings[:2][-1]})[0])
+    raise ParamsError(problems({key: readings[:2][-1]}, fields)[0])
 
 
 def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:

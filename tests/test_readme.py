@@ -49,6 +49,6 @@ def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
     (folder / f"{yaml.safe_load(example)['DATASET']}.yaml").write_text(example)
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     monkeypatch.chdir(tmp_path)
-    (run,) = Plan(models=("toy-4l",), datasets=("my-questions",)).runs()
+    (run,) = Plan(MODELS=["toy-4l"], DATASETS=["my-questions"]).runs()
     assert run.asked["SOURCE"] == "hub", "not what a toy's params file says"
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]

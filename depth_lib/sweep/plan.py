@@ -3,14 +3,15 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..models.gguf import gguf_in
 from ..params import (
-    Params,
+    FIVE_PROBES,
     ParamsError,
     dataset_names,
     find_dataset,
@@ -24,74 +25,75 @@ from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 from .spec import RunSpec
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
-PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
+PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
 _ANYWHERE = [probe for probe in FURTHER_PROBES if not ARTIFACTS[probe].by_level]  # run on every dataset if named
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs that a command is about: every one of `models` on every one of `datasets`.
+class Plan(BaseModel):
+    """What a command is about: the runs of MODELS on DATASETS, and how they are run.
 
-    models: names of params files, paths or Hub ids; unless given, all of `set`. datasets: the papers' three unless
-    given. probes: which of those that the params files name; all unless given. overrides: parameters in place of what
-    the params files say. launcher: words before the command of each run. gpus: each run has one of them to itself.
+    It takes any parameter of a run too, in place of what the params files say: Plan(SET="demo", N_EXAMPLES=3).
     """
 
-    set: str = ""
-    models: tuple[str, ...] = ()
-    datasets: tuple[str, ...] = ()
-    probes: tuple[str, ...] = ()
-    out: str = ""
-    overrides: Mapping[str, object] = field(default_factory=dict)
-    launcher: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, training or your own")
+    MODELS: list[str] = Field([], description="names, folders or Hub ids, instead of a whole set")
+    DATASETS: list[str] = Field([], description="of params/datasets; the papers' three unless given")
+    PROBES: list[str] = Field(
+        [], description=f"of {', '.join(ARTIFACTS)}; unless given those that the params files name"
+    )
+    OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for the toys")
+    JOBS: int = Field(0, ge=0, description="number of runs side by side, as in -j4 or JOBS=4; 0: one, or one per GPU")
+    GPUS: list[str] = Field([], description="each run has one of these to itself")
+    KEEP_GOING: bool = Field(False, description="past failures")
+    LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
+    TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
 
     @property
     def folder(self) -> str:
         """Where the results are: `outputs`, or `outputs/demo` for the toys, unless given."""
-        return self.out or (DEMO_OUT if self.set == "demo" else "outputs")
+        return self.OUT or (DEMO_OUT if self.SET == "demo" else "outputs")
 
     @property
-    def all_models(self) -> list[str]:
+    def models(self) -> list[str]:
         """The models named, else those of the set: the one that OUT is called after (outputs/demo) unless given, or
         the papers'. ParamsError for an unknown set."""
         sets = {}
         for name, path in params_files("models").items():
             sets.setdefault(path.parent.name, []).append(name)
-        if self.set and (problem := not_among(sets, "SET", self.set)):
+        if self.SET and (problem := not_among(sets, "SET", self.SET)):
             raise ParamsError(problem)
-        if self.models:
-            return list(self.models)
-        return sets[self.set] if self.set else sets.get(Path(self.folder).name, sets["paper"])
+        return self.MODELS or sets.get(self.SET or Path(self.folder).name, sets["paper"])
 
     def runs(self) -> list[RunSpec]:
         """Every dataset with every model, and those of the chosen probes that the dataset's params name; never none.
 
         Raises ParamsError: unknown names, problems of the params files that are needed, or no probe to run.
         """
-        names = self.datasets or PAPER_DATASETS
-        problem = not_among(dataset_names(), "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.probes)
+        names = self.DATASETS or PAPER_DATASETS
+        problem = not_among(dataset_names(), "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.PROBES)
         if problem:
             raise ParamsError(problem)
         datasets = [find_dataset(name) for name in names]
-        models = [model_params(name) for name in self.all_models]
-        if "MODEL_ID" in self.overrides and len(models) > 1:
+        models = [model_params(name) for name in self.models]
+        if "MODEL_ID" in self.model_extra and len(models) > 1:
             raise ParamsError("MODEL_ID is given for several models; name one with MODELS")
-        runs = [RunSpec(cell) for dataset in datasets for model in models if (cell := self._cell(dataset, model))]
+        cells = [self._cell(dataset, model) for dataset in datasets for model in models]
+        runs = [RunSpec(cell) for cell in cells if cell["PROBES"]]
         if not runs:
-            raise ParamsError(f"nothing to run: {' '.join(names)} have no {' '.join(self.probes)} in PROBES of params/")
-        if self.gpus and any(run.asked["TENSOR_PARALLEL"] > 1 for run in runs):
+            raise ParamsError(f"nothing to run: {' '.join(names)} have no {' '.join(self.PROBES)} in PROBES of params/")
+        if self.GPUS and any(run.asked["TENSOR_PARALLEL"] > 1 for run in runs):
             raise ParamsError("GPUS gives each run one GPU, and TENSOR_PARALLEL needs several; leave out GPUS")
         return runs
 
-    def _cell(self, dataset: Mapping, model: Mapping) -> dict | None:
-        """The parameters of a dataset with a model; None if they name none of the chosen probes."""
+    def _cell(self, dataset: Mapping, model: Mapping) -> dict:
+        """The parameters of a dataset with a model; PROBES is empty if they name none of the chosen ones."""
         # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
         rows = {} if dataset["DATASET"] in SAMPLES else {key: dataset[key] for key in ("SOURCE",) if key in dataset}
-        cell = Params().model_dump() | dataset | model | rows | self.overrides | {"OUT": self.folder}
+        cell = {"PROBES": FIVE_PROBES} | dataset | model | rows | self.model_extra | {"OUT": self.folder}
         possible = [*cell["PROBES"], *_ANYWHERE]
-        cell["PROBES"] = [probe for probe in self.probes or cell["PROBES"] if probe in possible]
-        return cell if cell["PROBES"] else None
+        return cell | {"PROBES": [probe for probe in self.PROBES or cell["PROBES"] if probe in possible]}
 
 
 def model_params(name: str) -> dict:

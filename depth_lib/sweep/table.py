@@ -19,18 +19,18 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     from ..results.study import by_paper, find_results  # loads torch
 
     runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
-    for place, kind, names in ((0, "DATASETS", plan.datasets), (1, "MODELS", plan.models)):
+    for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", plan.MODELS)):
         if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
             raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    models = plan.all_models if plan.models or plan.set else []
+    models = plan.models if plan.MODELS or plan.SET else []
     datasets = {dataset for dataset, model in runs if not models or model in models}
-    if not datasets.intersection(plan.datasets or datasets):
+    if not datasets.intersection(plan.DATASETS or datasets):
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
-    return list(models), list(plan.datasets) or sorted(datasets, key=by_paper)
+    return models, plan.DATASETS or sorted(datasets, key=by_paper)
 
 
 def make_table(plan: Plan) -> int:
-    """Write the table, the figures and the page of what is in the plan's folder; the exit status.
+    """Write the table, the figures and the page report.html of what is in OUT; the exit status.
 
     Raises what `chosen_results` raises, before anything is written.
     """

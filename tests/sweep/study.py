@@ -162,8 +162,8 @@ class Command:
 
     def runs_of(self, *words):
         """The runs that `depth-lib status` shows, by dataset and model."""
-        runs = cli._plan(cli._parser().parse_args(["status", *map(str, words)])).runs()
-        return {(run["dataset"], run["model"]): run for run in (asdict(status_of(run)) for run in runs)}
+        _, plan, _ = cli.parse(["status", *map(str, words)])
+        return {(run.dataset, run.asked["MODEL"]): asdict(status_of(run)) for run in plan.runs()}
 
 
 def clean(study):

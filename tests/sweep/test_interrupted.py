@@ -2,13 +2,12 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import psutil
 import pytest
 
-from depth_lib.sweep.launch import Sweep
-from depth_lib.sweep.plan import Plan
 from tests.sweep.study import calls_in, left_over, needs_make, start_make
 
 pytestmark = needs_make
@@ -82,10 +81,15 @@ def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study, finished)
 
 def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, command, monkeypatch):
     monkeypatch.setenv("TAKES", "600")
-    sweep = Sweep(Plan(models=("toy-4l",), datasets=("aime24",), out=str(study / "outputs")))
-    sweep.runs[0].folder.mkdir(parents=True)
-    sweep._stop(signal.SIGTERM, None)
-    sweep._execute(sweep.runs[0])
+    start = subprocess.Popen
+
+    def start_after_a_signal(*args, **how):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*args, **how)
+
+    monkeypatch.setattr(subprocess, "Popen", start_after_a_signal)
+    assert command("sweep", "--models", "toy-4l", "--datasets", "aime24").status == 128 + signal.SIGTERM
+    assert "aime24 × toy-4l: stopped by SIGTERM" in command.output
     assert list(executions(study)) == []
 
 

@@ -65,7 +65,7 @@ def test_j_without_a_number_of_jobs_is_refused_in_one_line(make):
     refused = make("-j", "sweep", "SET=demo")
     assert refused.returncode != 0 and refused.calls == []
     answer, _ = refused.stderr.splitlines()  # the second line is make's own
-    assert answer.startswith('argument --jobs: "" is no number of runs side by side; give one, as in -j4 or JOBS=4')
+    assert answer.startswith("JOBS is null; Input should be a valid integer: number of runs side by side, as in -j4")
 
 
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])  # true is gone before a word is written
@@ -80,8 +80,8 @@ def test_a_pipe_that_is_closed_early_is_no_traceback(make, study, reader):
     [
         ("MODEL=toy-4l", 'variable "MODEL" is not known; did you mean MODELS?'),
         ("N_EXAMPLE=3", 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
-        ("JOBS=one", 'argument --jobs: "one" is no number of runs side by side; give one'),
-        ("JOBS=0", 'argument --jobs: "0" is no number of runs side by side; give one'),
+        ("JOBS=one", 'JOBS is "one"; Input should be a valid integer'),
+        ("JOBS=-1", "JOBS is -1; Input should be greater than or equal to 0: number of runs side by side"),
         ("N_EXAMPLES=ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
     ],
 )

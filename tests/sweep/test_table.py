@@ -42,10 +42,10 @@ def test_a_folder_without_results_is_named_with_the_next_step(command, study):
 
 def test_names_that_only_the_results_have_are_known(tmp_path):
     result_of(tmp_path, "riddles", "my-own")
-    plan = Plan(out=str(tmp_path), models=("my-own",), datasets=("riddles",))
+    plan = Plan(OUT=str(tmp_path), MODELS=["my-own"], DATASETS=["riddles"])
     assert chosen_results(plan) == (["my-own"], ["riddles"])
     with pytest.raises(ParamsError, match='DATASETS "riddle" is not known; did you mean riddles'):
-        chosen_results(Plan(out=str(tmp_path), datasets=("riddle",)))
+        chosen_results(Plan(OUT=str(tmp_path), DATASETS=["riddle"]))
 
 
 def test_without_names_a_table_has_every_dataset_that_has_results(command, study):
@@ -61,9 +61,9 @@ def test_without_names_a_table_has_every_dataset_that_has_results(command, study
 
 
 def test_the_set_whose_name_a_folder_has_is_meant_there():
-    assert "Qwen2.5-7B-Instruct" in Plan(out="somewhere").all_models
-    assert {*Plan(out="outputs/demo").all_models} == {"toy-4l", "toy-8l", "toy-16l"}
-    assert "SmolLM2-135M-Instruct" in Plan(out="somewhere", set="real").all_models
+    assert "Qwen2.5-7B-Instruct" in Plan(OUT="somewhere").models
+    assert {*Plan(OUT="outputs/demo").models} == {"toy-4l", "toy-8l", "toy-16l"}
+    assert "SmolLM2-135M-Instruct" in Plan(OUT="somewhere", SET="real").models
 
 
 def test_two_tables_at_once_are_made_one_after_the_other(command, study, capsys):
@@ -71,7 +71,7 @@ def test_two_tables_at_once_are_made_one_after_the_other(command, study, capsys)
     gate = study / "gate"
     gate.touch()
     statuses, printed = [], ""
-    both = [threading.Thread(target=lambda: statuses.append(make_table(Plan(out="outputs/demo")))) for _ in range(2)]
+    both = [threading.Thread(target=lambda: statuses.append(make_table(Plan(OUT="outputs/demo")))) for _ in range(2)]
     for thread in both:
         thread.start()
     while "waiting: process" not in printed or not calls_in(study):
