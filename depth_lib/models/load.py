@@ -1,7 +1,6 @@
 """load_model: a registry name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
 
 import difflib
-import itertools
 import logging
 import re
 import warnings
@@ -37,14 +36,13 @@ def load_model(
     dtype: torch.dtype | str | None = None,
     quantization: str | None = FROM_ENTRY,
     device_map: str | dict | None = FROM_ENTRY,
-    gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
     """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
-    that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
+    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or on the
+    Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -64,8 +62,7 @@ def load_model(
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
     """
-    name = str(name)
-    weights_here = remote is False or remote == "local"
+    name, weights_here = str(name), remote is False or remote == "local"
     entry = _entry(name)
     revision = revision or entry.get("REVISION")
     entry = entry if weights_here else {}
@@ -76,41 +73,38 @@ def load_model(
     if weights_here:
         check_devices(device_map)
     check_ranks(tensor_parallel)
-    for other in {"device_map": device_map, "quantization": quantization, "remote": not weights_here}.items():
-        if tensor_parallel > 1 and other[1]:
-            raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {other[0]}={other[1]!r}.")
-    source = _resolve(name, gguf_file)
-    if source in WHEELS or source.endswith(".gguf"):
-        if not weights_here:
-            raise ModelError(
-                f"{name} is a GGUF file, which is read here and on no server; give a Hub id, or remote=False."
-            )
-        if not find_spec("gguf"):
-            raise ModelError(f"{name} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
-        dtype = dtype or torch.float32
-        source = _unpacked(name, source, revision, dtype)
-    dtype = dtype or (torch.float32 if name in TOYS else "auto")
-    config, tokenizer = _fetch(name, source, revision)
-    check_degree(name, config, tensor_parallel)
+    excluded = {"device_map": device_map, "quantization": quantization, "remote": not weights_here}
+    if tensor_parallel > 1 and any(excluded.values()):
+        names = ", ".join(name for name, value in excluded.items() if value)
+        raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {names}.")
+    source = _resolve(name)
+    is_gguf = source in WHEELS or source.endswith(".gguf")
+    if is_gguf and not weights_here:
+        raise ModelError(f"{name} is a GGUF file, which is read here and on no server; give a Hub id, or remote=False.")
+    if is_gguf and not find_spec("gguf"):
+        raise ModelError(f"{name} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
+    dtype = dtype or (torch.float32 if is_gguf or name in TOYS else "auto")
     options = {"dtype": dtype}
-    if tensor_parallel > 1:
-        options["distributed_config"] = {"tp_size": tensor_parallel}
     if quantization:
         options = {"dtype": quantization, "compute_dtype": torch.bfloat16 if dtype == "auto" else dtype}
+    if tensor_parallel > 1:
+        options["distributed_config"] = {"tp_size": tensor_parallel}
     if device_map and weights_here:
         options["device_map"] = device_map
-    names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
-    auto = auto_class(config)
     try:
-        module = _load_weights(auto, source, revision, options) if weights_here else None
-        if module is None:
-            (found,) = itertools.islice(architectures(config), 1)
+        folder = _unpacked(source, revision, dtype) if is_gguf else source
+        config, tokenizer = _fetch(folder, revision)
+        check_degree(name, config, tensor_parallel)
+        names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
+        if not weights_here:
+            found = next(architectures(config))
             llm = TransformersModel(source, rename=aliases(found), **names, **options)
             FOUND[llm] = found
             return llm
+        module = _load_weights(auto_class(config), folder, revision, options)
     except (ArchitectureError, ModelError):
         raise
-    except Exception as error:  # whatever transformers, safetensors, accelerate or the allocator raise
+    except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
         raise ModelError(_why(name, source, revision, error)) from error
     return wrapped(module, **names)
 
@@ -147,23 +141,23 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     raise refusal
 
 
-def _resolve(name, gguf_file=None):
+def _resolve(name):
     """What a name stands for: a folder, a Hub id, a name of WHEELS, or a GGUF file on this disk or on the Hub."""
+    path, registered = Path(name).expanduser(), find_model(name)
     if name in TOYS:
         return str(toy_path(name))
     if name in WHEELS:
         return name
-    path, registered = Path(name).expanduser(), find_model(name)
-    if name and (file := gguf_in(path, gguf_file)):
-        return str(file)
-    if name and (path / "config.json").is_file():
+    if name and (gguf_in(path) or (path / "config.json").is_file()):
         return str(path)
     if registered:  # before a folder without a config: results lie in folders that are named like models
-        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"], gguf_file)
+        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
     if name and path.exists():
-        raise ModelError(f"{name} has no config.json; give a folder that save_pretrained or a download wrote.")
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and not name.endswith(".gguf") or gguf_on_hub(name):
-        return f"{name}/{gguf_file}" if gguf_file else name
+        raise ModelError(
+            f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
+        )
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
+        return name
     if "/" in name or name.startswith("."):
         raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
     near = difflib.get_close_matches(name, {*TOYS, *registry_names()}, n=3, cutoff=0.4) or TOYS
@@ -172,31 +166,22 @@ def _resolve(name, gguf_file=None):
     )
 
 
-def _unpacked(name, source, revision, dtype):
+def _unpacked(source, revision, dtype):
     """The folder that a GGUF file was dequantised into."""
-    hub = None if Path(source).is_file() else gguf_on_hub(source)
-    try:
-        if source in WHEELS:
-            file = fetched(source)
-        else:
-            with without_retries(source):
-                file = Path(hf_hub_download(*hub, revision=revision) if hub else source)
-        return str(dequantised(file, dtype))
-    except ModelError:
-        raise
-    except Exception as error:  # whatever the Hub, transformers and gguf raise
-        raise ModelError(_why(name, hub[0] if hub else name, revision, error)) from error
+    if source in WHEELS:
+        return str(dequantised(fetched(source), dtype))
+    if gguf_in(Path(source)):
+        return str(dequantised(Path(source), dtype))
+    with without_retries(source):
+        return str(dequantised(Path(hf_hub_download(*gguf_on_hub(source), revision=revision)), dtype))
 
 
-def _fetch(name, source, revision):
-    """Config and tokenizer, or a ModelError that says what to do."""
+def _fetch(source, revision):
+    """Config and tokenizer."""
     # trust_remote_code stays off: the default asks on the terminal, where a notebook or a job would hang
     options = {"revision": revision, "trust_remote_code": False}
-    try:
-        with without_retries(source):
-            return AutoConfig.from_pretrained(source, **options), AutoTokenizer.from_pretrained(source, **options)
-    except Exception as error:  # a broken tokenizer.json raises a bare Exception
-        raise ModelError(_why(name, source, revision, error)) from error
+    with without_retries(source):
+        return AutoConfig.from_pretrained(source, **options), AutoTokenizer.from_pretrained(source, **options)
 
 
 def _load_weights(auto, source, revision, options):
@@ -212,6 +197,7 @@ def _load_weights(auto, source, revision, options):
 
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
+    source, _ = gguf_on_hub(source) or (source, None)
     what = repr(name) if name == source else f"{name!r} ({source})"
     causes = [error]
     while cause := causes[-1].__cause__ or causes[-1].__context__:
