@@ -18,24 +18,22 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
     intervals: what `depths_with_intervals` returns; published: what `beside_the_paper` does. Groups of runs are
     compared on what both have, with an interval over prompts; where they have nothing in common, the sentence says so.
     """
-    facts = [facts_of(model) for model in intervals.model]
-    runs = intervals.assign(training=[row.training for row in facts], billions=[row.billions for row in facts])
-    runs = runs.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float))
-    by_parameters = runs.billions.notna().all()
-    runs["size"] = runs.billions if by_parameters else runs.layers.astype(int)
-    sizes = runs.dropna(subset="ratio")["size"]
+    runs = intervals.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float))
+    runs["training"] = [facts_of(model).training for model in runs.model]
+    runs["size"], unit = [facts_of(model).billions for model in runs.model], "billion parameters"
+    if runs["size"].isna().any():
+        runs["size"], unit = runs.layers.astype(int), "blocks"
+    sizes = runs["size"][runs.ratio.notna()]
     if sizes.empty:
         return ["No model has an effective depth here."]
     trainings = [name for name in reversed(TRAINING) if name in set(runs.training) - {"unknown"}]
     datasets = runs.dataset.unique()
-    pairs = [("Size", "size", sizes.min(), sizes.max(), ["dataset", "training"])]
-    pairs += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
-    pairs += [("Task", "dataset", datasets[0], other, ["model"]) for other in datasets[1:]]
-    questions = [
-        {"name": name, "before": before, "after": after, "same": same}
-        | {"unit": (" billion parameters" if by_parameters else " blocks") if column == "size" else ""}
-        | {"changes": mean_changes(runs, column, (before, after), same)}
-        for name, column, before, after, same in pairs
+    questions = [("Size", "size", sizes.min(), sizes.max(), ["dataset", "training"])]
+    questions += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
+    questions += [("Task", "dataset", datasets[0], other, ["model"]) for other in datasets[1:]]
+    answers = [
+        (name, before, after, same, mean_changes(runs, column, (before, after), same))
+        for name, column, before, after, same in questions
         if before != after
     ]
     width = runs.high - runs.low
@@ -48,7 +46,8 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
     template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
     text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
         ratios={metric: runs[runs.metric == metric].ratio for metric in PAPER_METRICS},
-        questions=questions,
+        answers=answers,
+        unit=unit,
         n_depths=len(runs),
         certainty=certainty,
         verdicts=published.verdict.value_counts().to_dict(),
@@ -64,22 +63,20 @@ def mean_changes(runs: pd.DataFrame, column: str, groups: tuple, same: list[str]
     """
     runs = runs.dropna(subset="ratio")
     down, up = (runs.ratio - runs.ratio_low) ** 2, (runs.ratio_high - runs.ratio) ** 2
-    cells = runs.assign(down=down.fillna(np.inf), up=up.fillna(np.inf)).groupby([column, "metric", *same])
-    means = cells[["ratio", "down", "up"]].mean()
-    means[["down", "up"]] = means[["down", "up"]].div(cells.size(), axis=0)
-    before, after = (means[means.index.get_level_values(0) == group].droplevel(0) for group in groups)
-    both = before.merge(after, left_index=True, right_index=True, suffixes=("_before", "_after"))
+    runs = runs.assign(down=down.fillna(np.inf), up=up.fillna(np.inf))
     changes = []
-    for metric in PAPER_METRICS:
-        rows = both[both.index.get_level_values("metric") == metric]
-        if rows.empty:
+    for metric, of_metric in runs.groupby("metric"):
+        before, after = (of_metric[of_metric[column] == group].groupby(same) for group in groups)
+        change = (after.ratio.mean() - before.ratio.mean()).dropna()  # NaN where only one group has runs
+        if change.empty:
             continue
-        change = (rows.ratio_after - rows.ratio_before).mean()
-        low = change - np.sqrt((rows.down_after + rows.up_before).sum()) / len(rows)
-        high = change + np.sqrt((rows.up_after + rows.down_before).sum()) / len(rows)
-        names = rows.index.get_level_values(same[0]).unique()
-        where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
+        # the squared distances of a mean of n runs are the runs' mean ones over n
+        down = after.down.mean() / after.size() + before.up.mean() / before.size()
+        up = after.up.mean() / after.size() + before.down.mean() / before.size()
+        low, high = change.mean() - np.sqrt(down.sum()) / len(change), change.mean() + np.sqrt(up.sum()) / len(change)
         if not np.isfinite(high - low):
             low = high = None
-        changes.append({"metric": metric, "change": change, "low": low, "high": high, "where": where})
+        names = change.index.get_level_values(same[0]).unique()
+        where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
+        changes.append({"metric": metric, "change": change.mean(), "low": low, "high": high, "where": where})
     return changes

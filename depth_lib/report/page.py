@@ -20,9 +20,7 @@ from ..results.study import Study
 from .conclusions import conclusions
 from .definitions import DEFINITIONS, SOURCES
 from .explore import explorer_json
-from .table import MISSING, Tables, provenance
-
-__all__ = ["draw_figures", "provenance", "write_report"]
+from .table import MISSING, Tables
 
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
@@ -43,22 +41,17 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"breakable": _breakable, "colour": _colour}
+    environment.filters |= {"breakable": _breakable, "colour": _colour, "rows": _rows}
     own_datasets, toys = made_here(study)
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
         plotly=get_plotlyjs(),
         runs=explorer_json(study),
         study=study,
+        tables=tables,
         own_datasets=own_datasets,
         toys=toys,
         conclusions=conclusions(tables.intervals, tables.beside_the_paper),
-        intervals=_rows(tables.intervals),
-        depths=_rows(tables.five_probes),
-        published=_rows(tables.beside_the_paper),
-        verdicts=tables.beside_the_paper.verdict.value_counts().to_dict(),
-        difficulty=tables.by_difficulty,
-        provenance=_rows(tables.provenance),
         paper_metrics=PAPER_METRICS,
         definitions=DEFINITIONS,
         sources=SOURCES,
@@ -74,14 +67,14 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:
     """The datasets whose prompts, and the toy models, that this package's authors made."""
-    rows = []
-    for dataset, model, probe in study:
-        meta = study.get((dataset, model, probe), {}).get("meta", {})
-        rows.append((dataset, model, _is_written_here(dataset, meta.get("source")), meta.get("model_id") in TOYS))
-    runs = pd.DataFrame(rows, columns=["dataset", "model", "own_prompts", "toy"])
-    shares = runs.groupby("dataset", sort=False).own_prompts.mean()
-    datasets = [f"{name}{' (for some models)' * (share < 1)}" for name, share in shares[shares > 0].items()]
-    return datasets, list(runs.model[runs.toy].unique())
+    own_prompts: dict[str, list[bool]] = {}  # of each result on a dataset
+    toys = []
+    for (dataset, model, _), result in study.items():
+        own_prompts.setdefault(dataset, []).append(_is_written_here(dataset, result["meta"].get("source")))
+        if result["meta"].get("model_id") in TOYS:
+            toys.append(model)
+    datasets = [name if all(own) else f"{name} (for some models)" for name, own in own_prompts.items() if any(own)]
+    return datasets, list(dict.fromkeys(toys))
 
 
 def _is_written_here(dataset: str, source: str | None) -> bool:

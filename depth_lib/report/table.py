@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -100,9 +101,7 @@ def provenance(study: Study) -> pd.DataFrame:
     One row per group of a run's probes that were made alike. Files without `meta` say so.
     """
     rows = [
-        (f"{model}, {dataset}", probe, made_from(result["meta"]))
-        for dataset, model, probe in study
-        if (result := study.get((dataset, model, probe)))
+        (f"{model}, {dataset}", probe, made_from(result["meta"])) for (dataset, model, probe), result in study.items()
     ]
     runs = pd.DataFrame(rows, columns=["run", "probe", "made_from"])
     alike = runs.groupby(["run", "made_from"], sort=False).probe.agg(", ".join).reset_index()
@@ -115,15 +114,14 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
-    depths = text.xs("ED", axis="columns", level="value") + "(" + text.xs("RATIO", axis="columns", level="value") + ")"
-    depths = depths.replace(f"{MISSING}({MISSING})", MISSING)
     model_width, dataset_width = max(map(len, text.index)), max(map(len, datasets))
-    return [
-        f"{model:{model_width}} @ {dataset:{dataset_width}} : "
-        + " ".join(depths.loc[model].xs(dataset, level="dataset").map("{:>8}".format))
-        for model in text.index
-        for dataset in datasets
-    ]
+    lines = []
+    for model, dataset in product(text.index, datasets):
+        cells = [text.loc[model, (metric, dataset)] for metric in PAPER_METRICS]
+        depths = [MISSING if ed == MISSING else f"{ed}({ratio})" for ed, ratio in cells]
+        words = " ".join(map("{:>8}".format, depths))
+        lines.append(f"{model:{model_width}} @ {dataset:{dataset_width}} : {words}")
+    return lines
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -131,8 +129,8 @@ def _as_text(table: pd.DataFrame) -> pd.DataFrame:
     text = table.astype(object)
     for column in table.columns:
         form = "{:.2f}" if column[-1] == "RATIO" else "{:d}"
-        text[column] = [MISSING if pd.isna(value) else form.format(value) for value in table[column]]
-    return text
+        text[column] = text[column].map(form.format, na_action="ignore")
+    return text.fillna(MISSING)
 
 
 # The workbook
