@@ -8,11 +8,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
+from ..effective_depth.rules import METRICS, as_array
 from ..results.study import TRAINING, Study, by_paper, facts_of
-from .grid import DOTS_PER_INCH, WIDTH, add_legend, save, short_name
+from .grid import DOTS_PER_INCH, WIDTH, add_legend, save_drawn, short_name
 from .marks import COLOURS, GREY, RED, STYLE
 
 RATIO = "Ratio (ED + 1) / L"
@@ -20,36 +21,15 @@ _PALETTE = (*COLOURS, "#8c564b", "#9467bd", "#7fc97f", "#bcbd22", "#7f0000")
 _SHAPES = "os^DvPX*phd"
 
 
-@plt.rc_context(STYLE)
 def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     """ED ratio of every model × dataset × metric with its interval (at least 95 %) over prompts, a panel per metric.
 
-    intervals: what `depths_with_intervals` returns. Hollow: no interval. An arrow: a curve without an effective depth
-    fits the prompts too, so that the interval is open at this end. None if no run has an effective depth.
+    intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: a curve without
+    an effective depth fits the prompts too, so that the interval is open. None if no run has an effective depth.
     """
-    if intervals.ratio.isna().all():
-        return None
-    intervals = intervals.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float))
-    models, looks = list(intervals.model.unique()), _looks(sorted(intervals.dataset, key=by_paper))
+    models = pd.Categorical(intervals.model, intervals.model.unique())
     title = "Ratio of effective depth, with intervals (at least 95 %) over prompts"
-    figure, axes = _figure(title, 1 + len(models) * max(0.25, 0.12 + 0.1 * len(looks)), PAPER_METRICS)
-    offsets = np.linspace(-0.36, 0.36, 2 * len(looks) + 1)[1::2]
-    for metric, ax in zip(PAPER_METRICS, axes[0], strict=True):
-        ax.set(title=metric, xlabel=RATIO, xlim=(0, 1.04), ylim=(len(models) - 0.5, -0.5))
-        ax.set_yticks(range(len(models)), map(short_name, models))
-        ax.hlines(np.arange(len(models) - 1) + 0.5, 0, 1.04, color="#dddddd", linewidth=0.5)
-        for (dataset, look), offset in zip(looks.items(), offsets, strict=True):
-            rows = intervals[(intervals.metric == metric) & (intervals.dataset == dataset)]
-            rows = rows.assign(y=[models.index(model) + offset for model in rows.model])
-            known = rows.dropna(subset=["ratio_low", "ratio_high"], how="all")
-            ax.hlines(known.y, known.ratio_low.fillna(0), known.ratio_high.fillna(1), color=look["color"], linewidth=1)
-            for end, edge, arrow in ((known.ratio_low, 0, "<"), (known.ratio_high, 1, ">")):
-                for y in known.y[end.isna()]:
-                    ax.plot(edge, y, arrow, color=look["color"], markersize=4, clip_on=False)
-            ax.plot(rows.ratio, rows.y, ls="", markersize=3.5, fillstyle="none", **look)
-            ax.plot(known.ratio, known.y, ls="", markersize=3.5, label=dataset, **look)
-    add_legend(figure, axes.flat)
-    return figure
+    return _ratio_figure(title, intervals, models, stacked=True)
 
 
 def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -57,20 +37,18 @@ def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
 
     Size is billions of parameters where every model's params file says it, else the number of blocks.
     """
-    billions = intervals.model.map(lambda model: facts_of(model).billions)
-    known = billions.notna().all()
-    sizes = [f"{size:g}" for size in (billions if known else intervals.layers)]
-    title = f"Ratio of effective depth against {'billions of parameters' if known else 'number of blocks'}"
-    return _ratio_figure(title, intervals, pd.Categorical(sizes, sorted(set(sizes), key=float)))
+    sizes, unit = intervals.model.map(lambda model: facts_of(model).billions), "billions of parameters"
+    if sizes.isna().any():
+        sizes, unit = intervals.layers, "number of blocks"
+    return _ratio_figure(f"Ratio of effective depth against {unit}", intervals, pd.Categorical(sizes))
 
 
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does training change it? Ratio of models by the training that their params files name, the mean as a line."""
     training = intervals.model.map(lambda model: facts_of(model).training)
-    known = training[training != "unknown"]
-    order = [name for name in reversed(TRAINING) if name in set(known)]
+    known = [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
     return _ratio_figure(
-        "Ratio of effective depth by training", intervals.loc[known.index], pd.Categorical(known, order)
+        "Ratio of effective depth by training", intervals, pd.Categorical(training.mask(training == "unknown"), known)
     )
 
 
@@ -89,7 +67,7 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
         return None
     title = "Ratio of effective depth over the threshold (kl: share of the maximum)"
     datasets = sorted(thresholds.dataset.unique(), key=by_paper)
-    return _ratio_figure(title, thresholds, pd.Categorical(thresholds.threshold), "model", datasets)
+    return _ratio_figure(title, thresholds, pd.Categorical(thresholds.threshold), per="model", datasets=datasets)
 
 
 # Measures of each layer from one clean pass: name -> probe, key of its result, and the proxy computed from it.
@@ -107,9 +85,9 @@ def proxies_figure(study: Study) -> Figure | None:
     Both are shown as ranks among the layers of the run, as a share of their number. Titles have Spearman's rank
     correlation over the layers of a model × dataset: mean, lowest and highest. None if no run has both results.
     """
-    figure, axes = _figure("Cheap proxies against what a skip really does", 2.9, PROXIES)
+    figure, axes = _figure("Cheap proxies against what a skip really does", len(PROXIES), height=1.8)
     looks = _looks(study.models)
-    for ax, (name, (probe, key, proxy)) in zip(axes[0], PROXIES.items(), strict=True):
+    for ax, (name, (probe, key, proxy)) in zip(axes, PROXIES.items(), strict=True):
         correlations = []
         for (dataset, model), result in study.of(probe).items():
             skips = study.get((dataset, model, "layer_effects"), {})
@@ -117,12 +95,12 @@ def proxies_figure(study: Study) -> Figure | None:
                 values = pd.DataFrame({"proxy": proxy(as_array(result[key])), "damage": as_array(skips["all_kl"])})
                 ranks = values.rank(pct=True)
                 correlations.append(ranks.corr().loc["proxy", "damage"])
-                ax.plot(*ranks.to_numpy().T, ls="", markersize=3, alpha=0.7, label=model, **looks[model])
+                ax.plot(ranks.proxy, ranks.damage, ls="", markersize=3, alpha=0.7, **looks[model])
         summary = "rank correlation {:.2f} ({:.2f} to {:.2f})"
         ax.set_title(summary.format(*pd.Series(correlations, dtype=float).agg(["mean", "min", "max"])))
         ax.set_xlabel(f"Rank by {name}")
-    axes[0, 0].set_ylabel("Rank by effect of skipping")
-    add_legend(figure, axes.flat)
+    figure.supylabel("Rank by effect of skipping")
+    add_legend(figure)
     return figure if figure.legends else None
 
 
@@ -132,19 +110,18 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
     Layer 0 of a residual stream is the embeddings. A dot marks the source layer that predicts each target layer best,
     the line equal relative depth. Errors beyond 1, which predicting the mean hardly exceeds, share one colour.
     """
-    relative, best = as_array(result["relative"]), as_array(result["best"])
+    relative = as_array(result["relative"])
     n_source, n_target = relative.shape
     # pyplot's, so that a notebook shows it; outside the style, since the first one starts the inline backend
     figure = plt.figure(figsize=(5, 3.7), layout="constrained", dpi=DOTS_PER_INCH)
     with plt.rc_context(STYLE):
         ax = figure.subplots()
         image = ax.imshow(relative, origin="lower", aspect="auto", vmin=0, vmax=1, interpolation="none")
-        ax.plot([0, n_target - 1], [0, n_source - 1], ":", color="white", linewidth=1)
-        ax.plot(np.arange(n_target), best, "o", color=RED, markeredgecolor="white", markersize=4)
-        ax.set_xlabel(f"Layer of {target}", parse_math=False)
-        ax.set_ylabel(f"Layer of {source}", parse_math=False)
+        ax.plot([0, n_target - 1], [0, n_source - 1], ":", color="white")
+        ax.plot(as_array(result["best"]), "o", color=RED, markeredgecolor="white", markersize=4)
+        ax.set(xlabel=f"Layer of {target}", ylabel=f"Layer of {source}")
         ax.locator_params(integer=True)
-        figure.colorbar(image, extend="max" if relative.max() > 1 else "neither", label="Relative error")
+        figure.colorbar(image, extend="max", label="Relative error")
     return figure
 
 
@@ -163,8 +140,8 @@ class Comparison:
 COMPARISONS = {
     "ratio_intervals": Comparison(
         intervals_figure,
-        "Ratio of effective depth with its interval. Arrow: open at this end, since a curve without an effective depth "
-        "fits the prompts too. Hollow: no interval.",
+        "Ratio of effective depth with its interval. A whisker to the panel's edge: open at this end, since a curve "
+        "without an effective depth fits the prompts too. Hollow: no interval.",
     ),
     "ratio_by_size": Comparison(
         ratio_by_size_figure,
@@ -192,54 +169,75 @@ COMPARISONS = {
 def save_comparisons(study: Study, intervals: pd.DataFrame, thresholds: pd.DataFrame) -> list[Path]:
     """Write what `COMPARISONS` has, and what there is to compare, to `folder/figures/summary/<name>.pdf` and `.png`."""
     sources = {"study": study, "intervals": intervals, "thresholds": thresholds}
-    written = []
-    for name, row in COMPARISONS.items():
-        written += save(row.draw(sources[row.reads]), study.folder / "figures" / "summary" / name)
-    return written
+    folder = study.folder / "figures" / "summary"
+    return [
+        path for name, row in COMPARISONS.items() for path in save_drawn(folder / name, row.draw, sources[row.reads])
+    ]
 
 
 def _looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """name -> colour and marker; the first 132 differ."""
+    """name -> label, colour and marker; the first 132 differ."""
     return {
-        name: {"color": _PALETTE[i % len(_PALETTE)], "marker": _SHAPES[i % len(_SHAPES)]}
+        name: {"label": name, "color": _PALETTE[i % len(_PALETTE)], "marker": _SHAPES[i % len(_SHAPES)]}
         for i, name in enumerate(dict.fromkeys(names))
     }
 
 
-def _figure(title: str, height: float, columns: Sequence, rows: Sequence = ("",)) -> tuple[Figure, np.ndarray]:
-    """A figure of the page's width with a panel per row and column."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained", dpi=DOTS_PER_INCH)
+def _figure(title: str, columns: int, rows: int = 1, height: float = 1.5) -> tuple[Figure, np.ndarray]:
+    """A figure of the page's width, and its panels, of which a row has this height."""
+    figure = Figure(figsize=(WIDTH, rows * height + 0.9), layout="constrained", dpi=DOTS_PER_INCH)
     figure.suptitle(title)
-    return figure, figure.subplots(len(rows), len(columns), sharex="col", sharey=True, squeeze=False)
+    return figure, figure.subplots(rows, columns, sharex="col", sharey=True, squeeze=False).ravel()
 
 
 @plt.rc_context(STYLE)
 def _ratio_figure(
-    title: str, frame: pd.DataFrame, x: pd.Categorical, per: str = "dataset", datasets: Sequence[str] = ("",)
+    title: str,
+    frame: pd.DataFrame,
+    x: pd.Categorical,
+    per: str = "dataset",
+    datasets: Sequence[str] = ("",),
+    stacked: bool = False,
 ) -> Figure | None:
-    """Ratio over x: a panel per metric, and per dataset if they are given; a look per model or dataset.
+    """Ratio over x with its mean at each x: a panel per metric, and per dataset if they are given.
 
-    Points, and the mean at each x as a line, broken where there is no ratio; each thinner and smaller than the one
-    before it, so that none hides another. None if only one x has a ratio.
+    per: "model" or "dataset", which have a look each. stacked: panels under each other, and intervals in place of
+    means. None if fewer than two x have a ratio, or none of those that are stacked.
     """
-    frame, metrics = frame.assign(x=x, ratio=frame.ratio.astype(float)), sorted(frame.metric.unique())
-    if frame[frame.ratio.notna()].x.nunique() < 2:
+    frame = frame.assign(x=x).astype({name: float for name in ("ratio", "ratio_low", "ratio_high") if name in frame})
+    frame = frame.dropna(subset="x")
+    if frame[frame.ratio.notna()].x.nunique() < 2 - stacked:
         return None
+    metrics = sorted(frame.metric.unique())
+    figure, axes = _figure(title, *((1, len(metrics)) if stacked else (len(metrics), len(datasets))))
     looks = _looks(sorted(frame.dataset, key=by_paper) if per == "dataset" else frame.model)
-    height = 0.9 + 1.5 * len(datasets) + 0.15 * -(-len(looks) // 3)
-    figure, axes = _figure(title, height, metrics, datasets)
-    for (dataset, metric), ax in zip(product(datasets, metrics), axes.flat, strict=True):
+    for (dataset, metric), ax in zip(product(datasets, metrics), axes, strict=True):
         rows = frame[(frame.metric == metric) & frame.dataset.isin([dataset] if dataset else frame.dataset)]
         for i, (name, look) in enumerate(looks.items()):
-            own, size = rows[rows[per] == name], 2.6 - 1.8 * i / len(looks)
-            means = own.groupby("x", observed=False).ratio.mean()
-            ax.plot(own.x.cat.codes, own.ratio, ls="", markersize=2 + size, label=name, **look)
-            ax.plot(range(len(means)), means, linewidth=size, markersize=2, **look)
+            draw = _points_and_intervals if stacked else _points_and_means
+            draw(ax, rows[rows[per] == name], (i + 0.5) / len(looks), look)
         if dataset:
             threshold = x.categories.get_loc(METRICS[metric].threshold)
             ax.axvline(threshold, color=GREY, linestyle=":", label="the papers' threshold")
-        ax.set(title=f"{metric} {dataset}", xlim=(-0.4, len(x.categories) - 0.6), ylim=(0, 1.04))
-        ax.set_xticks(range(len(x.categories)), x.categories)
+        ax.set(title=f"{metric} {dataset}", xlim=(-0.5, len(x.categories) - 0.5), ylim=(0, 1.04))
+        ax.set_xticks(range(len(x.categories)), [short_name(str(value)).removesuffix(".0") for value in x.categories])
+        ax.tick_params("x", rotation=90 if stacked else 0)
     figure.supylabel(RATIO)
-    add_legend(figure, axes.flat)
+    add_legend(figure)
     return figure
+
+
+def _points_and_means(ax: Axes, rows: pd.DataFrame, share: float, look: Mapping) -> None:
+    """The mean is broken where there is no ratio. share: 0 to 1, thinner and smaller, so that none hides another."""
+    size, means = 2.6 - 1.8 * share, rows.groupby("x", observed=False).ratio.mean()
+    ax.plot(range(len(means)), means, linewidth=size, markersize=2, **look)
+    ax.plot(rows.x.cat.codes, rows.ratio, ls="", markersize=2 + size, **look)
+
+
+def _points_and_intervals(ax: Axes, rows: pd.DataFrame, share: float, look: Mapping) -> None:
+    """An open end is beyond the panel; a point without an interval is hollow. share: 0 to 1, from left to right."""
+    rows = rows.assign(place=rows.x.cat.codes + 0.7 * (share - 0.5))
+    known = rows[rows.ratio_low.notna() | rows.ratio_high.notna()]
+    ax.vlines(known.place, known.ratio_low.fillna(-1), known.ratio_high.fillna(2), color=look["color"], linewidth=1)
+    ax.plot(rows.place, rows.ratio, ls="", markersize=3.5, fillstyle="none", **look)
+    ax.plot(known.place, known.ratio, ls="", markersize=3.5, **look)

@@ -1,30 +1,29 @@
 """Panels in a figure: of one run, or one for every model × dataset in a folder of results."""
 
 import io
-import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 
 from ..files import write_together
+from ..params import command
 from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
 from .kinds import KINDS, find_kind
-from .marks import STYLE, Heat, Kind, Panel, question_of
+from .marks import STYLE, Heat, Kind, question_of
 
 Results = Mapping[tuple[str, str], dict]
 
 WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
-_NARROWEST, _LOWEST, _TALLEST = 1.1, 0.8, 2.6  # inches, of a panel
-_PER_TOKEN = 0.088  # inches
+_WIDEST = 4  # inches, of a panel
+_IN_A_ROW = 4  # panels, or those of one model
 
 
 def plot(kind: str, result: dict, title: str | None = None) -> Axes:
@@ -40,23 +39,31 @@ def plot(kind: str, result: dict, title: str | None = None) -> Axes:
             f"{kind} needs {' or '.join(row.keys)}, and the result has {', '.join(result)}; it is {row.probe}'s"
         )
     figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
-    return draw_grid(row, {("", ""): result}, [""], [""], title=title, figure=figure).axes[0]
+    return draw_grid(figure, row, {("", ""): result}, [""], [""], title=title).axes[0]
 
 
-def grid(kind: str, study: Study) -> Figure:
+def grid(
+    kind: str | Kind,
+    study: Study,
+    pair: str = "",
+    models: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    columns: int | None = None,
+) -> Figure:
     """One kind of figure (a name in `KINDS`) with a panel for every model × dataset of a study.
 
-    Datasets on which no model has this kind are left out; "missing" stands where one model's is not there. ValueError
-    for an unknown kind; MissingArtifact if the study has nothing of it.
+    pair: of the study's `pairs`, which question a kind about one is about. datasets: by default those on which any
+    model has this kind; "missing" stands where one model's is not there. columns: models side by side. ValueError for
+    an unknown kind; MissingArtifact if the study has nothing of it, or nothing on one of the datasets.
     """
-    row = find_kind(kind)
-    results = drawable(row, study)
-    if not results:
-        raise MissingArtifact(
-            f"no {row.probe} artifacts under {study.folder} for {kind}; run: make sweep PROBES={row.probe} "
-            f"OUT={study.folder}"
-        )
-    return draw_grid(row, results, study.models, study.datasets)
+    row = find_kind(kind) if isinstance(kind, str) else kind
+    results = {run: result for run, result in study.of(of_pair(row.probe, pair)).items() if row.can_draw(result)}
+    known = [dataset for dataset in study.datasets if any(dataset == has for has, _ in results)]
+    lacking = " ".join(dataset for dataset in datasets if dataset not in known)
+    if lacking or not known:
+        remedy = command("sweep", DATASETS=lacking, PROBES=row.probe, OUT=str(study.folder))
+        raise MissingArtifact(f"no {row.probe} artifacts for {lacking or kind} under {study.folder}; run: {remedy}")
+    return draw_grid(Figure(dpi=DOTS_PER_INCH), row, results, models or study.models, datasets or known, columns)
 
 
 def save_figures(study: Study) -> list[Path]:
@@ -68,115 +75,102 @@ def save_figures(study: Study) -> list[Path]:
     written = []
     for name, kind in KINDS.items():
         for pair in ("", *study.pairs) if kind.of_question else ("",):
-            results = drawable(kind, study, pair)
-            figure = draw_grid(kind, results, study.models, study.datasets) if results else None
-            written += save(figure, study.folder / "figures" / (f"{name}_{pair}" if pair else name))
+            stem = study.folder / "figures" / (f"{name}_{pair}" if pair else name)
+            written += save_drawn(stem, grid, name, study, pair)
     return written
 
 
-def save(figure: Figure | None, stem: Path) -> list[Path]:
-    """Write a figure as `stem.png` and `stem.pdf`, from one layout; `savefig` would draw each twice.
+def save_drawn(stem: Path, draw: Callable[..., Figure | None], *arguments) -> list[Path]:
+    """Save what `draw` draws of these arguments; what was drawn there before goes where it draws nothing."""
+    try:
+        figure = draw(*arguments)
+    except MissingArtifact:
+        figure = None
+    if figure:
+        return save(figure, stem)
+    for path in _paths(stem):
+        path.unlink(missing_ok=True)
+    return []
 
-    None removes what a study drew there when it had other results.
-    """
-    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
-    if figure is None:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return []
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure as `stem.png` and `stem.pdf`; the same results give the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    png, pdf = io.BytesIO(), io.BytesIO()
+    contents = {path: io.BytesIO() for path in _paths(stem)}
     with plt.rc_context(STYLE):
-        FigureCanvasAgg(figure).print_png(png)
-        figure.set_layout_engine("none")
-        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # the same bytes of the same results
-    write_together(dict(zip(paths, (png.getvalue(), pdf.getvalue()), strict=True)))
-    return paths
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # one layout for both files
+        for path, file in contents.items():
+            figure.savefig(file, format=path.suffix[1:], metadata={"CreationDate": None})
+    write_together({path: file.getvalue() for path, file in contents.items()})
+    return list(contents)
 
 
-def drawable(kind: Kind, study: Study, pair: str = "") -> Results:
-    """(dataset, model) -> result, of those results that have any key of a kind; pair: about this question."""
-    return {run: result for run, result in study.of(of_pair(kind.probe, pair)).items() if kind.can_draw(result)}
+def _paths(stem: Path) -> list[Path]:
+    return [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
 
 
 def draw_grid(
+    figure: Figure,
     kind: Kind,
     results: Results,
-    models: list[str],
-    datasets: Iterable[str],
+    models: Sequence[str],
+    datasets: Sequence[str],
     columns: int | None = None,
     title: str | None = None,
-    figure: Figure | None = None,
 ) -> Figure:
-    """The figure of a kind for these results: models in rows of `columns`, their datasets and panels side by side.
+    """Draw a kind of these results into an empty figure: models in `columns`, their datasets and panels side by side.
 
     A question is asked once per model, whatever dataset it ran beside. title: instead of the kind's own with the
-    question or the only dataset. figure: an empty one to draw into, such as one that a notebook shows.
+    question or the only dataset.
     """
-    subject, runs = _runs(kind, results, models, datasets)
-    panels = [kind.panels(result) if result else {} for _, result in runs]
-    names = list(dict.fromkeys(name for shown in panels for name in shown))
-    per_model = len(names) * len(runs) // len(models)
-    n_tokens = max(len(result.get("tokens") or ()) for result in results.values())
-    if columns is None:
-        fitting = max(1, int(WIDTH / (per_model * max(_NARROWEST, _PER_TOKEN * n_tokens))))
-        if len(names) > 1 and not isinstance(kind, Heat):  # curves in a row have one y axis
-            fitting = 1
-        # as many as fit without leaving more than a quarter of the places empty
-        columns = max(n for n in range(1, fitting + 1) if -len(models) % n <= len(models) / 4)
-    across = per_model * columns
-    rows, width = math.ceil(len(names) * len(runs) / across), WIDTH if across > 1 else 0.7 * WIDTH
-    inches = (width - 0.6) / across  # from panel to panel, about
+    if kind.of_question:
+        question = question_of(next(iter(results.values())))
+        shown = {model: result for (dataset, model), result in reversed(results.items()) if dataset in datasets}
+        datasets, results = [question], {(question, model): result for model, result in shown.items()}
+    panels = {run: kind.panels(result) for run, result in results.items()}
+    names = list(dict.fromkeys(name for shown in panels.values() for name in shown))
+    per_model = len(datasets) * len(names)
+    columns = columns or max(1, min(len(models), _IN_A_ROW // per_model))
+    across, rows = columns * per_model, math.ceil(len(models) / columns)
+    inches = min(WIDTH / across, _WIDEST)
     with plt.rc_context(STYLE):
-        figure = figure or Figure(dpi=DOTS_PER_INCH)
-        figure.set_layout_engine("constrained", h_pad=0.02, w_pad=0.02)
-        figure.set_figwidth(width)
-        places = figure.subplots(rows, across, sharey=False if isinstance(kind, Heat) else "row", squeeze=False).flat
-        for ((run, result), shown), name in itertools.product(zip(runs, panels, strict=True), names):
-            _draw(kind, next(places), f"{run}\n{name}".strip(), shown.get(name), result, inches)
-        for ax in places:
+        figure.set_layout_engine("constrained")
+        figure.set_size_inches(across * inches, rows * (kind.aspect * inches + 0.3) + 0.7)
+        comparable = len(names) == 1 and not isinstance(kind, Heat)
+        axes = figure.subplots(rows, across, sharey="row" if comparable else False, squeeze=False).ravel()
+        for ax, (model, dataset, name) in zip(axes, product(models, datasets, names), strict=False):
+            lines = [textwrap.fill(short_name(model), int(17 * inches)), dataset if len(datasets) > 1 else "", name]
+            if panel := panels.get((dataset, model), {}).get(name):
+                kind.draw(ax, panel, results[dataset, model])
+                lines.append(kind.note(results[dataset, model]) if kind.note else "")
+            else:
+                ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center")
+            ax.set_title("\n".join(filter(None, lines)), fontsize=min(6.5, 6 * inches))
+        for ax in axes[len(models) * per_model :]:
             ax.remove()
-        axes, lines = figure.axes, 2 + max(ax.get_title().count("\n") for ax in figure.axes)
-        for ax in axes[-across:]:
+        for ax in figure.axes[-across:]:
             ax.set_xlabel(kind.xlabel)
-        if rows > 1:
-            figure.supylabel(kind.ylabel)
-        else:  # at the middle of the axes
-            axes[0].set_ylabel(kind.ylabel)
+        figure.supylabel(kind.ylabel)
+        subject = datasets[0] if len(datasets) == 1 else ""
         title = title or f"{kind.title}: {subject}".rstrip(": ")
-        figure.suptitle(textwrap.fill(title, int(13 * width)), parse_math=False)
-        height = rows * (min(max(kind.aspect * inches, _LOWEST), _TALLEST) + 0.14 * lines) + 0.5
+        figure.suptitle(textwrap.fill(title, int(13 * across * inches)), parse_math=False)
         if isinstance(kind, Heat):
-            _add_colorbars(kind, axes, height)
-        figure.set_figheight(height + add_legend(figure, axes))
+            _add_colorbars(kind, figure.axes)
+        add_legend(figure)
     return figure
 
 
-def _runs(
-    kind: Kind, results: Results, models: list[str], datasets: Iterable[str]
-) -> tuple[str, list[tuple[str, dict]]]:
-    """The question or dataset that all runs share, else ""; and the name and result, {} if missing, of each run."""
-    if kind.of_question:
-        of_model = {model: result for (_, model), result in reversed(results.items())}
-        return question_of(next(iter(results.values()))), [(model, of_model.get(model, {})) for model in models]
-    datasets = [dataset for dataset in datasets if any(has == dataset for has, _ in results)]
-    runs = [
-        (model if len(datasets) == 1 else f"{model}\n{dataset}", results.get((dataset, model), {}))
-        for model, dataset in itertools.product(models, datasets)
-    ]
-    return datasets[0] if len(datasets) == 1 else "", runs
-
-
-def add_legend(figure: Figure, axes: Iterable[Axes]) -> float:
-    """Name under the panels what they drew, each name once; the height in inches that this takes."""
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    if not handles:
-        return 0
-    longest = max(len(label.replace("\\mathrm", "")) for label in handles)
-    columns = max(1, int(16 * figure.get_figwidth() / (longest + 8)))
-    names = map(short_name, handles)
-    figure.legend(handles.values(), names, loc="outside lower center", ncols=columns)
-    return 0.15 * math.ceil(len(handles) / columns)
+def add_legend(figure: Figure) -> None:
+    """Name under the panels what they drew, each name once; the figure grows by the height that this takes."""
+    handles = {}
+    for ax in figure.axes:
+        handles |= {short_name(label): handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if handles:
+        longest = max(len(label.replace("\\mathrm", "")) for label in handles)
+        columns = max(1, int(16 * figure.get_figwidth() / (longest + 8)))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+        figure.set_figheight(figure.get_figheight() + 0.15 * math.ceil(len(handles) / columns))
 
 
 def short_name(model: str) -> str:
@@ -184,23 +178,10 @@ def short_name(model: str) -> str:
     return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
 
 
-def _draw(kind: Kind, ax: Axes, title: str, panel: Panel | None, result: Mapping, inches: float) -> None:
-    title = short_name(title)
-    longest = max(map(len, title.split("\n")))
-    ax.set_title(title, fontsize=min(7.5, 110 * inches / max(longest, 1)), pad=4, parse_math=False)
-    if panel:
-        kind.draw(ax, panel, result)
-    else:
-        ax.tick_params(bottom=False, labelbottom=False)
-        ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center", va="center", color="grey")
-
-
-def _add_colorbars(kind: Heat, axes: Sequence[Axes], height: float) -> None:
+def _add_colorbars(kind: Heat, axes: Sequence[Axes]) -> None:
     """One colour bar for all maps, or one per map if each has its own limits; pointed where values may lie beyond."""
     maps = [ax for ax in axes if ax.images]
-    look = {"extend": "both" if kind.diverging else "max", "aspect": 25}
-    if kind.limits:
-        maps[0].figure.colorbar(maps[0].images[0], ax=axes, label=kind.colorbar, shrink=min(1, 2.4 / height), **look)
-        return
-    for ax in maps:
-        ax.figure.colorbar(ax.images[0], ax=ax, label=kind.colorbar if ax is maps[-1] else "", **look)
+    for ax in maps[:1] if kind.limits else maps:
+        label = kind.colorbar if kind.limits or ax is maps[-1] else ""
+        beside = axes if kind.limits else ax
+        ax.figure.colorbar(ax.images[0], ax=beside, label=label, extend="both" if kind.diverging else "max", aspect=40)

@@ -1,39 +1,29 @@
 """What can be drawn of a probe's result: one row of `KINDS` per figure, for one run and for a grid of runs alike."""
 
-import textwrap
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 
-from ..effective_depth.difficulty import depth_scores, importance_by_level
-from ..effective_depth.intervals import NoInterval
+from ..effective_depth.difficulty import importance_by_level, score_rows
 from ..effective_depth.rules import as_array, settles_late
 from .marks import LAYER, ORANGE, PERCENTILE, SKY, Curves, Heat, Kind, Panel
 
-# A level has its own colour, whatever other levels there are: 1 to 6 evenly, further ones in what is left.
-LEVELS = {
-    f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
-}
+LEVELS = {f"level {level}": colormaps["viridis"](level / 9) for level in range(1, 13)}  # whichever levels there are
 
 
 class Scores(Kind):
     """The depth score of each level of difficulty with its interval, by either effect."""
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        reasons = []
-        for place, colour, effect in ((-0.2, SKY, "layer"), (0.2, ORANGE, "output")):
-            try:
-                scores = depth_scores(result, effect).scores
-            except NoInterval as reason:
-                reasons.append(textwrap.fill(str(reason), 28))
-                continue
-            value, low, high = np.array([(score.value, score.low, score.high) for score in scores.values()]).T
-            look = {"color": colour, "label": self.keys[f"{effect}_effect"], "error_kw": {"elinewidth": 0.8}}
-            ax.bar(np.arange(len(scores)) + place, value, 0.36, yerr=[value - low, high - value], capsize=2, **look)
-            ax.set_xticks(range(len(scores)), scores)
-        ax.text(0.5, 0.1, "\n".join(dict.fromkeys(reasons)), transform=ax.transAxes, ha="center")
+        for effect, offset, colour in (("layer", -0.2, SKY), ("output", 0.2, ORANGE)):
+            scores = pd.DataFrame(score_rows(result, effect)).astype({"score_low": float, "score_high": float})
+            whiskers = [scores.score - scores.score_low, scores.score_high - scores.score]
+            label = self.keys[f"{effect}_effect"]
+            ax.bar(scores.index + offset, scores.score, 0.36, yerr=whiskers, capsize=2, color=colour, label=label)
+            ax.set_xticks(scores.index, scores.level)
 
 
 def _up_to_the_skipped(key: str, values: np.ndarray) -> np.ndarray:
@@ -61,7 +51,6 @@ def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
         {f"max_future_{key}": "future tokens", f"max_all_{key}": "all tokens"},
         "Contribution taken out" if part == "local" else "Layer skipped",
         "Effect @ layer",
-        aspect=0.95,
         colorbar="Relative change",
         impossible=_up_to_the_skipped,
     )
@@ -124,7 +113,6 @@ def _gradients(probe: str, title: str, what: str) -> Heat:
         LAYER,
         "Token",
         of_question=True,
-        aspect=1.1,
         colorbar=f"Attribution (to {PERCENTILE}th percentile)",
         limits=None,
         diverging=True,
@@ -142,7 +130,6 @@ def _erasure(probe: str, title: str, caption: str, keys: Mapping[str, str]) -> H
         LAYER,
         "Token",
         of_question=True,
-        aspect=1.1,
         colorbar="Probability difference norm",
         tokens=True,
         impossible=_nothing_before,
@@ -165,14 +152,9 @@ def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
     )
 
 
-def _how_many_settle_late(ax: Axes, result: Mapping) -> None:
-    """Write the share of tokens that settle late above both curves, neither of which exceeds 1."""
+def _how_many_settle_late(result: Mapping) -> str:
     settled = as_array(result.get("res_settled", np.nan))
-    if np.isfinite(settled).all():
-        ax.set(ylim=(-0.05, 1.35), yticks=(0, 0.5, 1))
-        words = f"{settles_late(settled):.0%} settle late"  # short enough for the narrowest panels
-        box = {"color": "white", "pad": 0.5}  # over the line of an early effective depth
-        ax.text(0.02, 1.18, words, transform=ax.get_yaxis_transform(), fontsize=6, va="center", bbox=box)
+    return f"{settles_late(settled):.0%} settle late" if np.isfinite(settled).all() else ""
 
 
 def _maps_by_level(result: Mapping) -> dict[str, Panel]:
@@ -271,7 +253,6 @@ KINDS: dict[str, Kind] = {
         {"angular": ""},
         "From layer",
         "To layer",
-        aspect=0.95,
         colorbar="Angular distance / $\\pi$",
         limits=(0, 0.5),
     ),
@@ -380,7 +361,6 @@ KINDS: dict[str, Kind] = {
         {"layer_effect": ""},
         "Layer skipped",
         "Effect @ layer",
-        aspect=0.95,
         colorbar="Relative change,\nmean over examples",
         impossible=_up_to_the_skipped,
         read=_maps_by_level,
@@ -401,7 +381,7 @@ KINDS: dict[str, Kind] = {
         "depth_by_difficulty",
         "Depth score by difficulty",
         "Centre of mass over layers of the effect of skipping each before the answer, with 95 % intervals over "
-        "examples: bars that rise are harder questions that use more depth.",
+        "examples where there are enough: bars that rise are harder questions that use more depth.",
         {"layer_effect": "on later layers", "output_effect": "on the output"},
         "Layer",
         "Level of difficulty",

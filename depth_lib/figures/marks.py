@@ -3,38 +3,33 @@
 A mark draws into axes, and labels what a legend should name.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ..effective_depth.rules import METRICS, as_array
 from ..results.artifacts import escape_token
 
 STYLE = {
     "font.size": 7,
-    "axes.titlesize": 7.5,
-    "axes.labelsize": 7.5,
+    "axes.titlesize": 6.5,
     "figure.titlesize": 9,
-    "figure.labelsize": 7.5,
-    "legend.fontsize": 7,
+    "figure.labelsize": 7,
     "legend.frameon": False,
-    "axes.linewidth": 0.6,
-    "axes.xmargin": 0.02,
-    "xtick.major.size": 2,
-    "ytick.major.size": 2,
-    "xtick.major.pad": 1.5,
-    "ytick.major.pad": 1.5,
+    "lines.linewidth": 1.2,
+    "savefig.dpi": "figure",
 }
 # Okabe and Ito 2008: colours that people with any colour vision can tell apart.
 BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
 COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
 GREY = "#777777"
 ROUNDING = "#bbbbbb"  # what rounding alone may have made
-BARS, BARS_UNDER_LINES, MARKED_BAR = SKY, "#a9dba9", RED
+BARS, MARKED_BAR = "#a5d3ea", RED
 
 LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
@@ -50,9 +45,11 @@ class Kind:
     """A figure: the probe and the keys it reads, and what is written around and under it.
 
     keys: key of the result -> what it is called in the legend or above its panel; those that a result has are drawn.
-    of_question: about one question and its answer, not about a dataset. aspect: height of a panel by its width.
-    read: makes the panels, if they are not the keys' values themselves.
+    of_question: about one question and its answer, not about a dataset.
+    read: makes the panels, if they are not the keys' values themselves. note: a line above each panel.
     """
+
+    aspect: ClassVar[float] = 0.62  # height of a panel by its width
 
     probe: str
     title: str
@@ -61,8 +58,8 @@ class Kind:
     ylabel: str
     xlabel: str = LAYER
     of_question: bool = False
-    aspect: float = 0.62
     read: Callable[[Mapping], dict[str, Panel]] | None = None
+    note: Callable[[Mapping], str] | None = None
 
     def can_draw(self, result: Mapping) -> bool:
         return any(key in result for key in self.keys)
@@ -87,8 +84,7 @@ class Curves(Kind):
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
     dotted line, depth_at to the right of it. cut: where the axis ends at the latest. log: a logarithmic axis. colours:
-    of lines, by name. note: writes what else the result says into the axes. Where the result has the resolution of a
-    curve, what is below it is grey.
+    of lines, by name. Where the result has the resolution of a curve, what is below it is grey.
     """
 
     filled: str = ""
@@ -97,40 +93,31 @@ class Curves(Kind):
     cut: float | None = None
     log: bool = False
     colours: Mapping[str, object] = field(default_factory=dict)
-    note: Callable[[Axes, Mapping], None] | None = None
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         alone = len(panel) == 1
-        for i, (key, values) in enumerate(panel.items()):
+        for (key, values), colour in zip(panel.items(), COLOURS * 2, strict=False):
             curve, name = values.ravel(), self.keys.get(key, key)
-            if name.startswith(("Attention:", "MLP:")) and not curve.any():
-                name += " = 0, one mixer only"
             if alone or key == self.filled:
-                _fill(ax, curve, name, BARS if alone else BARS_UNDER_LINES)
-            else:  # thinner and thinner, so that no line hides one on the same values
-                ax.plot(curve, label=name, color=self.colours.get(name, COLOURS[i]), linewidth=0.7 + 1.2 / (1 + i))
+                _fill(ax, curve, name, BARS)
+            else:
+                ax.plot(curve, label=name, color=self.colours.get(name, colour))
+            if f"{key}_resolution" in result:
+                _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if (depth := self.depth(result)) is not None:
             if alone:
                 _fill(ax, curve[depth : depth + 1], "effective depth", MARKED_BAR, first=depth)
             else:
-                ax.axvline(depth + self.depth_at, color="black", ls=":", linewidth=1, label="effective depth")
+                ax.axvline(depth + self.depth_at, color="black", ls=":", label="effective depth")
         if (threshold := self.threshold(result)) is not None:
             ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
-        for key in panel:
-            if f"{key}_resolution" in result:
-                _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if self.log:
             ax.set_yscale("log")
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_locator(NullLocator())
         else:
             ax.axhline(0, color="black", linewidth=0.5)
         if self.cut:
             ax.set_ylim(top=min(self.cut, ax.get_ylim()[1]))
-        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        if self.note:
-            self.note(ax, result)
+        ax.locator_params("x", integer=True)
 
     def depth(self, result: Mapping) -> int | None:
         """The layer to mark; None if there is none, or if the result lacks what the metric reads."""
@@ -162,6 +149,8 @@ class Heat(Kind):
     result has the resolution of a map, what is below it is grey.
     """
 
+    aspect: ClassVar[float] = 0.95
+
     colorbar: str = ""
     limits: tuple[float, float] | None = (0, 1)
     diverging: bool = False
@@ -178,10 +167,9 @@ class Heat(Kind):
         ax.imshow(values, cmap="seismic" if self.diverging else "viridis", vmin=low, vmax=high, **look)
         if f"{key}_resolution" in result:
             within = np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]
-            ax.imshow(np.ma.array(within, mask=~within), cmap=ListedColormap([ROUNDING]), **look)
+            ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), **look)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_locator(MaxNLocator("auto", integer=True))
+        ax.locator_params(integer=True)
         rough = self.rough(result)
         if len(rough):  # marks outside the axes: none at all would count as one at the figure's corner
             label = "rough: error above the tolerance"
@@ -209,20 +197,15 @@ class Heat(Kind):
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
-    """Label the columns of a heat map with their tokens, upright where they have one or two characters.
-
-    Where not all fit, blank tokens lose their labels, and those too near to the label before them.
-    """
-    labels = [token_label(token) for token in tokens]
-    inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.4  # before the layout: about
-    needed = len(tokens) * (0.09 if max(map(len, labels)) == 1 else 0.12) / max(inches, 0.5)  # columns per label
-    places: list[int] = []
-    for i, label in enumerate(labels):
-        if needed <= 1 or label != "␣" and (not places or i - places[-1] >= needed):
-            places.append(i)
-    ax.set_xticks(places, [labels[i] for i in places])
+    """Label the columns of a heat map with their tokens, all but blank ones, or as many of these as fit."""
+    inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.5  # before the layout: about
+    labels: dict[int, str] = {}
+    for place, label in enumerate(map(token_label, tokens)):
+        if label != "␣" and place - max(labels, default=-math.inf) >= 0.12 * len(tokens) / max(inches, 0.5):
+            labels[place] = label
+    ax.set_xticks(list(labels), labels.values(), parse_math=False)  # a token may be a dollar sign
     for text in ax.get_xticklabels():
-        text.set(rotation=90 if len(text.get_text()) > 2 else 0, parse_math=False)  # a token may be a dollar sign
+        text.set_rotation(90 if len(text.get_text()) > 2 else 0)
 
 
 def token_label(token: str) -> str:

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..results.schemas import MissingArtifact
 from ..results.study import TRAINING, Study, facts_of
-from .grid import draw_grid, drawable, save
+from .grid import grid, save_drawn
 from .kinds import KINDS
-from .marks import Kind
 
 _NAMES = {
     "cosine_similarity": "cosine",
@@ -26,11 +24,11 @@ _NAMES = {
 }
 
 # name of the figure -> kind of panel and datasets
-PAPER_FIGURES = {f"gsm8k_{name}": (kind, ("gsm8k",)) for name, kind in _NAMES.items()}
-PAPER_FIGURES |= {
-    f"gsm8k_hellaswag_{name}": (kind, ("gsm8k", "hellaswag"))
+PAPER_FIGURES = {
+    "_".join((*datasets, name)): (kind, datasets)
+    for datasets in (("gsm8k",), ("gsm8k", "hellaswag"))
     for name, kind in _NAMES.items()
-    if not KINDS[kind].of_question
+    if datasets == ("gsm8k",) or not KINDS[kind].of_question
 }
 
 
@@ -38,37 +36,21 @@ def paper_figure(name: str, study: Study) -> Figure:
     """One figure of the paper, such as "gsm8k_hellaswag_logit_lens_kl" (`PAPER_FIGURES` has them all).
 
     Models stand by training type, then size, four in a row: a row per type for the paper's twelve. Of layer effects and
-    output change, future mode is shown. KeyError for another name; MissingArtifact if one of the
-    figure's datasets has no result of the kind.
+    output change, future mode is shown. KeyError for another name; MissingArtifact if one of the figure's datasets has
+    no result of the kind.
     """
     kind_name, datasets = PAPER_FIGURES[name]
-    kind = _in_future_mode(KINDS[kind_name])
+    kind = KINDS[kind_name]
+    if future := {key: "" for key in kind.keys if "future" in key}:
+        kind = replace(kind, keys=future)
     models = sorted(study.models, key=_training_and_size)
-    results = {run: result for run, result in drawable(kind, study).items() if run[0] in datasets}
-    if lacking := [dataset for dataset in datasets if not any(has == dataset for has, _ in results)]:
-        raise MissingArtifact(
-            f"no {kind.probe} artifacts for {', '.join(lacking)} under {study.folder}; run: make sweep "
-            f'DATASETS="{" ".join(lacking)}" PROBES={kind.probe} OUT={study.folder}'
-        )
-    return draw_grid(kind, results, models, datasets, columns=min(len(models), 4))
+    return grid(kind, study, models=models, datasets=datasets, columns=min(len(models), 4))
 
 
 def save_paper_figures(study: Study) -> list[Path]:
     """Write every figure of the paper that the results allow to `folder/figures/paper/<name>.pdf` and `.png`."""
-    written = []
-    for name in PAPER_FIGURES:
-        try:
-            figure = paper_figure(name, study)
-        except MissingArtifact:
-            figure = None
-        written += save(figure, study.folder / "figures" / "paper" / name)
-    return written
-
-
-def _in_future_mode(kind: Kind) -> Kind:
-    """The kind without what it reads of other modes, if it is about modes."""
-    future = {key: "" for key in kind.keys if "future" in key}
-    return replace(kind, keys=future) if future else kind
+    folder = study.folder / "figures" / "paper"
+    return [path for name in PAPER_FIGURES for path in save_drawn(folder / name, paper_figure, name, study)]
 
 
 def _training_and_size(model: str) -> tuple[int, float]:

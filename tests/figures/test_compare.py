@@ -55,22 +55,23 @@ def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(found, name)
 
 
 @pytest.mark.parametrize(
-    ("columns", "span", "ends"),
+    ("columns", "span"),
     [
-        ({}, [0.4, 0.7], []),
-        ({"high": pd.NA, "ratio_high": pd.NA}, [0.4, 1.0], [">"]),
-        (dict.fromkeys(("low", "high", "ratio_low", "ratio_high"), pd.NA), None, []),  # "no interval" in its note
+        ({}, [0.4, 0.7]),
+        ({"high": pd.NA, "ratio_high": pd.NA}, [0.4, 2]),
+        ({"low": pd.NA, "ratio_low": pd.NA}, [-1, 0.7]),
+        (dict.fromkeys(("low", "high", "ratio_low", "ratio_high"), pd.NA), None),  # "no interval" in its note
     ],
-    ids=["closed", "open above", "open at both ends"],
+    ids=["closed", "open above", "open below", "open at both ends"],
 )
-def test_a_whisker_spans_the_interval_and_an_arrow_ends_where_it_is_open(columns, span, ends):
-    ax = intervals_figure(frame(**columns)).axes[1]
-    assert [line.get_marker() for line in ax.lines if line.get_marker() in "<>"] == ends
-    spans = [list(segment[:, 0]) for drawn in ax.collections for segment in drawn.get_segments()]
+def test_a_whisker_spans_the_interval_and_leaves_the_panel_where_it_is_open(columns, span):
+    ax = intervals_figure(frame(**columns)).axes[0]
+    assert ax.get_title().strip() == "kl" and ax.get_ylim() == (0, 1.04)
+    spans = [list(segment[:, 1]) for drawn in ax.collections for segment in drawn.get_segments()]
     assert spans == ([] if span is None else [pytest.approx(span)])
     hollow, filled = (line for line in ax.lines if line.get_marker() == "o")
-    assert hollow.get_fillstyle() == "none" and list(hollow.get_xdata()) == [0.5]
-    assert list(filled.get_xdata()) == ([0.5] if span else [])
+    assert hollow.get_fillstyle() == "none" and list(hollow.get_ydata()) == [0.5]
+    assert list(filled.get_ydata()) == ([0.5] if span else [])
 
 
 @pytest.mark.parametrize("draw", [ratio_by_size_figure, ratio_by_task_figure])
@@ -124,4 +125,4 @@ def test_the_papers_threshold_stands_in_each_panel_of_its_metric():
 def test_every_dataset_of_a_study_has_a_look_of_its_own():
     known = ["hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums"]
     figure = intervals_figure(pd.concat([frame(dataset=dataset) for dataset in known * 2]))
-    assert len({line.get_color() for line in figure.axes[1].lines}) == len(known)
+    assert len({line.get_color() for line in figure.axes[0].lines}) == len(known)

@@ -76,9 +76,9 @@ def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_
     with pytest.raises(MissingArtifact, match="run: make sweep"):
         save_figures(Study(tmp_path))
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
-    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts under .* PROBES=residual_erasure"):
+    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts .* under .* PROBES=residual_erasure"):
         grid("residual_erasure", Study(tmp_path))
-    with pytest.raises(MissingArtifact, match='no logit_lens artifacts for hellaswag .* DATASETS="hellaswag"'):
+    with pytest.raises(MissingArtifact, match="no logit_lens artifacts for hellaswag .* DATASETS=hellaswag"):
         paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
     stale = tmp_path / "figures" / "cosine.png"
     stale.parent.mkdir()
