@@ -8,12 +8,11 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 # A clone keeps params/ beside the package, an installed wheel carries it inside.
 _INSIDE = Path(__file__).parent / "registry"
@@ -47,7 +46,9 @@ class Params(BaseModel):
         None, description='such as "auto" or "cuda:0"; by default the first GPU, or the CPU if there is none'
     )
     TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
-    REMOTE: bool | str = Field(False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host')
+    REMOTE: bool | Annotated[str, Field(pattern="^local(host)?$|[.:/]")] = Field(
+        False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host'
+    )
     DATASET: str = Field(
         "gsm8k",
         description="or hellaswag, aime24, addition, multiplication; with levels of difficulty: mquake, math, sums",
@@ -64,15 +65,6 @@ class Params(BaseModel):
     ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION")
     SEED: int = Field(123, description="the seed of everything drawn at random")
     OUT: str = Field("outputs/demo", min_length=1, description="folder of the results")
-
-    @field_validator("REMOTE")
-    @classmethod
-    def _is_host(cls, value: bool | str) -> bool | str:
-        if isinstance(value, str) and value not in ("local", "localhost") and not {*value} & {*".:/"}:
-            raise ValueError(
-                f'REMOTE is {_shown(value)}; use true, false, "local" or a host such as https://api.ndif.us'
-            )
-        return value
 
 
 # What `load_model` is given of them.
@@ -107,21 +99,15 @@ def load_params(path: str | Path) -> dict:
     Raises ParamsError with all its problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
     MODEL or DATASET other than the file's own name (by which it is found).
     """
-    path = Path(path)
     try:
-        return dict(_read_params(path, path.stat().st_mtime_ns))
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ParamsError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-
-
-@cache
-def _read_params(path: Path, _changed: int) -> dict:
-    values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(values, dict):
         raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
-    wrong = problems(values, ParamsFile)
+    wrong, name = problems(values, ParamsFile), Path(path).stem
     for key in ("MODEL", "DATASET"):
-        if values.get(key, path.stem) != path.stem:
+        if values.get(key, name) != name:
             wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
     if wrong:
         raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
@@ -132,13 +118,12 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
     """The params files of all models or datasets by name, sorted: the package's, and those of params/ in the working
     directory, which replace files of the same name. ParamsError if a name stands twice in one params folder."""
     files = {}
-    for root in {PARAMS.resolve(): PARAMS, Path("params").resolve(): Path("params")}.values():
-        within = {}
+    for root in (PARAMS, Path("params")):
         for path in sorted(root.glob("models/*/*.yaml" if kind == "models" else "datasets/*.yaml")):
-            if path.stem in within:
-                raise ParamsError(f"{within[path.stem]}, {path}: results are filed under the name; give each its own")
-            within[path.stem] = path
-        files |= within
+            other = files.get(path.stem)
+            if other and root in other.parents:
+                raise ParamsError(f"{other}, {path}: results are filed under the name; give each its own")
+            files[path.stem] = path
     return dict(sorted(files.items()))
 
 
@@ -165,7 +150,7 @@ def find_dataset(name: str) -> dict | None:
     if not path:
         return None
     params = load_params(path)
-    own_rows = {"SOURCE": "hub"} if "REPOSITORY" in params or "FILE" in params else {}
+    own_rows = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
     return {"DATASET": name} | own_rows | params
 
 
@@ -176,14 +161,12 @@ def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
         fields.model_validate(dict(values))
     except ValidationError as error:
         for item in error.errors():
-            key, reason = item["loc"][0], item["msg"]
+            key = item["loc"][0]
             if item["type"] == "extra_forbidden":
-                line = not_among(fields.model_fields, "key", key)
-            elif item["type"] == "value_error":
-                line = reason.removeprefix("Value error, ")
+                lines[key] = not_among(fields.model_fields, "key", key)
             else:
-                line = f"{key} is {_shown(item['input'])}; {reason}: {fields.model_fields[key].description}"
-            lines.setdefault(key, line)
+                line = f"{key} is {_shown(item['input'])}; {item['msg']}: {fields.model_fields[key].description}"
+                lines.setdefault(key, line)
     return list(lines.values())
 
 
@@ -193,14 +176,17 @@ def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
     `null` is None. Else the first reading that fits: the text itself, the text as YAML, words with spaces or commas
     between them as a list, 1 and 0 as true and false. ParamsError if none fits.
     """
+    try:
+        as_yaml = yaml.safe_load(text)
+    except yaml.YAMLError:
+        as_yaml = text
+    readings = [text, as_yaml, text.replace(",", " ").split(), {"0": False, "1": True}.get(text, text)]
     if text.lower() in ("null", "none"):
-        readings = [None]
-    else:
-        readings = [text, _as_yaml(text), text.replace(",", " ").split(), {"0": False, "1": True}.get(text, text)]
+        readings = [None, None]
     for value in readings:
         if not problems({key: value}, fields):
             return value
-    raise ParamsError(problems({key: readings[:2][-1]}, fields)[0])
+    raise ParamsError(problems({key: readings[1]}, fields)[0])
 
 
 def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
@@ -217,19 +203,11 @@ def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
 
 def command(target: str, **variables: str) -> str:
     """The command that a message names: of make, or of `depth-lib` if there is no clone. Empty ones are left out."""
-    chosen = {name: value for name, value in variables.items() if value and (name, value) != ("OUT", "outputs")}
-    if INSTALLED:
-        words = [f"--{name.lower()}={value}" for name, value in chosen.items()]
-    else:
-        words = [f"{name}={value}" for name, value in chosen.items()]
-    return " ".join(["depth-lib" if INSTALLED else "make", target, *map(shlex.quote, words)])
-
-
-def _as_yaml(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    words = ["depth-lib" if INSTALLED else "make", target]
+    for name, value in variables.items():
+        if value and (name, value) != ("OUT", "outputs"):
+            words.append(f"--{name.lower()}={value}" if INSTALLED else f"{name}={value}")
+    return shlex.join(words)
 
 
 def _shown(value: object) -> str:

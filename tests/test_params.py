@@ -72,7 +72,10 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("dtype: float32", 'key "dtype" is not known; did you mean DTYPE?'),
         ("DTYPE: bf16", "DTYPE is \"bf16\"; Input should be 'bfloat16', 'float16', 'float32' or 'float64': what the"),
         ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
-        ("REMOTE: 'yes'", 'REMOTE is "yes"; use true, false, "local" or a host such as'),
+        (
+            "REMOTE: 'yes'",
+            'REMOTE is "yes"; Input should be a valid boolean: run on NDIF; or "local" (a rehearsal of NDIF), or a',
+        ),
         ("MODEL: other", 'MODEL is "other"; name the file other.yaml'),
         ("just words", 'is "just words"; write one KEY: value per line'),
         ("MODEL: [", "cannot be read (while parsing"),
@@ -126,7 +129,7 @@ def test_a_parameter_given_as_text_is_what_it_says(key, text, value):
     ("key", "text", "message"),
     [
         ("N_EXAMPLES", "0", "N_EXAMPLES is 0; Input should be greater than or equal to 1"),
-        ("REMOTE", "ndif", 'REMOTE is "ndif"; use true, false, "local" or a host'),
+        ("REMOTE", "ndif", 'REMOTE is "ndif"; Input should be a valid boolean: run on NDIF; or "local"'),
         ("QUANTIZATION", "9bit", "QUANTIZATION is \"9bit\"; Input should be '8bit', '4bit' or None"),
     ],
 )

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from ..embedded import SAMPLES
 from ..hub import without_retries
+from ..params import ParamsError
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other is a file
 
 
-class PromptError(ValueError):
+class PromptError(ParamsError):
     """These prompts cannot be made; the message is one line and ends with the next step."""
 
 

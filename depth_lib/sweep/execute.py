@@ -6,15 +6,12 @@ PARAMETERS is JSON. Of several ranks, which share the model, rank 0 keeps the ex
 the last line printed says why.
 """
 
-import argparse
 import json
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 try:
     import papermill
@@ -25,11 +22,8 @@ from .status import FAILED
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebook")
-    parser.add_argument("output")
-    parser.add_argument("parameters", type=json.loads)
-    words, rank = parser.parse_args(), os.environ.get("RANK", "0")
+    notebook, output, parameters = sys.argv[1:]
+    rank = os.environ.get("RANK", "0")
     who = f"rank {rank}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     # A kernelspec in the user's home must not win over the one of this environment.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
@@ -37,21 +31,18 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     if rank == "0":
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-    with tempfile.TemporaryDirectory() as elsewhere:
-        output = words.output if rank == "0" else str(Path(elsewhere) / "rank.ipynb")
-        try:
-            _execute(words.notebook, output, words.parameters)
-        except papermill.PapermillExecutionError as error:
-            why = f"{error.ename}: {error.evalue}"
-        except Exception as error:  # a kernel that died, a disk that is full
-            why = f"{type(error).__name__}: {error}"
-        else:
-            return 0
+    try:
+        _execute(notebook, output if rank == "0" else None, json.loads(parameters))
+        return 0
+    except papermill.PapermillExecutionError as error:
+        why = f"{error.ename}: {error.evalue}"
+    except Exception as error:  # a kernel that died, a disk that is full
+        why = f"{type(error).__name__}: {error}"
     print(f"{FAILED}{who}{why.strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return 1
 
 
-def _execute(notebook: str, output: str, parameters: dict) -> None:
+def _execute(notebook: str, output: str | None, parameters: dict) -> None:
     """Execute the notebook. Ranks start their kernels at once and may choose the same ports: then once more."""
     options = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": 300}
     for attempts_left in (3, 2, 1, 0):

@@ -137,9 +137,7 @@ class Run(RunSpec):
         }
 
     def _where(self) -> str:
-        if self.remote is True:
-            return f"NDIF {nnsight.CONFIG.API.HOST}"
         if self.remote not in (False, "local"):
-            return f"NDIF {self.remote}"
+            return f"NDIF {nnsight.CONFIG.API.HOST if self.remote is True else self.remote}"
         device = next(self.llm._module.parameters()).device
         return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"

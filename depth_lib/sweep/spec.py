@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..data.examples import Example, load_examples
 from ..data.pairs import find_pair
-from ..data.prompts import DRAWN, PromptError, load_prompts
+from ..data.prompts import DRAWN, load_prompts
 from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
@@ -17,15 +17,13 @@ from ..results.schemas import ARTIFACTS, artifact_path
 
 
 def in_project(path: str | Path) -> Path:
-    """A relative path as seen from the project's root, when the working directory is anywhere inside a clone.
+    """A relative path as seen from the clone's root, in a notebook too: Jupyter starts its kernel in notebooks/.
 
-    Jupyter starts a kernel in notebooks/, make and papermill at the root: both find the same outputs/. A path that
-    begins with .., or that exists only as seen from the working directory, is left as it is.
+    A path that begins with .., or that exists as seen from there, is left as it is.
     """
-    root, here, path = Path(__file__).resolve().parents[2], Path.cwd(), Path(path).expanduser()
-    in_clone = (root / "notebooks").is_dir() and here.is_relative_to(root)
-    only_here = path.parts[:1] == ("..",) or (path.exists() and not (root / path).exists())
-    return root / path if in_clone and not only_here else path
+    root, path = Path(__file__).resolve().parents[2], Path(path).expanduser()
+    from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
+    return root / path if from_notebooks else path
 
 
 class RunSpec:
@@ -38,17 +36,10 @@ class RunSpec:
         asked = Params().model_dump() | {name: cell[name] for name in Params.model_fields if name in cell}
         if wrong := "; ".join(problems(asked)) or not_among(ARTIFACTS, "PROBES", *asked["PROBES"]):
             raise ParamsError(wrong)
-        try:
-            self.pair = find_pair(asked["PAIR"], asked["QUESTION"], asked["ANSWER"], asked["SEED"])
-        except PromptError as problem:
-            raise ParamsError(str(problem)) from None
         self.asked = asked | {"MODEL_ID": _id_of(asked["MODEL"], asked["MODEL_ID"])}
-        self.remote, self.dataset, self.source = asked["REMOTE"], asked["DATASET"], asked["SOURCE"]
-        source = self.source if self.source in NAMED_SOURCES else in_project(self.source)
-        self._rows = {"source": source, "seed": asked["SEED"]}
-        self._n_rows = asked["N_EXAMPLES"]
-        self.out = in_project(asked["OUT"])
-        self.folder = self._path("logit_lens", 0).parent
+        self.dataset, self.remote, self.out = asked["DATASET"], asked["REMOTE"], in_project(asked["OUT"])
+        self.pair = find_pair(asked["PAIR"], asked["QUESTION"], asked["ANSWER"], asked["SEED"])
+        self.folder = self._file("logit_lens", 0).parent
         self.name = f"{self.dataset} × {asked['MODEL']}"
 
     def path(self, probe: str, offline: bool = False) -> Path:
@@ -58,37 +49,34 @@ class RunSpec:
         offline: without the network; how many prompts the Hub has is then what an earlier run found. Raises PromptError
         for prompts that cannot be read.
         """
-        row, n_asked = ARTIFACTS[probe], self.asked["N_EXAMPLES"]
+        row, n = ARTIFACTS[probe], self.asked["N_EXAMPLES"]
         if offline and self._fetches:
-            earlier = self.folder.glob(row.names("*", self.pair.label)[0])
-            return next(
-                (path for path in earlier if read_meta(path)[0].get("n_examples") == n_asked),
-                self._path(probe, n_asked),
-            )
-        if row.by_level:
-            return self._path(probe, max(Counter(example.level for example in self.examples).values()))
-        return self._path(probe, len(self.prompts))
-
-    def _path(self, probe: str, n: int) -> Path:
-        return artifact_path(self.out, self.dataset, self.asked["MODEL"], probe, n, self.pair.label)
+            for path in self.folder.glob(row.names("*", self.pair.label)[0]):
+                if read_meta(path)[0].get("n_examples") == n:
+                    return path
+        elif row.by_level:
+            n = max(Counter(example.level for example in self.examples).values())
+        else:
+            n = len(self.prompts)
+        return self._file(probe, n)
 
     def provenance(self, probe: str, offline: bool = False) -> dict:
         """What a stored result must have been made from to be the one asked for; `why_stale` compares it.
 
         offline: without the network, so without the hash of prompts that come from the Hub.
         """
-        row, prompts_known = ARTIFACTS[probe], not (offline and self._fetches)
+        row = ARTIFACTS[probe]
         settings = dict(row.settings)
         if row.of_pair:
             settings |= {"question": self.pair.question, "answer": self.pair.answer}
-        if row.baseline and prompts_known:
-            settings["baseline_hash"] = prompts_hash(self.baseline)
         made_from = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
         made_from |= {"weights": self._weights, "settings": settings}
         if self.dataset in DRAWN:
             made_from["source"] = "drawn"
-        if not prompts_known:
+        if offline and self._fetches:
             return made_from
+        if row.baseline:
+            settings["baseline_hash"] = prompts_hash(self.baseline)
         if row.by_level:
             prompts = [example.question + example.answer for example in self.examples]
             made_from["examples_hash"] = prompts_hash(self.examples)
@@ -99,24 +87,25 @@ class RunSpec:
     @cached_property
     def prompts(self) -> list[str]:
         """The prompts of the run, in order."""
-        return self._prompts_of(self.dataset)
+        return load_prompts(self.dataset, **self._rows)
 
     @cached_property
     def examples(self) -> list[Example]:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
-        return load_examples(self.dataset, self._n_rows, **self._rows)
+        n_examples, source, seed = self._rows.values()
+        return load_examples(self.dataset, n_examples, source, seed)
 
     @cached_property
     def baseline(self) -> list[str]:
         """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""
         if self.dataset == "gsm8k":
             return self.prompts
-        if self.source not in NAMED_SOURCES:
+        if self.asked["SOURCE"] not in NAMED_SOURCES:
             raise ParamsError(
-                f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.source} is a file of "
+                f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.asked['SOURCE']} is a file of "
                 f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
             )
-        return self._prompts_of("gsm8k")
+        return load_prompts("gsm8k", **self._rows)
 
     @property
     def checkpoint(self) -> Path | None:
@@ -135,13 +124,21 @@ class RunSpec:
         path = toy_path(model_id) if model_id in TOYS else self.checkpoint
         return path and fingerprint(path)
 
-    def _prompts_of(self, dataset: str) -> list[str]:
-        return load_prompts(dataset, self._n_rows, **self._rows)
-
     @property
+    def _rows(self) -> dict:
+        """How many rows, from where."""
+        source = self.asked["SOURCE"]
+        where = source if source in NAMED_SOURCES else in_project(source)
+        return {"n_examples": self.asked["N_EXAMPLES"], "source": where, "seed": self.asked["SEED"]}
+
+    @cached_property
     def _fetches(self) -> bool:
         """Whether its prompts come from the network."""
-        return self.source == "hub" and self.dataset not in DRAWN and not find_dataset(self.dataset).get("FILE")
+        from_hub = self.asked["SOURCE"] == "hub" and self.dataset not in DRAWN
+        return from_hub and not find_dataset(self.dataset).get("FILE")
+
+    def _file(self, probe: str, n: int) -> Path:
+        return artifact_path(self.out, self.dataset, self.asked["MODEL"], probe, n, self.pair.label)
 
 
 def _id_of(name: str, model_id: str | None) -> str:

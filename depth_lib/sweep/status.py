@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..files import COMPUTING, holder
 from ..params import command
@@ -36,17 +35,23 @@ def status_of(run: RunSpec) -> RunStatus:
     """How a run stands."""
     states, notes = {}, []
     for probe in run.asked["PROBES"]:
-        reasons = _why_stale(run, probe)
+        try:
+            reasons = why_stale(run.path(probe, offline=True), run.provenance(probe, offline=True))
+        except (ValueError, OSError) as error:  # the prompts cannot be read
+            reasons = [str(error)]
         states[probe] = "done" if not reasons else "missing" if reasons == [NONE_YET] else "stale"
         if states[probe] == "stale":
             notes.append(f"{probe} is stale: {'; '.join(reasons)}")
-    notes += _remote_jobs(run.folder)
-    log, partial = run.folder / "probe.log", (run.folder / PARTIAL).exists()
-    process = holder(run.folder / RUNNING) or holder(run.folder / COMPUTING)
-    if process:
+    for journal in sorted(run.folder.glob("*.job/*.json")):
+        with contextlib.suppress(OSError, ValueError):  # a run may remove it now
+            job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]
+            notes.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
+    partial, log = (run.folder / PARTIAL).exists(), run.folder / "probe.log"
+    last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2] if log.is_file() else ""
+    if process := holder(run.folder / RUNNING) or holder(run.folder / COMPUTING):
         notes.append(f"running ({process})")
-    elif failure := _failure(log):
-        notes.append(f"{FAILED}{failure}; see {log}, then repeat the command")
+    elif last_line.startswith(FAILED):
+        notes.append(f"{last_line}; see {log}, then repeat the command")
     elif partial:
         notes.append("interrupted; repeat the command to go on")
     finished = {*states.values()} == {"done"} and (run.folder / "probe.ipynb").exists() and not partial
@@ -65,29 +70,3 @@ def matrix(out: str, runs: Sequence[RunStatus]) -> str:
     others += f"; for other runs: {command('status', MODELS='NAMES', OUT=out)}" if {*counts} == {"missing"} else ""
     count = f"{out}: {counts['done']} of {counts.total()} done{others}"
     return "\n".join([*lines, *(note for run in runs for note in run.notes), count])
-
-
-def _why_stale(run: RunSpec, probe: str) -> list[str]:
-    try:
-        return why_stale(run.path(probe, offline=True), run.provenance(probe, offline=True))
-    except (ValueError, OSError) as error:  # the prompts cannot be read
-        return [str(error)]
-
-
-def _failure(log: Path) -> str | None:
-    """Why the run failed, which its sweep wrote at the end of the log; None if it did not fail."""
-    if not log.is_file():
-        return None
-    last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
-    return last.removeprefix(FAILED) if last.startswith(FAILED) else None
-
-
-def _remote_jobs(folder: Path) -> list[str]:
-    """A line about each remote job that a run's results wait for, from its journal."""
-    lines = []
-    for path in sorted(folder.glob("*.job/*.json")):
-        with contextlib.suppress(OSError, ValueError):  # a run may remove it now
-            job = json.loads(path.read_text(encoding="utf-8"))
-            probe = parse_name(path.parent.stem)[0]
-            lines.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
-    return lines

@@ -62,7 +62,8 @@ def execute_notebook(notebook, output, given, **_):
     call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
     with open("calls.jsonl", "a") as calls:
         calls.write(json.dumps(call) + "\\n")
-    Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
+    if output:  # of the first rank
+        Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
     if "TAKES" in os.environ:
         print("FAILED: DeadKernelError, as when a signal ends a kernel", flush=True)
         time.sleep(float(os.environ["TAKES"]))
