@@ -21,6 +21,7 @@ from ..probes.packing import additive, pack
 from ..probes.residual_stream import first, with_first
 
 N_TOKENS = 8
+SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # what configs call that of logits
 # Of each module whose scaled outputs sum to a part: its path, the scale, and a parameter of it that is added, or None.
 Addends = tuple[tuple[str, float, str | None], ...]
 
@@ -71,7 +72,7 @@ def discover(model: PreTrainedModel) -> Architecture:
         blocks=path,
         streams=tuple(blocks[0].x.shape[2:-1]),
         beside=blocks[0].beside,
-        **_tail(model, blocks[-1].y, after, logits),
+        **_tail(model.config, blocks[-1].y, after, logits),
         **_parts(model, ids, blocks, calls),
         **_shortcuts(model, ids, blocks, logits),
     )
@@ -130,15 +131,10 @@ def _scale(x, y):
     return s if s > 0 and _alike(x * s, y) else None
 
 
-def _numbers(model):
-    """The positive numbers of a model's config, by name."""
-    fields = model.config.get_text_config().to_dict().items()
-    return {name: float(value) for name, value in fields if type(value) in (int, float) and value > 0}
-
-
-def _exact(measured, model, eps=0.0):
+def _exact(measured, config, eps=0.0):
     """A measured scale as the config has it, or one over that; the scale itself where the config has neither."""
-    numbers = [1.0, *_numbers(model).values()]
+    fields = config.get_text_config().to_dict().values()
+    numbers = [1.0, *(float(value) for value in fields if type(value) in (int, float) and value > 0)]
     return next((s for n in numbers for s in (n, 1 / n) if abs(s / measured - 1) <= max(1e-5, eps)), measured)
 
 
@@ -158,62 +154,55 @@ def _blocks(model, calls):
     raise ArchitectureError("no list of its modules passes one residual stream on")
 
 
-def _tail(model, h, calls, logits):
-    """The modules that make logits of the last residual h, followed back from the unembedding, and what is done to the
-    output of that."""
-    tail, scale = [call for call in calls if getattr(call.y, "shape", None) == logits.shape][:1], 1.0
-    while tail and not (gain := _scale(h, tail[0].x)):
-        makers = [call for call in calls if _scale(call.y, tail[0].x) and not _scale(call.x, call.y)]
-        scale *= _scale(makers[-1].y, tail[0].x) if makers else 1.0
-        tail = [makers[-1], *tail] if makers and len(tail) < 3 else []
-    if not tail:
-        raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
-    z, readings = tail[-1].y.double(), []
-    for cap in (None, *(value for name, value in _numbers(model).items() if "cap" in name)):
-        uncapped = logits if cap is None else torch.atanh((logits / cap).clamp(-0.999, 0.999)) * cap
-        factor = float((z * uncapped).sum() / z.square().sum())
-        readings.append((_error(z * factor, uncapped), factor, cap))
-    _, factor, cap = min(readings, key=lambda reading: reading[0])
-    paths = tuple(call.path for call in tail)
-    return {"tail": paths, "logit_scale": _exact(gain * scale * factor, model), "logit_softcap": cap}
+def _tail(config, h, calls, logits):
+    """How the last residual h becomes the logits: through which modules, followed back from the logits, and how scaled
+    and capped."""
+    text = config.get_text_config()
+    cap = next(filter(None, (getattr(text, name, None) for name in SOFTCAPS)), None)
+    read, tail, scale = logits if cap is None else torch.atanh(logits / cap) * cap, [], 1.0
+    while not (gain := _scale(h, read)):
+        makers = [call for call in calls if _scale(call.y, read) and not _scale(call.x, call.y)]
+        if not makers or len(tail) == 3:
+            raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
+        scale *= _scale(makers[-1].y, read)
+        tail.insert(0, makers[-1].path)
+        read = makers[-1].x
+    return {"tail": tuple(tail), "logit_scale": _exact(gain * scale, config), "logit_softcap": cap}
 
 
 def _parts(model, ids, blocks, calls):
     """What each block adds to the residual, by which modules, in which order."""
     found, rescales, likely = [], False, ()
+    ran = {call.path: n for n, call in enumerate(calls)}
     for l, block in enumerate(blocks):
         eps = torch.finfo(block.y.dtype).eps
         likely, (kept, *scales), error = _fit(block, _outputs(model, block, calls), likely)
         if error > 2 * eps:
             nearest = f" ({' + '.join(path for path, _ in likely)} is off by {error:.1%})" if likely else ""
             return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
-        kept = 1.0 if abs(kept - 1) <= max(1e-5, eps) else kept
+        kept = _exact(kept, model.config, eps)
         rescales = rescales or kept != 1
-        found.append(
-            [(path, _exact(s / kept, model, eps), bias) for (path, bias), s in zip(likely, scales, strict=True)]
-        )
+        scales = [_exact(scale / kept, model.config, eps) for scale in scales]
+        addends = [(path, scale, bias) for (path, bias), scale in zip(likely, scales, strict=True)]
+        found.append(sorted(addends, key=lambda addend: ran[f"{block.path}.{addend[0]}"]))
     return _order(model, ids, blocks, calls, found) | {"rescales": rescales}
 
 
 def _outputs(model, block, calls):
-    """{(path, bias): output} of the modules in a block that run once and return as much as it does, as they end; of
-    several that return the same, the one nearest to the block. bias: a parameter of the module's own that is added, or
-    None."""
+    """{(path, bias): output} of the modules in a block that run once and return as much as it does, those nearest to
+    the block first. bias: a parameter of the module's own that is added, or None."""
     n_calls, outputs = Counter(call.path for call in calls), {}
-    inside = [call for call in calls if call.path.startswith(f"{block.path}.") and n_calls[call.path] == 1]
-    for call in sorted(inside, key=lambda call: call.path.count(".")):
-        y, path = call.y, call.path.removeprefix(f"{block.path}.")
-        if not (isinstance(y, Tensor) and y.is_floating_point() and y.numel() == block.y.numel()):
+    for call in sorted(calls, key=lambda call: call.path.count(".")):
+        path, y = call.path.removeprefix(f"{block.path}."), call.y
+        if path == call.path or n_calls[call.path] > 1 or not isinstance(y, Tensor) or not y.is_floating_point():
             continue
-        y, module = y.reshape(block.y.shape), model.get_submodule(call.path)
-        if any(torch.equal(y, other) for other in outputs.values()):
-            continue
-        outputs[path, None] = y
-        for name, bias in module.named_parameters(recurse=False) if [*module.children()] else ():
-            if bias.shape == y.shape[-1:]:
-                outputs[path, f"{path}.{name}"] = y + bias.cpu()
-    order = [call.path.removeprefix(f"{block.path}.") for call in inside]
-    return {key: outputs[key] for key in sorted(outputs, key=lambda key: order.index(key[0]))}
+        if y.numel() == block.y.numel():
+            outputs[path, None] = y.reshape(block.y.shape)
+            module = model.get_submodule(call.path)
+            for name, bias in module.named_parameters(recurse=False) if [*module.children()] else ():
+                if bias.shape == block.y.shape[-1:]:
+                    outputs[path, f"{path}.{name}"] = outputs[path, None] + bias.cpu()
+    return outputs
 
 
 def _fit(block, outputs, likely):
@@ -248,11 +237,13 @@ def _order(model, ids, blocks, calls, found):
     clean = {call.path: call.y for call in calls}
     writers = [[f"{block.path}.{path}" for path, _, _ in addends] for block, addends in zip(blocks, found, strict=True)]
 
+    def last_token(y):
+        return y.reshape(N_TOKENS, -1)[-1]
+
     def changed(enter, leave=None):
         """The modules that return something else for the last token."""
         outputs = {call.path: call.y for call in _run(model, ids, enter, leave)[1]}
-        last = {path: [y.reshape(N_TOKENS, -1)[-1] for y in (outputs[path], clean[path])] for path in sum(writers, [])}
-        return {path for path in last if not _alike(*last[path])}
+        return {path for path in sum(writers, []) if not _alike(last_token(outputs[path]), last_token(clean[path]))}
 
     others, same, added = {}, {}, {}
     for block, (writer, *_) in zip(blocks, writers, strict=True):
@@ -274,7 +265,9 @@ def _order(model, ids, blocks, calls, found):
 
 def _shortcuts(model, ids, blocks, logits):
     """Which ways of computing less give what the whole computation gives."""
-    middle_and_last, holds = [blocks[len(blocks) // 2], blocks[-1]], {}
+    middle_and_last = [
+        (block, torch.cat([block.x, block.x.roll(1, -1)])) for block in (blocks[len(blocks) // 2], blocks[-1])
+    ]
 
     def logits_from(block, rows):
         """The logits where a block reads `rows`, after no other block ran."""
@@ -286,13 +279,11 @@ def _shortcuts(model, ids, blocks, logits):
             return _run(model, ids, {block.path: rows})[0]
 
     def starts():
-        return all(_alike(logits_from(block, block.x), logits) for block in middle_and_last)
+        return all(_alike(logits_from(block, block.x), logits) for block, _ in middle_and_last)
 
     def grows():
-        pairs = [(block, block.x, block.x.roll(1, -1)) for block in middle_and_last]
-        alone = [torch.cat([logits, logits_from(block, other)]) for block, _, other in pairs]
-        both = [logits_from(block, torch.cat([h, other])) for block, h, other in pairs]
-        return all(map(_alike, both, alone))
+        alone = [torch.cat([logits_from(block, h[None]) for h in rows]) for block, rows in middle_and_last]
+        return starts() and all(map(_alike, [logits_from(*both) for both in middle_and_last], alone))
 
     def packs():
         order, _, visible = pack([3, 5], N_TOKENS)
@@ -301,9 +292,11 @@ def _shortcuts(model, ids, blocks, logits):
         packed, _ = _run(model, ids[:, order], position_ids=positions, attention_mask=mask)
         return _alike(packed, logits[:, order])
 
-    for shortcut in (starts, grows, packs):
-        try:
-            holds[shortcut.__name__] = shortcut()
-        except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
-            holds[shortcut.__name__] = False
-    return holds
+    return {"starts": _holds(starts), "grows": _holds(grows), "packs": _holds(packs)}
+
+
+def _holds(shortcut):
+    try:
+        return shortcut()
+    except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
+        return False

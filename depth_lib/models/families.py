@@ -10,6 +10,7 @@ from dataclasses import replace
 from inspect import isdatadescriptor
 
 from nnsight import Envoy, TransformersModel
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from .discovery import Architecture, ArchitectureError, discover
@@ -53,19 +54,19 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
 
 
 def _of_twin(config, module):
-    """What is found on the twin of a config, on four blocks of it if those of the loaded `module` are all alike."""
+    """What is found on the twin of a config, on four of its blocks where all are alike."""
     key = type(module), config.to_json_string(use_diff=False)
     if key not in _TWINS:
-        depth = config.get_text_config().num_hidden_layers
         build = type(module)._from_config if module is not None else auto_class(config).from_config
-        alike = f"(0-{depth - 1}): {depth} x " in str(module)  # how torch prints a list of modules
-        found = discover(twin(config, build, 4 if alike else None))
+        small, depth = twin(config, build), config.get_text_config().num_hidden_layers
+        lists = [part for part in small.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
+        alike = len(lists) == 1 and len({tuple(map(type, block.modules())) for block in lists[0]}) == 1
+        if alike:
+            del lists[0][3:-1]
+        found = discover(small)
         if alike and found.parts:
-            scales = {scale for part in found.parts[0] for _, scale, _ in part}
-            if len(set(found.parts)) == 1 and scales == {1.0}:
-                found = replace(found, parts=found.parts[:1] * depth)
-            else:  # scales may depend on the number of blocks
-                found = discover(twin(config, build))
+            alike = len(set(found.parts)) == 1  # not where scales depend on the place of a block
+            found = replace(found, parts=found.parts[:1] * depth) if alike else discover(twin(config, build))
         _TWINS[key] = found
     return _TWINS[key]
 

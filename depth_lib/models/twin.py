@@ -15,7 +15,6 @@ WIDTH, HEADS, VOCABULARY = 64, 4, 128
 _DROPPED = ("quantization_config", "distributed_config", "dtype")  # of how a checkpoint is held
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "embedding_dim", "dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # What the fields of a config mean is told by their names, the first that fits.
 _TOKEN = re.compile(r"_token_id$|_token_index$")
 _KEPT = re.compile(
@@ -28,15 +27,13 @@ _EXPERTS = re.compile(r"expert|topk|top_k|moe_k$|n_group$|kv_n_heads")
 _HEAD_COUNT = re.compile(r"head|num_query_groups|n_groups$|ngroups$")
 
 
-def twin(
-    config: PreTrainedConfig, build: Callable[..., PreTrainedModel], n_layers: int | None = None
-) -> PreTrainedModel:
-    """The twin of a model that `build(config, dtype=...)` builds: in float32 on the CPU, with fewer layers if given.
+def twin(config: PreTrainedConfig, build: Callable[..., PreTrainedModel]) -> PreTrainedModel:
+    """The twin of a model that `build(config, dtype=...)` builds: in float32 on the CPU.
 
     Raises whatever transformers raises for a config that cannot be made small.
     """
     data = {name: value for name, value in config.to_dict().items() if name not in _DROPPED}
-    small = type(config).from_dict(_shrunk(data, n_layers))
+    small = type(config).from_dict(_shrunk(data))
     attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(0)
@@ -56,32 +53,25 @@ def _randomise(model):
         weight.add_(torch.randn_like(weight) * (0.2 if weight.dim() < 2 else weight.shape[-1] ** -0.5))
 
 
-def _shrunk(data, n_layers=None):
+def _shrunk(data):
     """The fields of a config with small sizes."""
     hidden = next((data[name] for name in _WIDTHS if data.get(name)), WIDTH)
     n_heads = next((data[name] for name in _HEADS if data.get(name)), HEADS)
     heads = min(HEADS, n_heads) / n_heads
-    depth = next((name for name in _DEPTHS if data.get(name)), None)
-    if n_layers and depth:
-        old = data[depth]
-        data = {n: v[:n_layers] if isinstance(v, list) and len(v) == old else v for n, v in data.items()}
-        data[depth] = n_layers
-        by_layer = data.get("per_layer_config") or {}
-        data |= {"per_layer_config": {l: own for l, own in by_layer.items() if int(l) < n_layers}} if by_layer else {}
-    return {name: _scaled(name, value, WIDTH / hidden, heads, n_layers) for name, value in data.items()}
+    return {name: _scaled(name, value, WIDTH / hidden, heads) for name, value in data.items()}
 
 
-def _scaled(name, value, width, heads, n_layers):
+def _scaled(name, value, width, heads):
     """A field's value where widths are multiplied by `width` and numbers of heads by `heads`."""
     if isinstance(value, dict):
         if name.endswith("config"):
-            return _shrunk(value, n_layers)
-        return {key: _scaled(key, one, width, heads, n_layers) for key, one in value.items()}
+            return _shrunk(value)
+        return {key: _scaled(key, one, width, heads) for key, one in value.items()}
     if name == "mrope_section":  # shares of half a head, whose sum has to fit
         ends = [round(end * width / heads) for end in itertools.accumulate(value)]
         return [end - start for start, end in itertools.pairwise([0, *ends])]
     if isinstance(value, list | tuple):
-        return [_scaled(name, one, width, heads, n_layers) for one in value]
+        return [_scaled(name, one, width, heads) for one in value]
     if type(value) is not int:
         return value
     if name in ("chunk_size", "mamba_chunk_size"):  # of a scan, which pads to it

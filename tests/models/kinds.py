@@ -31,6 +31,7 @@ KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 MULTIMODAL = sorted(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys() - MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys())
 TEXT = "The quick brown fox"  # 20 tokens: two positions of future mode
 N_LAYERS = 4
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 # What a default config lacks, or what keeps it from having 4 layers.
 SETTINGS = {
@@ -77,7 +78,9 @@ def tiny(kind):
         config = _config(kind)
         if config.is_encoder_decoder:
             raise NotBuilt("an encoder-decoder")
-        model = twin(config, auto_class(config).from_config, N_LAYERS if config.sub_configs else None)
+        if config.sub_configs:
+            config = type(config).from_dict(shallow(config.to_dict()))
+        model = twin(config, auto_class(config).from_config)
         ids = torch.randint(4, 100, (1, 9), generator=torch.Generator().manual_seed(0))
         logits = model(input_ids=ids, use_cache=False).logits
         ids[0, -1] = 3
@@ -97,12 +100,26 @@ def tiny(kind):
 
 
 def _config(kind):
-    for depth in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+    for depth in DEPTHS:
         try:
             return CONFIG_MAPPING[kind](**({depth: N_LAYERS} | SETTINGS.get(kind, {})))
         except Exception as error:
             problem = error
     raise problem
+
+
+def shallow(data):
+    """The fields of a config, and of those in it, for no more than N_LAYERS blocks."""
+    depth = next((name for name in DEPTHS if data.get(name)), None)
+    if depth:
+        old, data = data[depth], dict(data)
+        for name, value in data.items():
+            if isinstance(value, list) and len(value) == old:
+                data[name] = value[:N_LAYERS]
+            if name == "per_layer_config" and value:
+                data[name] = {l: own for l, own in value.items() if int(l) < N_LAYERS}
+        data[depth] = N_LAYERS
+    return {n: shallow(v) if n.endswith("config") and isinstance(v, dict) else v for n, v in data.items()}
 
 
 def blocks_of(model):
