@@ -18,42 +18,41 @@ from .stretch import MEASURES, stretch
 from .texts import read_texts
 
 
-def run(source: str, target: str, texts: str, what: str, n_characters: int, out: str, **loading: str) -> Path:
-    """The artifact of two models, read if it is there and was made from this, else computed."""
-    names = [Path(name).name for name in (source, target)]
-    path = Path(out) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
-    documents = read_texts(texts, n_characters)
-    wanted = {"source_model": source, "target_model": target, "what": what, "texts": str(texts)}
-    wanted |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)} | loading
-    if why_stale(path, wanted):
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m depth_lib.model_maps", description=__doc__.splitlines()[0])
+    parser.add_argument("source_model")
+    parser.add_argument("target_model")
+    parser.add_argument("--texts", default="embedded", help="a text file, embedded, or a Hub dataset owner/name:config")
+    parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
+    parser.add_argument("--n-characters", type=int, default=1_000_000)
+    parser.add_argument("--out", default="outputs")
+    parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
+    try:
+        _run(vars(parser.parse_args(arguments)))
+    except (ValueError, ArtifactError) as error:  # one line that names the next step
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(made_from: dict) -> None:
+    """Read the artifact of two models if it is there and was made from this, else compute it."""
+    models = made_from["source_model"], made_from["target_model"]
+    names = [Path(model).name for model in models]
+    path = Path(made_from.pop("out")) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
+    documents = read_texts(made_from["texts"], made_from.pop("n_characters"))
+    made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
+    if why_stale(path, made_from):
         start = time.time()
-        result = linear_maps(source, target, documents, what, **loading)
-        save_artifact(path, result, wanted | {"model": " → ".join(names), "seconds": time.time() - start})
+        loading = {key: made_from[key] for key in ("quantization",) if key in made_from}
+        result = linear_maps(*models, documents, made_from["what"], **loading)
+        save_artifact(path, result, made_from | {"model": " → ".join(names), "seconds": time.time() - start})
     else:
         print(f"{path}: nothing to compute")
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
         print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
     print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
-    return path
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m depth_lib.model_maps", description=__doc__.splitlines()[0])
-    parser.add_argument("source")
-    parser.add_argument("target")
-    parser.add_argument("--texts", default="embedded", help="a text file, embedded, or a Hub dataset owner/name:config")
-    parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
-    parser.add_argument("--n-characters", type=int, default=1_000_000)
-    parser.add_argument("--out", default="outputs")
-    parser.add_argument("--dtype", default=argparse.SUPPRESS, help="of both models: float32, bfloat16, float16")
-    parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
-    try:
-        run(**vars(parser.parse_args(arguments)))
-    except (ValueError, ArtifactError) as error:  # one line that names the next step
-        print(error, file=sys.stderr)
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -8,16 +8,17 @@ import psutil
 import torch
 from nnsight import TransformersModel
 
+from ..models.check import name_of
 from ..models.families import describe
 from ..models.load import load_model
+from ..params import not_among
 from ..probes.states import states, states_of_blocks
 from ..progress import steps
 from ..session import run
-from .regression import accumulate, errors, normed, solve
-from .texts import LONGEST, SPLITS, Excerpt, cut, read_texts, same_ids
+from .regression import accumulate, errors, solve
+from .texts import LONGEST, Excerpt, cut, read_texts, same_ids
 
-TOKENS = 2048  # per block of text; with fewer, the products are a tenth slower
-JOB_BYTES = 500_000_000  # of states that one job on a server returns; at least one block of text
+JOB_BYTES = 500_000_000  # of states that one job on a server returns; at least one sequence
 
 
 class TooLarge(ValueError):
@@ -56,8 +57,8 @@ def linear_maps(
     `n_fit_tokens`. Raises TextError (tokenizers that differ, fewer than 4 d tokens), TooLarge, CannotRead.
     Source: Csordás et al. 2025 (arXiv 2505.13898), section 5, who train each map for 10,000 steps.
     """
-    if what not in ("residual", "contribution"):
-        raise ValueError(f'what {what!r} is not known; use "residual" or "contribution".')
+    if problem := not_among(("residual", "contribution"), "what", what):
+        raise ValueError(problem)
     if loading and not any(isinstance(model, str) for model in (source, target)):
         raise ValueError(f"{', '.join(loading)} is for models given by name, and both are loaded; leave it out")
     source, target = (load_model(m, **loading) if isinstance(m, str) else m for m in (source, target))
@@ -67,14 +68,12 @@ def linear_maps(
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     longest = min(getattr(llm.config, "max_position_embeddings", None) or LONGEST for llm in (source, target))
     excerpts = cut(documents, longest, holdout, source.config.get_text_config().hidden_size)
-    blocks = _blocks(excerpts)
-    readers = _Reader(source, what, blocks, remote, memory), _Reader(target, what, blocks, remote, memory)
+    readers = [_Reader(llm, what, excerpts, remote, memory) for llm in (source, target)]
     device = next((reader.device for reader in readers[::-1] if reader.device.type == "cuda"), torch.device("cpu"))
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))
-    fitted = [_fit_and_test(*readers, blocks, group.tolist(), device) for group in groups]
+    fitted = [_fit_and_test(*readers, excerpts, group.tolist(), device) for group in groups]
     result = {key: torch.cat([group[key] for group in fitted], -1) for key in fitted[0]}
-    n_new = [len(excerpt.ids) - excerpt.seen for excerpt in excerpts if excerpt.split == "test"]
-    n_tokens = torch.tensor(n_new, dtype=torch.float64)
+    n_tokens = torch.tensor([len(excerpt.ids) - excerpt.seen for excerpt in excerpts if excerpt.split == "test"])
     relative = result["relative_sums"].sum(0) / n_tokens.sum()
     result |= {
         "relative": relative,
@@ -86,59 +85,46 @@ def linear_maps(
     return {key: value.float() for key, value in result.items()}
 
 
-def _blocks(excerpts: list[Excerpt]) -> list[list[Excerpt]]:
-    """Blocks of about TOKENS tokens of one split; those to test on come last."""
-    blocks = []
-    for split in SPLITS:
-        n_tokens = TOKENS  # so that each split begins a block
-        for excerpt in (excerpt for excerpt in excerpts if excerpt.split == split):
-            if n_tokens + len(excerpt.ids) > TOKENS:
-                blocks.append([])
-                n_tokens = 0
-            blocks[-1].append(excerpt)
-            n_tokens += len(excerpt.ids)
-    return blocks
-
-
 class _Reader:
     """The states of a model: computed when they are read, or downloaded beforehand if it is on a server."""
 
-    def __init__(self, llm, what: str, blocks: list[list[Excerpt]], remote: bool | str, memory: int | None):
+    def __init__(self, llm, what: str, excerpts: list[Excerpt], remote: bool | str, memory: int | None):
         self.llm, self.arch, self.what = llm, describe(llm), what
-        self.name = getattr(llm, "repo_id", None) or type(llm._module).__name__
         self.n_states, self.width = self.arch["n_layers"] + (what == "residual"), self.arch["width"]
         self.device = next(llm.parameters()).device if llm.dispatched else torch.device("cpu")
-        self.ids = [[excerpt.ids for excerpt in block] for block in blocks]
+        self.sequences = [[excerpt.ids] for excerpt in excerpts]
         self.downloaded = None if llm.dispatched else self._download(remote, memory)
 
     def read(self, number: int, layers: list[int]) -> torch.Tensor:
-        """States [len(layers), tokens, d] of the block of that number; CannotRead if they are not finite."""
+        """States [len(layers), tokens, d] of the sequence of that number; CannotRead if they are not finite."""
         if self.downloaded is not None:
             values = self.downloaded[number][layers]
         else:
-            values = run(states, self.llm, self.arch, self.ids[number], layers, self.what, False)["states"]
+            values = run(states, self.llm, self.arch, self.sequences[number], layers, self.what, False)["states"]
         if not torch.isfinite(values).all():
             raise CannotRead(
-                f"the states of {self.name} are not finite in {self.llm.dtype}; load it with "
+                f"the states of {name_of(self.llm)} are not finite in {self.llm.dtype}; load it with "
                 'dtype="bfloat16" or "float32"'
             )
         return values
 
     def _download(self, remote, memory):
-        """The states of every block from a server, in journalled jobs of about JOB_BYTES each."""
+        """The states of every sequence from a server, in journalled jobs of about JOB_BYTES each."""
         if not remote:
-            raise CannotRead(f"the weights of {self.name} are on a server; give remote=True or its host")
-        n_tokens = sum(len(ids) for block in self.ids for ids in block)
-        per_token = self.n_states * self.width * (4 if self.what == "contribution" else self.llm.dtype.itemsize)
+            raise CannotRead(f"the weights of {name_of(self.llm)} are on a server; give remote=True or its host")
+        n_tokens = sum(len(ids) for (ids,) in self.sequences)
+        n_bytes = (
+            n_tokens * self.n_states * self.width * (4 if self.what == "contribution" else self.llm.dtype.itemsize)
+        )
         available = memory or psutil.virtual_memory().available // 2
-        if n_tokens * per_token > available:
+        if n_bytes > available:
             raise CannotRead(
-                f"the states of {self.name} at {n_tokens} tokens have {n_tokens * per_token / 1e9:.1f} GB, which "
-                f"would have to come from the server, and {available / 1e9:.1f} GB may be used here; give at most "
-                f"{available // per_token} tokens of text, or more memory (memory=)"
+                f"the states of {name_of(self.llm)} at {n_tokens} tokens have {n_bytes / 1e9:.1f} GB, which would have "
+                f"to come from the server, and {available / 1e9:.1f} GB may be used here; give at most "
+                f"{n_tokens * available // n_bytes} tokens of text, or more memory (memory=)"
             )
-        per_job = max(1, JOB_BYTES * len(self.ids) // (n_tokens * per_token))
-        work = self.ids, list(range(self.n_states)), self.what
+        per_job = max(1, JOB_BYTES * len(self.sequences) // n_bytes)
+        work = self.sequences, list(range(self.n_states)), self.what
         how = {"remote": remote, "over": "blocks", "label": "states", "per_job": per_job}
         return run(states_of_blocks, self.llm, self.arch, *work, **how)["blocks"]
 
@@ -159,30 +145,28 @@ def _group_size(source: _Reader, target: _Reader, device: torch.device, memory: 
 
 
 def _fit_and_test(
-    source: _Reader, target: _Reader, blocks: list[list[Excerpt]], layers: list[int], device: torch.device
+    source: _Reader, target: _Reader, excerpts: list[Excerpt], layers: list[int], device: torch.device
 ) -> dict[str, torch.Tensor]:
     """The maps to n target layers: `strength` [M, n], and sums of errors of every tested sequence of P.
 
     `relative_sums` [P, M, n] and `mean_sums` [P, n] count the tokens after those that an earlier split begins with.
     """
-    rows, all_sources = source.width + 1, list(range(source.n_states))
-    shape = len(all_sources), len(layers), rows, rows + target.width
-    moments = {split: torch.zeros(shape, dtype=torch.float64, device=device) for split in SPLITS[:2]}
-    strength, means, relative_sums, mean_sums = torch.empty(shape[:2]), None, [], []
-    for number, block in enumerate(steps(blocks, "maps")):
-        x = source.read(number, all_sources).to(device, torch.float32)
+    rows, n_sources = source.width + 1, source.n_states
+    shape = n_sources, len(layers), rows, rows + target.width
+    moments = {split: torch.zeros(shape, dtype=torch.float64, device=device) for split in ("fit", "choose")}
+    strength = torch.empty(shape[:2])
+    means = torch.empty(len(layers), target.width, dtype=torch.float64, device=device)
+    relative_sums, mean_sums = [], []
+    for number, excerpt in enumerate(steps(excerpts, "maps")):
+        x = source.read(number, list(range(n_sources))).to(device, torch.float32)
         y = target.read(number, layers).to(device, torch.float32)
-        if block[0].split in moments:
-            accumulate(moments[block[0].split], x, y)
+        if excerpt.split in moments:
+            accumulate(moments[excerpt.split], x, y)
             continue
-        if means is None:  # the first block to test on
-            fit, means = moments["fit"], torch.empty(len(layers), target.width, dtype=torch.float64, device=device)
-            for m, l in product(range(len(all_sources)), range(len(layers))):
-                strength[m, l], means[l] = solve(fit[m, l], moments["choose"][m, l])
-        lengths = [len(excerpt.ids) for excerpt in block]
-        h, root = normed(y)
-        of_maps, of_mean = errors(fit[..., rows:], x, y), ((means[:, None] - h) * root).norm(dim=-1)
-        for excerpt, mapped, mean in zip(block, of_maps.split(lengths, -1), of_mean.split(lengths, -1), strict=True):
-            relative_sums.append(mapped[..., excerpt.seen :].sum(-1).cpu())
-            mean_sums.append(mean[:, excerpt.seen :].sum(-1).cpu())
+        if not relative_sums:  # the first sequence to test on: all moments are there
+            for m, l in product(range(n_sources), range(len(layers))):
+                strength[m, l], means[l] = solve(moments["fit"][m, l], moments["choose"][m, l])
+        of_maps, of_mean = errors(moments["fit"][..., rows:], means, x, y)
+        relative_sums.append(of_maps[..., excerpt.seen :].sum(-1).cpu())
+        mean_sums.append(of_mean[..., excerpt.seen :].sum(-1).cpu())
     return {"strength": strength, "relative_sums": torch.stack(relative_sums), "mean_sums": torch.stack(mean_sums)}

@@ -31,7 +31,7 @@ def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     measures = {}
     for name, values in measure(relative).items():
-        low, high = np.nanquantile(values[1:], ends) if not np.isnan(values[1:]).all() else (np.nan, np.nan)
+        low, high = pd.Series(values[1:]).quantile(ends)
         measures[name] = (float(values[0]), float(low), float(high))
     return measures
 
@@ -40,7 +40,7 @@ def measure(relative: np.ndarray) -> dict[str, np.ndarray]:
     """MEASURES of every draw: relative [B, M, N] -> name -> [B]."""
     _, n_source, n_target = relative.shape
     best = relative.argmin(1)
-    depth_source, depth_target = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (n_source, n_target))
+    depth_source, depth_target = np.linspace(0, 1, n_source), np.linspace(0, 1, n_target)
     away = np.abs(depth_source[:, None] - depth_target)
     # however few source layers there are, the nearest one counts as at the same depth
     elsewhere = away > np.maximum(ELSEWHERE, away.min(0)) + 1e-9

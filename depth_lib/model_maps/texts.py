@@ -1,12 +1,13 @@
 """Text for maps between models: read from a file, the Hub or the package, cut into sequences, split three ways."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nnsight import TransformersModel
 
-from ..data.prompts import load_prompts
+from ..data.datasets import dataset_named
 from ..embedded import DATASETS
 
 SPLITS = ("fit", "choose", "test")  # to fit the maps, to choose the ridge, to measure the error
@@ -25,18 +26,9 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
     or a Hub dataset with a column `text`, `owner/name[:config[:split]]` (split train unless given), which is streamed.
     Raises TextError for a source that is none of these, is unreachable or is empty.
     """
-    if source == "embedded":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the samples are small
-            documents = [text for name in DATASETS for text in load_prompts(name, 1000, source="embedded")]
-    elif Path(source).is_file():
-        with open(source, encoding="utf-8") as file:
-            documents = file.read(n_characters).split("\n\n")
-    else:
-        documents = _hub_texts(str(source))
     texts, length = [], 0
     try:
-        for text in filter(str.strip, documents):
+        for text in filter(str.strip, _documents(source, n_characters)):
             texts.append(text[: n_characters - length])
             length += len(texts[-1])
             if length >= n_characters:
@@ -52,12 +44,19 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
     return texts
 
 
-def _hub_texts(name):
-    import datasets  # takes seconds, and a file does not need it
+def _documents(source: str | Path, n_characters: int) -> Iterator[str]:
+    if source == "embedded":
+        for dataset in map(dataset_named, DATASETS):
+            yield from (dataset.prompt(*row) for row in dataset.rows("embedded"))
+    elif Path(source).is_file():
+        with open(source, encoding="utf-8") as file:
+            yield from file.read(n_characters).split("\n\n")
+    else:
+        import datasets  # takes seconds, and a file does not need it
 
-    repository, config, split = (*name.split(":"), None, None)[:3]
-    for row in datasets.load_dataset(repository, config, split=split or "train", streaming=True):
-        yield row["text"]
+        repository, config, split = (*str(source).split(":"), None, None)[:3]
+        for row in datasets.load_dataset(repository, config, split=split or "train", streaming=True):
+            yield row["text"]
 
 
 @dataclass
@@ -77,7 +76,7 @@ def same_ids(source: TransformersModel, target: TransformersModel, texts: list[s
     """The token ids of every text; TextError at the first that the two tokenizers give different ids."""
     documents = []
     for number, text in enumerate(texts):
-        ids, others = (list(tokenizer(text)["input_ids"]) for tokenizer in (source, target))
+        ids, others = source(text)["input_ids"], target(text)["input_ids"]
         if ids != others:
             raise TextError(
                 f"the tokenizers differ: text {number} ({text[:30]!r}…) has {len(ids)} tokens in the source and "
@@ -90,46 +89,43 @@ def same_ids(source: TransformersModel, target: TransformersModel, texts: list[s
 def cut(documents: list[list[int]], longest: int, holdout: float, width: int) -> list[Excerpt]:
     """Documents cut into sequences of at most `longest` tokens, of which `holdout` choose the ridge and `holdout` test.
 
-    width: d of the source. TextError for fewer than 4 d tokens to fit on (a map has d inputs), a warning for fewer
-    than 20 d.
+    The sequences to fit on come first, those to test on last. width: d of the source. TextError for fewer than 4 d
+    tokens to fit on (a map has d inputs), a warning for fewer than 20 d.
     """
-    if not (isinstance(holdout, float) and 0 < holdout <= 0.4):
+    if not 0 < holdout <= 0.4:
         raise TextError(f"holdout {holdout!r} is no share of the text to test on; give one such as 0.1, at most 0.4")
     total = sum(map(len, documents))
     size = max(1, min(LONGEST, longest, max(16, total // _FEWEST_SEQUENCES)))
     shares = {"fit": 1 - 2 * holdout, "choose": holdout, "test": holdout}
-    taken, excerpts = dict.fromkeys(SPLITS, 0), []
+    n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
     for ids in [document[k : k + size] for document in documents for k in range(0, len(document), size)]:
-        split = max(SPLITS, key=lambda name: shares[name] * sum(taken.values()) - taken[name])
+        split = max(SPLITS, key=lambda name: shares[name] * sum(n_tokens.values()) - n_tokens[name])
         excerpts.append(Excerpt(ids, split))
-        taken[split] += len(ids)
+        n_tokens[split] += len(ids)
+    excerpts.sort(key=lambda excerpt: SPLITS.index(excerpt.split))
     _count_seen(excerpts)
     excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]
-    if taken["fit"] < 4 * width:
+    n_fit, enough = n_tokens["fit"], 20 * width
+    if n_fit < 4 * width:
         raise TextError(
-            f"{taken['fit']} tokens to fit maps of {width} inputs (of {total}, without those held out); give at least "
-            f"{4 * width}, better {20 * width}"
+            f"{n_fit} tokens to fit maps of {width} inputs (of {total}, without those held out); give at least "
+            f"{4 * width}, better {enough}"
         )
-    if not any(excerpt.split == "test" for excerpt in excerpts):
+    if excerpts[-1].split != "test":
         raise TextError("every text to test on is one that the maps were fitted on; give texts that differ")
-    if taken["fit"] < 20 * width:
+    if n_fit < enough:
         warnings.warn(
-            f"{taken['fit']} tokens are few for maps of {width} inputs: relative errors are too high; {20 * width} "
-            "would do",
+            f"{n_fit} tokens are few for maps of {width} inputs: relative errors are too high; {enough} would do",
             stacklevel=3,
         )
     return excerpts
 
 
 def _count_seen(excerpts: list[Excerpt]) -> None:
-    prefixes = set()  # hashes of all beginnings of sequences of earlier splits
-    for split in SPLITS:
-        new = set()
-        for excerpt in (excerpt for excerpt in excerpts if excerpt.split == split):
-            prefix = 0
-            for n, token in enumerate(excerpt.ids, 1):
-                prefix = hash((prefix, token))
-                new.add(prefix)
-                if prefix in prefixes:
-                    excerpt.seen = n
-        prefixes |= new
+    first_split = {}  # that has a sequence with this beginning, by the beginning's hash
+    for excerpt in excerpts:
+        prefix = 0
+        for n, token in enumerate(excerpt.ids, 1):
+            prefix = hash((prefix, token))
+            if first_split.setdefault(prefix, excerpt.split) != excerpt.split:
+                excerpt.seen = n
