@@ -19,26 +19,23 @@ def identities(llm, arch, ids):
     batch = {"input_ids": torch.tensor(ids)}
     with torch.no_grad():
         with llm.trace(batch, use_cache=False):
-            sums, residuals, added = [], [], []
-            for block in llm.blocks:
-                h, a, m = contributions(block, arch)
-                residuals.append(h)
-                sums.append(h + a + m)
-                added.append(m)
+            blocks = [contributions(block, arch) for block in llm.blocks]
             final = leaving(last_block(llm, arch))
-            residuals.append(final.float().clone())
-            ours = lens(llm, arch, final.reshape(-1, final.shape[-1]))
-            logits = llm.output.logits.float().to(ours.device)
-            if ours.shape != logits.flatten(0, 1).shape or residuals[-1].shape != residuals[0].shape:
+            ours = lens(llm, arch, final.flatten(0, 1))
+            logits = llm.output.logits.float().to(ours.device).flatten(0, 1)
+            after = [*(h for h, _, _ in blocks[1:]), final.float().clone()]
+            if ours.shape != logits.shape or final.shape != blocks[0][0].shape:
                 raise ValueError(f"hidden states have shape {tuple(final.shape)} and logits {tuple(logits.shape)}")
-            pairs = [(s, h.to(s.device)) for s, h in zip(sums, residuals[1:], strict=True)]
-            if arch["rescales"]:
-                pairs = [(s * rescaling(s, h), h) for s, h in pairs]
-            identity_1 = torch.stack([_relative(s, h).cpu() for s, h in pairs])
-            identity_2 = ((ours - logits.flatten(0, 1)).abs().max() / logits.abs().max()).cpu()
-        both = [arch["parts"] and all(arch["parts"][l].values()) for l in range(arch["n_layers"])]
-        adding = [l for l, m in enumerate(added) if both[l] and m.norm() > 0]
-        mlp_change = _mlp_change(llm, arch, batch, adding[0], added[adding[0]]) if adding else None
+            errors = []
+            for (h, a, m), h_after in zip(blocks, after, strict=True):
+                total, h_after = h + a + m, h_after.to(h.device)
+                errors.append(
+                    _relative(total * rescaling(total, h_after) if arch["rescales"] else total, h_after).cpu()
+                )
+            identity_1 = torch.stack(errors)
+            identity_2 = ((ours - logits).abs().max() / logits.abs().max()).cpu()
+        both = [l for l, parts in enumerate(arch["parts"] or ()) if all(parts.values()) and blocks[l][2].norm() > 0]
+        mlp_change = _mlp_change(llm, arch, batch, both[0], blocks[both[0]][2]) if both else None
     eps = torch.finfo(final.dtype).eps
     return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change, "eps": eps}
 

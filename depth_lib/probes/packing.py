@@ -11,19 +11,17 @@ def pack(starts, end):
     sees tokens 0..t−1 of the prefix and itself. With one start this is the plain sequence, and `visible` is None.
     """
     prefix = max(starts)
-    order, suffixes = list(range(prefix)), []
+    order, suffixes, owners = list(range(prefix)), [], [prefix] * prefix
     for t in starts:
         suffixes.append(range(len(order), len(order) + end - t))
         order += range(t, end)
+        owners += [t] * (end - t)  # the last suffix goes on where the prefix ends, and has its number
     if len(starts) == 1:
         return order, suffixes, None
-    visible = torch.zeros(len(order), len(order), dtype=torch.bool)
-    visible[:prefix, :prefix] = torch.ones(prefix, prefix, dtype=torch.bool).tril()
-    for t, suffix in zip(starts, suffixes, strict=True):
-        places = slice(suffix.start, suffix.stop)
-        visible[places, :t] = True
-        visible[places, places] = torch.ones(end - t, end - t, dtype=torch.bool).tril()
-    return order, suffixes, visible
+    token, owner = torch.tensor(order), torch.tensor(owners)
+    own = owner[:, None] == owner
+    shared = (torch.arange(len(order)) < prefix) & (token < owner[:, None])
+    return order, suffixes, (own | shared) & (token <= token[:, None])
 
 
 def packs(starts, end, arch):

@@ -16,6 +16,7 @@ import torch
 
 from .residual_stream import contributions, exact, inputs, last_block, leaving
 
+KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
 
 
@@ -27,15 +28,8 @@ def relative_contribution(llm, arch, prompts):
     `angular_last` [P, L + 1, L + 1] of the last tokens, `n_tokens` [P] and `change`, 1 − io_cos of every token of all
     prompts, one after the other [T₁ + … + T_P, L].
     """
-    results, changes = [], []
-    for ids in prompts:
-        h, measures = _measured(llm, arch, ids)
-        per_token = {key: torch.stack([block[key] for block in measures]) for key in measures[0]}
-        per_token["norm_residual"] = torch.cat([per_token["norm_residual"], h[-1].norm(dim=-1)[None]])
-        result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
-        result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}
-        results.append(result | _geometry(h))
-        changes.append(1 - per_token["io_cos"].T)
+    results = [_of_prompt(llm, arch, ids) for ids in prompts]
+    changes = [result.pop("change") for result in results]
     stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
     if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
         stacked |= {key: value * torch.nan for key, value in stacked.items() if "att" in key or "mlp" in key}
@@ -43,8 +37,8 @@ def relative_contribution(llm, arch, prompts):
     return stacked | {"n_tokens": n_tokens, "change": torch.cat(changes)}
 
 
-def _measured(llm, arch, ids):
-    """h_0..h_L [T, d], float32 on the CPU, and of each block what `_measures` returns."""
+def _of_prompt(llm, arch, ids):
+    """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
@@ -54,34 +48,26 @@ def _measured(llm, arch, ids):
                 measures.append(_measures(h[0], a[0], m[0], arch["parallel"]))
             residuals.append(leaving(last_block(llm, arch))[0].float().cpu())
             tracer.stop()
-    return residuals, measures
+    per_token = dict(zip(KEYS, torch.stack(measures, dim=1), strict=True))  # [L, T] each
+    per_token["norm_residual"] = torch.stack([h.norm(dim=-1) for h in residuals])
+    result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
+    result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}
+    return result | _geometry(residuals) | {"change": 1 - per_token["io_cos"].T}
 
 
 def _measures(h, a, m, parallel):
-    """Every measure [T] at one block, from h, a and m [T, d]."""
-    read = h if parallel else h + a
-    layer = a + m
-    after = h + layer
-    norm_h, norm_a, norm_m, norm_read, norm_layer = (x.norm(dim=-1) for x in (h, a, m, read, layer))
-    measures = {
-        "rc_att": norm_a / norm_h.clamp_min(1e-6),
-        "rc_mlp": norm_m / norm_read.clamp_min(1e-6),
-        "rc_layer": norm_layer / norm_h.clamp_min(1e-6),
-        "att_cos": _cosine(a, h, norm_a, norm_h),
-        "mlp_cos": _cosine(m, read, norm_m, norm_read),
-        "layer_cos": _cosine(layer, h, norm_layer, norm_h),
-        "io_cos": _cosine(h, after, norm_h, after.norm(dim=-1)),
-        "norm_att": norm_a,
-        "norm_mlp": norm_m,
-        "norm_residual": norm_h,
-    }
-    return {key: value.cpu() for key, value in measures.items()}
+    """KEYS [len(KEYS), T] at one block, from h, a and m [T, d]."""
+    read, layer = h if parallel else h + a, a + m
+    compared = [*_compared(a, h), *_compared(m, read), *_compared(layer, h), _compared(h, h + layer)[1]]
+    return torch.stack([*compared, a.norm(dim=-1), m.norm(dim=-1)]).cpu()
 
 
-def _cosine(x, y, norm_x, norm_y):
+def _compared(x, y):
+    """‖x‖ / ‖y‖ and cos(x, y) [T]."""
+    norm_x, norm_y = x.norm(dim=-1), y.norm(dim=-1).clamp_min(1e-6)
     with exact(x):
         product = torch.linalg.vecdot(x, y)
-    return product / (norm_x.clamp_min(1e-6) * norm_y.clamp_min(1e-6))
+    return norm_x / norm_y, product / (norm_x.clamp_min(1e-6) * norm_y)
 
 
 def _geometry(residuals):
@@ -92,26 +78,23 @@ def _geometry(residuals):
     where a block adds nothing. All follow from the inner products of all pairs, in float64, which keeps nearly parallel
     neighbours apart.
     """
-    totals = {}
+    totals = {"angular_sums": 0, "progress_sums": 0, "turn_sums": 0}
     for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, as stacking copies them
         h = torch.stack(some, dim=1).double()
         with exact(h):
             products = h @ h.mT  # [t, L + 1, L + 1]
-        own, with_next, with_second = (products.diagonal(k, 1, 2) for k in (0, 1, 2))
-        norms = own.sqrt()
-        angular = _angle(products / (norms[:, :, None] * norms[:, None]).clamp_min(1e-12))
+        angular = _angles(products)
         angular.diagonal(dim1=1, dim2=2).zero_()
-        # ⟨h_l − h_0, h_L − h_0⟩, and of the steps h_{l+1} − h_l the norms and the products of neighbours
         moved = products[:, :, -1] - products[:, 0, -1:] - products[:, 0] + products[:, 0, :1]
-        steps = (own[:, 1:] - 2 * with_next + own[:, :-1]).clamp_min(0).sqrt()
-        of_neighbours = with_next[:, 1:] - own[:, 1:-1] - with_second + with_next[:, :-1]
-        turn = _angle(of_neighbours / (steps[:, 1:] * steps[:, :-1]).clamp_min(1e-12))
-        sums = {"angular": angular, "progress": moved / moved[:, -1:].clamp_min(1e-12), "turn": turn}
-        for key, values in sums.items():
-            totals[f"{key}_sums"] = totals.get(f"{key}_sums", 0) + values.sum(0)
+        steps = products.diff(dim=1).diff(dim=2)  # the inner products of all h_{l+1} − h_l
+        totals["angular_sums"] += angular.sum(0)
+        totals["progress_sums"] += (moved / moved[:, -1:].clamp_min(1e-12)).sum(0)
+        totals["turn_sums"] += _angles(steps).diagonal(1, 1, 2).sum(0)
     return {key: value.float() for key, value in (totals | {"angular_last": angular[-1]}).items()}
 
 
-def _angle(cosines):
-    """In units of π."""
+def _angles(products):
+    """The angles in units of π between vectors whose inner products these are [t, n, n]."""
+    norms = products.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
+    cosines = products / (norms[:, :, None] * norms[:, None]).clamp_min(1e-12)
     return cosines.clamp(-1, 1).arccos() / torch.pi

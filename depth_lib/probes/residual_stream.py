@@ -193,24 +193,27 @@ def added(block, arch, start=0, part=None, silenced=None):
     return _change(h, block)[:, start:] if whole else total
 
 
-def clean_run(llm, arch, ids, with_contributions=True):
+def clean_run(llm, arch, ids, with_contributions=True, last=None):
     """h_0..h_L of a prompt, L + 1 tensors [T, d] in the model's dtype, each on its block's device, and the
-    contributions c_l = a_l + m_l, L tensors [T, d], float32."""
+    contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after `last` runs, unless that is None."""
+    n_layers = arch["n_layers"]
+    last = n_layers if last is None else last
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
             h, c = [], []
-            for block in llm.blocks:
+            for block in llm.blocks[: last + 1]:
                 h.append(entering(block)[0].clone())  # some families add in place
                 if with_contributions:
                     c.append(added(block, arch)[0])
-            h.append(leaving(last_block(llm, arch))[0].clone())
+            if last >= n_layers:
+                h.append(leaving(last_block(llm, arch))[0].clone())
             tracer.stop()
     return h, c
 
 
-def residuals(llm, arch, ids):
+def residuals(llm, arch, ids, last=None):
     """h_0..h_L of a prompt, as in `clean_run`."""
-    return clean_run(llm, arch, ids, with_contributions=False)[0]
+    return clean_run(llm, arch, ids, False, last)[0]
 
 
 def unembedded(llm, arch, h):

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import added, entering, inputs, last_block, leaving
+from .residual_stream import clean_run, residuals
 
 
 def states(llm, arch, sequences, layers, what, fetch):
@@ -12,19 +12,13 @@ def states(llm, arch, sequences, layers, what, fetch):
     fetch: whether to move the values to the CPU, as a server must. Returns `states` [len(layers), tokens of all
     sequences, d] in the model's dtype (contributions: float32).
     """
-    blocks = llm.blocks[: min(layers[-1] + 1, arch["n_layers"])]
     results = []
     for ids in sequences:
-        with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False) as tracer:
-                if what == "contribution":
-                    rows = [added(block, arch)[0] for l, block in enumerate(blocks) if l in layers]
-                else:  # clones, since some families add in place
-                    rows = [entering(block)[0].clone() for l, block in enumerate(blocks) if l in layers]
-                    if layers[-1] == arch["n_layers"]:
-                        rows.append(leaving(last_block(llm, arch))[0].clone())
-                rows = torch.stack([row.to(rows[0].device) for row in rows])
-                tracer.stop()
+        if what == "contribution":
+            _, values = clean_run(llm, arch, ids, last=layers[-1])
+        else:
+            values = residuals(llm, arch, ids, last=layers[-1])
+        rows = torch.stack([values[l].to(values[layers[0]].device) for l in layers])
         results.append(rows.cpu() if fetch else rows)
     return {"states": torch.cat(results, 1)}
 
