@@ -89,12 +89,11 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 def report(llm: TransformersModel) -> str:
     """What was found in a model, and how far its identities are off once they were measured, a line for each."""
-    found, arch = FOUND[llm], describe(llm)
-    numbers = CHECKED.get(llm)
+    found, numbers = FOUND[llm], CHECKED.get(llm)
     parts = Counter(in_words(found)).most_common()
     lines = [
         f"{name_of(llm)} ({llm.config.model_type})",
-        f"blocks: {arch['n_layers']}, {found.blocks}",
+        f"blocks: {len(llm.blocks)}, {found.blocks}",
         *(f"h + a + m: {words} (blocks: {count})" for words, count in parts),
         f"order: {'parallel' if found.parallel else 'sequential'}",
         f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",

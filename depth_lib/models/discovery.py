@@ -2,8 +2,8 @@
 
 A short random prompt runs with hooks on every module. The blocks are the longest list of modules of which each reads
 what the one before returned. What a block adds is fitted by three formulas to the outputs of the modules inside it; the
-logits are followed back, module by module, to the last residual. Whether all this holds on the model that runs is for
-`check.py` to say, by the two identities.
+logits are followed back, module by module, to the last residual. `check.py` then measures on the model that runs
+whether this holds.
 """
 
 from collections import Counter
@@ -79,10 +79,10 @@ def discover(model: PreTrainedModel) -> Architecture:
 
 
 @torch.no_grad()
-def _run(model, ids, enter=None, leave=None, **encoding):
+def _run(model, ids, enter=None, add=None, **encoding):
     """The logits, and the calls of all modules in the order in which they end. enter: {path: what that module reads in
-    place of its own first input}; leave: {path: what it returns in place of its own first output}."""
-    enter, leave, entered, calls = enter or {}, leave or {}, {}, []
+    place of its own first input}; add: {path: what is added to its first output}."""
+    enter, add, entered, calls = enter or {}, add or {}, {}, []
 
     def before(path, module, args, kwargs):
         x = first((*args, *kwargs.values(), None))
@@ -93,8 +93,8 @@ def _run(model, ids, enter=None, leave=None, **encoding):
         return args, kwargs
 
     def after(path, module, args, output):
-        if path in leave:
-            output = with_first(output, leave[path].to(first(output).device))
+        if path in add:
+            output = with_first(output, first(output) + add[path].reshape(first(output).shape).to(first(output).device))
         beside = len(output) - 1 if isinstance(output, tuple) else 0
         calls.append(Call(path, entered[path], _copied(first(output)), beside))
         return output
@@ -112,15 +112,12 @@ def _copied(x):
     return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
 
 
-def _error(x, truth):
-    """‖x − truth‖ / ‖truth‖."""
-    x, truth = x.double(), truth.double()
-    return float((x - truth).norm() / truth.norm().clamp_min(1e-30))
-
-
 def _alike(x, truth):
     """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    return x.shape == truth.shape and _error(x, truth) <= torch.finfo(truth.dtype).eps ** 0.5
+    if x.shape != truth.shape:
+        return False
+    x, truth, eps = x.double(), truth.double(), torch.finfo(truth.dtype).eps
+    return float((x - truth).norm()) <= eps**0.5 * float(truth.norm())
 
 
 def _scale(x, y):
@@ -144,14 +141,17 @@ def _blocks(model, calls):
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
         paths = [f"{path}.{l}" for l in range(n_blocks)]
         blocks = [call for call in calls if call.path in paths]
-        shapes = {getattr(h, "shape", ()) for block in blocks for h in (block.x, block.y)}
-        if [block.path for block in blocks] != paths or len(shapes) != 1:
-            continue
-        (shape,) = shapes
-        residual = len(shape) in (3, 4) and shape[:2] == (1, N_TOKENS)
-        if residual and all(torch.equal(block.y, following.x) for block, following in pairwise(blocks)):
-            return path, blocks
+        if [block.path for block in blocks] == paths and all(map(_hands_on, blocks)):
+            if all(torch.equal(block.y, following.x) for block, following in pairwise(blocks)):
+                return path, blocks
     raise ArchitectureError("no list of its modules passes one residual stream on")
+
+
+def _hands_on(block):
+    """Whether a module reads and returns a vector for each token, or several."""
+    if not (isinstance(block.x, Tensor) and isinstance(block.y, Tensor)):
+        return False
+    return block.x.shape == block.y.shape and block.x.shape[:2] == (1, N_TOKENS) and block.x.dim() in (3, 4)
 
 
 def _tail(config, h, calls, logits):
@@ -231,27 +231,22 @@ def _fit(block, outputs, likely):
 def _order(model, ids, blocks, calls, found):
     """Which of the modules found in each block are attention's and which the MLP's, and whether these read those.
 
-    Attention's mix tokens, and do not read what the first one returns. Measured in two more runs in which each block
-    reads what it read: but for the tokens before the last, and with something added to what its first module returns.
+    Attention's mix tokens, and do not read what the first one returns. Measured in one more run in which each block
+    reads what it read, but for the tokens between the first and the last, and something is added to what its first
+    module returns for the first token, which sees itself only.
     """
-    clean = {call.path: call.y for call in calls}
     writers = [[f"{block.path}.{path}" for path, _, _ in addends] for block, addends in zip(blocks, found, strict=True)]
-
-    def last_token(y):
-        return y.reshape(N_TOKENS, -1)[-1]
-
-    def changed(enter, leave=None):
-        """The modules that return something else for the last token."""
-        outputs = {call.path: call.y for call in _run(model, ids, enter, leave)[1]}
-        return {path for path in sum(writers, []) if not _alike(last_token(outputs[path]), last_token(clean[path]))}
-
-    others, same, added = {}, {}, {}
+    clean = {call.path: call.y.reshape(N_TOKENS, -1) for call in calls if call.path in sum(writers, [])}
+    enter, add = {}, {}
     for block, (writer, *_) in zip(blocks, writers, strict=True):
-        turned = block.x.roll(1, -1)
-        same[block.path] = block.x
-        others[block.path] = torch.cat([turned[:, :-1], block.x[:, -1:]], dim=1)
-        added[writer] = clean[writer] + turned.reshape(clean[writer].shape)
-    mixing, reading = changed(others), changed(same, added)
+        enter[block.path], add[writer] = block.x.clone(), torch.zeros_like(clean[writer])
+        enter[block.path][:, 1:-1] = block.x[:, 1:-1].roll(1, -1)
+        add[writer][0] = block.x[0, 0].flatten().roll(1)
+    changed = {
+        call.path: call.y.reshape(N_TOKENS, -1) for call in _run(model, ids, enter, add)[1] if call.path in clean
+    }
+    reading = {path for path in clean if not _alike(changed[path][0], clean[path][0])}
+    mixing = {path for path in clean if not _alike(changed[path][-1], clean[path][-1])}
     parts, parallel = [], set()
     for addends, paths in zip(found, writers, strict=True):
         n = sum(path in mixing and path not in reading.difference(paths[:1]) for path in paths)
@@ -265,9 +260,7 @@ def _order(model, ids, blocks, calls, found):
 
 def _shortcuts(model, ids, blocks, logits):
     """Which ways of computing less give what the whole computation gives."""
-    middle_and_last = [
-        (block, torch.cat([block.x, block.x.roll(1, -1)])) for block in (blocks[len(blocks) // 2], blocks[-1])
-    ]
+    middle_and_last = [blocks[len(blocks) // 2], blocks[-1]]
 
     def logits_from(block, rows):
         """The logits where a block reads `rows`, after no other block ran."""
@@ -279,11 +272,14 @@ def _shortcuts(model, ids, blocks, logits):
             return _run(model, ids, {block.path: rows})[0]
 
     def starts():
-        return all(_alike(logits_from(block, block.x), logits) for block, _ in middle_and_last)
+        return all(_alike(logits_from(block, block.x), logits) for block in middle_and_last)
 
     def grows():
-        alone = [torch.cat([logits_from(block, h[None]) for h in rows]) for block, rows in middle_and_last]
-        return starts() and all(map(_alike, [logits_from(*both) for both in middle_and_last], alone))
+        for block in middle_and_last:
+            rows = torch.cat([block.x, block.x.roll(1, -1)])
+            if not _alike(logits_from(block, rows), torch.cat([logits_from(block, row[None]) for row in rows])):
+                return False
+        return starts()
 
     def packs():
         order, _, visible = pack([3, 5], N_TOKENS)

