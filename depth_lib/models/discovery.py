@@ -248,8 +248,11 @@ def _order(model, ids, blocks, calls, found):
     reading = {path for path in clean if not _alike(changed[path][0], clean[path][0])}
     mixing = {path for path in clean if not _alike(changed[path][-1], clean[path][-1])}
     parts, parallel = [], set()
-    for addends, paths in zip(found, writers, strict=True):
-        n = sum(path in mixing and path not in reading.difference(paths[:1]) for path in paths)
+    for l, (addends, paths) in enumerate(zip(found, writers, strict=True)):
+        attends = [path in mixing and path not in reading.difference(paths[:1]) for path in paths]
+        n = sum(attends)
+        if not all(attends[:n]) or (n == 0 and mixing.intersection(paths)):
+            return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
         if 0 < n < len(paths):
             parallel.add(paths[n] not in reading)
         parts.append((tuple(addends[:n]), tuple(addends[n:])))

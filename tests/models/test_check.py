@@ -8,7 +8,7 @@ import transformers as tf
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
-from depth_lib.models import load
+from depth_lib.models import families, load
 from depth_lib.models.check import report
 from depth_lib.models.discovery import ArchitectureError
 from tests.families import FAMILIES, REFUSED, SHAPE, build, randomise, save_family
@@ -128,6 +128,31 @@ class Gated(LlamaDecoderLayer):
 def test_a_gate_around_a_part_is_never_taken_for_the_part(monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Gated)
     with pytest.warns(UserWarning, match=r"modules of block 0 sum to what it adds ..* off by .*%"):
+        llm = load.wrapped(build("llama"), char_tokenizer())
+    assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
+
+
+class MlpFirst(LlamaDecoderLayer):
+    """The MLP runs before attention, which reads what the MLP added."""
+
+    def forward(self, hidden_states, **options):
+        hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+
+
+class MlpFirstBeside(LlamaDecoderLayer):
+    """The MLP runs before attention, which reads what the MLP read."""
+
+    def forward(self, hidden_states, **options):
+        added = self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states + added + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+
+
+@pytest.mark.parametrize("layer", [MlpFirst, MlpFirstBeside])
+def test_an_mlp_that_runs_first_is_never_taken_for_attention(layer, monkeypatch):
+    monkeypatch.setattr(families, "_TWINS", {})  # which knows classes by name
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer)
+    with pytest.warns(UserWarning, match="modules that mix tokens in block 0 do not run before the others"):
         llm = load.wrapped(build("llama"), char_tokenizer())
     assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
 
