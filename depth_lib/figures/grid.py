@@ -22,7 +22,7 @@ Results = Mapping[tuple[str, str], dict]
 
 WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
-_WIDEST = 4  # inches, of a panel
+_WIDEST = 4.5  # inches, of a panel
 _IN_A_ROW = 4  # panels, or those of one model
 
 
@@ -167,8 +167,7 @@ def add_legend(figure: Figure) -> None:
     for ax in figure.axes:
         handles |= {short_name(label): handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if handles:
-        longest = max(len(label.replace("\\mathrm", "")) for label in handles)
-        columns = max(1, int(16 * figure.get_figwidth() / (longest + 8)))
+        columns = int(figure.get_figwidth() / 2.2)
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
         figure.set_figheight(figure.get_figheight() + 0.15 * math.ceil(len(handles) / columns))
 

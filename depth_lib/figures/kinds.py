@@ -4,14 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 
 from ..effective_depth.difficulty import importance_by_level, score_rows
 from ..effective_depth.rules import as_array, settles_late
 from .marks import LAYER, ORANGE, PERCENTILE, SKY, Curves, Heat, Kind, Panel
-
-LEVELS = {f"level {level}": colormaps["viridis"](level / 9) for level in range(1, 13)}  # whichever levels there are
 
 
 class Scores(Kind):
@@ -24,17 +21,6 @@ class Scores(Kind):
             label = self.keys[f"{effect}_effect"]
             ax.bar(scores.index + offset, scores.score, 0.36, yerr=whiskers, capsize=2, color=colour, label=label)
             ax.set_xticks(scores.index, scores.level)
-
-
-def _up_to_the_skipped(key: str, values: np.ndarray) -> np.ndarray:
-    """Layers before the skipped one; and that one too, except in all mode, where the skipped tokens are measured."""
-    own = "all" in key and "local" not in key
-    return np.tri(len(values), k=-1 if own else 0, dtype=bool)
-
-
-def _nothing_before(key: str, values: np.ndarray) -> np.ndarray:
-    """Before the first two tokens there is no past to erase."""
-    return np.broadcast_to((np.arange(values.shape[1]) < 2) & (key == "past_erasure"), values.shape)
 
 
 def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
@@ -52,7 +38,6 @@ def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
         "Contribution taken out" if part == "local" else "Layer skipped",
         "Effect @ layer",
         colorbar="Relative change",
-        impossible=_up_to_the_skipped,
     )
 
 
@@ -117,7 +102,6 @@ def _gradients(probe: str, title: str, what: str) -> Heat:
         limits=None,
         diverging=True,
         tokens=True,
-        error="error",
     )
 
 
@@ -132,7 +116,6 @@ def _erasure(probe: str, title: str, caption: str, keys: Mapping[str, str]) -> H
         of_question=True,
         colorbar="Probability difference norm",
         tokens=True,
-        impossible=_nothing_before,
     )
 
 
@@ -362,7 +345,6 @@ KINDS: dict[str, Kind] = {
         "Layer skipped",
         "Effect @ layer",
         colorbar="Relative change,\nmean over examples",
-        impossible=_up_to_the_skipped,
         read=_maps_by_level,
     ),
     "importance_by_level": Curves(
@@ -374,7 +356,6 @@ KINDS: dict[str, Kind] = {
         {"level": "", "layer_effect": "", "output_effect": ""},
         "Share of all layers' effect",
         "Layer skipped",
-        colours=LEVELS,
         read=_importance_by_level,
     ),
     "depth_score_by_level": Scores(

@@ -5,10 +5,11 @@ A mark draws into axes, and labels what a legend should name.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
@@ -22,6 +23,8 @@ STYLE = {
     "figure.labelsize": 7,
     "legend.frameon": False,
     "lines.linewidth": 1.2,
+    "image.aspect": "auto",
+    "image.interpolation": "nearest",
     "savefig.dpi": "figure",
 }
 # Okabe and Ito 2008: colours that people with any colour vision can tell apart.
@@ -30,11 +33,13 @@ COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
 GREY = "#777777"
 ROUNDING = "#bbbbbb"  # what rounding alone may have made
 BARS, MARKED_BAR = "#a5d3ea", RED
+LEVELS = {f"level {level}": colormaps["viridis"](level / 8) for level in range(1, 13)}  # whichever levels there are
 
 LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
 _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
+_EFFECTS = ("max_future_layer", "max_future_local", "max_all_local", "mean_layer_effect")  # on later layers only
 
 PERCENTILE = 98
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
@@ -83,8 +88,8 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, depth_at to the right of it. cut: where the axis ends at the latest. log: a logarithmic axis. colours:
-    of lines, by name. Where the result has the resolution of a curve, what is below it is grey.
+    dotted line, depth_at to the right of it. cut: where the axis ends at the latest. log: a logarithmic axis. Where the
+    result has the resolution of a curve, what is below it is grey.
     """
 
     filled: str = ""
@@ -92,7 +97,6 @@ class Curves(Kind):
     depth_at: float = 0
     cut: float | None = None
     log: bool = False
-    colours: Mapping[str, object] = field(default_factory=dict)
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         alone = len(panel) == 1
@@ -101,7 +105,7 @@ class Curves(Kind):
             if alone or key == self.filled:
                 _fill(ax, curve, name, BARS)
             else:
-                ax.plot(curve, label=name, color=self.colours.get(name, colour))
+                ax.plot(curve, label=name, color=LEVELS.get(name, colour))
             if f"{key}_resolution" in result:
                 _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if (depth := self.depth(result)) is not None:
@@ -144,9 +148,8 @@ class Heat(Kind):
 
     colorbar: its label. limits: of the colours; None: each panel has its own colour bar, to the 98th percentile of all
     tokens but the first. diverging: from blue to red, as far below zero as above. tokens: columns are tokens, without
-    the last one, which predicts nothing. impossible: (key, values) -> the cells that can hold nothing, left white,
-    unlike a zero. error: a key with each layer's relative error, whose layers above the tolerance are marked. Where the
-    result has the resolution of a map, what is below it is grey.
+    the last one, which predicts nothing. Cells that can hold nothing are white, unlike a zero. Layers whose relative
+    error is above the tolerance are marked. Where the result has the resolution of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -155,19 +158,16 @@ class Heat(Kind):
     limits: tuple[float, float] | None = (0, 1)
     diverging: bool = False
     tokens: bool = False
-    impossible: Callable[[str, np.ndarray], np.ndarray] | None = None
-    error: str = ""
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         ((key, values),) = panel.items()
         values = self.shown(key, values)
-        width = values.shape[1]
-        look = {"interpolation": "nearest", "aspect": "auto", "origin": "lower" if self.tokens else "upper"}
+        width, origin = values.shape[1], "lower" if self.tokens else "upper"
         low, high = self.limits or self.limits_of(values)
-        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", vmin=low, vmax=high, **look)
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", vmin=low, vmax=high, origin=origin)
         if f"{key}_resolution" in result:
             within = np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]
-            ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), **look)
+            ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), origin=origin)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         ax.locator_params(integer=True)
         rough = self.rough(result)
@@ -179,15 +179,21 @@ class Heat(Kind):
             label_tokens(ax, result["tokens"][:width])
 
     def shown(self, key: str, values: np.ndarray) -> np.ndarray:
-        """The values without the last token, nan in cells that can hold nothing."""
+        """The values without the last token, nan in cells that can hold nothing.
+
+        Those are effects on layers up to the skipped one (in all mode before it: the skipped tokens are measured too),
+        and the past of the first two tokens.
+        """
         if self.tokens and values.shape[1] > 1:
             values = values[:, :-1]
-        return np.where(self.impossible(key, values), np.nan, values) if self.impossible else values
+        row, column = np.indices(values.shape)
+        first = {"past_erasure": 2, "max_all_layer": row}.get(key, row + 1 if key in _EFFECTS else 0)
+        return np.where(column < first, np.nan, values)
 
     def rough(self, result: Mapping) -> np.ndarray:
         """The layers whose relative error is above the tolerance that the probe was given."""
         tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
-        return np.flatnonzero(as_array(result.get(self.error, ())) > tolerance)
+        return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
 
     def limits_of(self, values: np.ndarray) -> tuple[float, float]:
         """Colour limits that neither the first token nor a few huge values decide."""

@@ -8,8 +8,7 @@ from matplotlib import colormaps
 
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures import KINDS, kinds_of, plot
-from depth_lib.figures.kinds import LEVELS
-from depth_lib.figures.marks import MARKED_BAR, ROUNDING, Curves, Heat, token_label
+from depth_lib.figures.marks import LEVELS, MARKED_BAR, ROUNDING, Curves, Heat, token_label
 from tests.figures.drawn import bars, colour_at, curves, panels, same_colour
 from tests.synthetic import result_of
 
