@@ -45,7 +45,7 @@ def _figure(kind: Curves | Heat, n_layers: int) -> go.Figure:
     layers = {"automargin": True, "zeroline": not is_map, "dtick": 1 if n_layers <= 15 else None}
     every_curve = {"mode": "lines", "hovertemplate": "layer %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"}
     layout = {
-        "template": {"data": {} if is_map else {"scatter": [every_curve]}},  # written once, for a small page
+        "template": "none" if is_map else {"data": {"scatter": [every_curve]}},  # written once, for a small page
         "margin": {"l": 60, "r": 10, "t": 10, "b": 60},
         "height": 460,
         "hovermode": "closest",

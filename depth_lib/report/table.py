@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -114,14 +113,15 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
+    depths = text.xs("ED", axis="columns", level="value") + "(" + text.xs("RATIO", axis="columns", level="value") + ")"
+    depths = depths.replace(f"{MISSING}({MISSING})", MISSING)
     model_width, dataset_width = max(map(len, text.index)), max(map(len, datasets))
-    lines = []
-    for model, dataset in product(text.index, datasets):
-        cells = [text.loc[model, (metric, dataset)] for metric in PAPER_METRICS]
-        depths = [MISSING if ed == MISSING else f"{ed}({ratio})" for ed, ratio in cells]
-        words = " ".join(map("{:>8}".format, depths))
-        lines.append(f"{model:{model_width}} @ {dataset:{dataset_width}} : {words}")
-    return lines
+    return [
+        f"{model:{model_width}} @ {dataset:{dataset_width}} : "
+        + " ".join(depths.loc[model].xs(dataset, level="dataset").map("{:>8}".format))
+        for model in text.index
+        for dataset in datasets
+    ]
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -160,17 +160,13 @@ def _workbook(tables: Tables) -> bytes:
 
 
 def _lay_out(sheet: Worksheet, n_headers: int) -> None:
-    """Columns as wide as their texts, long texts wrapped, headers in sight; printed in landscape, one page wide."""
+    """Columns as wide as their texts, long texts wrapped, headers in sight."""
     for column in sheet.columns:
         longest = max(len(str(cell.value or "")) for cell in column)
         sheet.column_dimensions[column[-1].column_letter].width = min(longest, _WIDEST) + 2
         for cell in column:
             cell.alignment = Alignment(horizontal=cell.alignment.horizontal, vertical="top", wrap_text=True)
     sheet.freeze_panes = sheet.cell(n_headers + 1, 2)
-    sheet.print_title_rows = f"1:{n_headers}"
-    sheet.page_setup.orientation = "landscape"
-    sheet.page_setup.fitToHeight = 0
-    sheet.sheet_properties.pageSetUpPr.fitToPage = True
 
 
 # TeX

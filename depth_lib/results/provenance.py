@@ -7,7 +7,7 @@ import hashlib
 import json
 import pickle
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -17,7 +17,7 @@ from .schemas import SCHEMAS, mismatch, parse_name
 
 NONE_YET = "there is none yet"
 NO_META = "it has no meta: not written by depth_lib"
-_PIECE = 2**18  # bytes of a large weight file that are read at once
+_PIECE = 2**18  # bytes of a weight file that are read at once
 
 
 def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
@@ -99,6 +99,20 @@ def fingerprint(checkpoint: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def _pieces(file: IO[bytes], suffix: str, size: int) -> list[tuple[int, int]]:
+    """Start and length, in bytes, of the pieces of a weight file that are hashed."""
+    if suffix != ".safetensors" or size <= 256 * _PIECE:
+        return [(start, _PIECE) for start in range(0, size, max(_PIECE, size // 256))]
+    header_size = 8 + int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(header_size - 8))
+    header.pop("__metadata__", None)
+    pieces = [(0, header_size)]
+    for start, end in (tensor["data_offsets"] for tensor in header.values()):
+        step = max(_PIECE, -((start + _PIECE - end) // 3))  # the last piece ends where the tensor does
+        pieces += [(header_size + at, min(_PIECE, end - at)) for at in range(start, end, step)]
+    return pieces
+
+
 def made_from(meta: Mapping) -> str:
     """One line on a result's origin: model and revision, dtype, prompts, where, when, versions, as far as known."""
     if not meta:
@@ -125,23 +139,6 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
         elif key not in stored or stored[key] != value:
             reasons.append(f"{prefix}{key}: stored {stored.get(key, 'nothing')}, asked {value}")
     return reasons
-
-
-def _pieces(file: IO[bytes], suffix: str, size: int) -> Iterator[tuple[int, int]]:
-    """Start and length, in bytes, of the pieces of a weight file that are hashed."""
-    if size <= 64 * 2**20:
-        yield 0, size
-    elif suffix == ".safetensors":
-        header_size = 8 + int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_size - 8))
-        yield 0, header_size
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                start, end = tensor["data_offsets"]
-                step = max(_PIECE, -((start + _PIECE - end) // 3))  # the last piece ends where the tensor does
-                yield from ((header_size + at, min(_PIECE, end - at)) for at in range(start, end, step))
-    else:
-        yield from ((at, _PIECE) for at in range(0, size, size // 256))
 
 
 class _Reader(pickle.Unpickler):

@@ -3,6 +3,7 @@
 This module does not import torch, so that listing results is fast.
 """
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -240,7 +241,7 @@ def mismatch(probe: str, result: object) -> str | None:
         if not hasattr(result[key], "shape"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
         axes, stored = schema.shapes[key].split(), list(result[key].shape)
-        if len(axes) != len(stored) or not all(_fits(axis, n, sizes) for axis, n in zip(axes, stored, strict=True)):
+        if len(axes) != len(stored) or not all(map(_fits, axes, stored, itertools.repeat(sizes))):
             return f"{key} has shape {stored}, not [{', '.join(axes)}] with {sizes}"
     tokens = result.get("tokens")
     if schema.tokens_file and tokens is not None and len(tokens) != sizes["T"]:

@@ -84,7 +84,7 @@ counted from 0, of 28; a dash is a missing value:
 import pandas as pd
 
 results = pd.read_parquet("results.parquet")
-curves = results.query("key == '{key}' and dataset == '{dataset}'")
+curves = results.query("key == 'res_kl_divs' and dataset == '{dataset}'")
 curves.pivot(index="layer", columns="model", values="value").plot()
 ```
 
@@ -129,24 +129,21 @@ def read_shared(folder: Path) -> Results:
     """
     results = {}
     try:
-        runs = pq.read_table(folder / RUNS, page_checksum_verification=True)
-        values = pq.read_table(
-            folder / RESULTS, columns=[*_NAMES, "value"], read_dictionary=[*_NAMES], page_checksum_verification=True
-        )
-        values_of = dict(iter(values.to_pandas().groupby(["dataset", "model", "probe"], observed=True)["value"]))
-        for run in runs.to_pylist():
-            key = run["dataset"], run["model"], run["probe"]
-            if without_pair(run["probe"]) not in ARTIFACTS:
-                continue
-            arrays, tokens, meta = (json.loads(run[column]) for column in ("arrays", "tokens", "meta"))
-            pieces = torch.tensor(values_of[key].to_numpy()).split([math.prod(shape) for _, shape in arrays.values()])
-            result = {
-                name: piece.to(getattr(torch, dtype)).reshape(shape)
-                for (name, (dtype, shape)), piece in zip(arrays.items(), pieces, strict=True)
-            }
-            results[key] = result | ({} if tokens is None else {"tokens": tokens}) | {"meta": meta}
-            if problem := mismatch(without_pair(run["probe"]), results[key]):
-                raise ValueError(f"{' × '.join(key)}: {problem}")
+        runs = pq.read_table(folder / RUNS, page_checksum_verification=True).to_pylist()
+        values = pq.read_table(folder / RESULTS, columns=["value"], page_checksum_verification=True)["value"]
+        arrays_of = [json.loads(run["arrays"]) for run in runs]
+        sizes = [math.prod(shape) for arrays in arrays_of for _, shape in arrays.values()]
+        pieces = iter(torch.tensor(values.to_numpy()).split(sizes))  # both files have the same order
+        for run, arrays in zip(runs, arrays_of, strict=True):
+            key, probe = (run["dataset"], run["model"], run["probe"]), without_pair(run["probe"])
+            result = {name: next(pieces).to(getattr(torch, dtype)).reshape(s) for name, (dtype, s) in arrays.items()}
+            if tokens := json.loads(run["tokens"]):
+                result["tokens"] = tokens
+            result["meta"] = json.loads(run["meta"])
+            if probe in ARTIFACTS:
+                results[key] = result
+                if problem := mismatch(probe, result):
+                    raise ValueError(f"{' × '.join(key)}: {problem}")
     except (OSError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ArtifactError(f"{folder} holds no shared results ({error}); get it again from who shared it") from error
     return results
@@ -174,7 +171,7 @@ def rows(probe: str, key: str, tensor: torch.Tensor) -> pd.DataFrame:
 
     The first axis is `prompt` if the key has a row per prompt, example or level, else `layer`.
     """
-    shape = ARTIFACTS[without_pair(probe)].shapes.get(key, "P" if key.endswith(("_sums", "_by_prompt")) else "L")
+    shape = ARTIFACTS[without_pair(probe)].shapes.get(key, "L")
     axes = _AXES if shape[0] in "PFEK" else _AXES[1:]
     indices = np.indices(tensor.shape).reshape(tensor.dim(), tensor.numel())
     columns = dict.fromkeys(_AXES) | dict(zip(axes, indices, strict=False))
@@ -191,5 +188,4 @@ def _card(study: Results, licence: str, depths: Iterable[str]) -> str:
         depths="\n".join(depths),
         origin="\n".join(dict.fromkeys(origins)),
         dataset=next(iter(study))[0],
-        key=next(iter(ARTIFACTS["logit_lens"].required)),
     )
