@@ -15,7 +15,7 @@ from .progress import steps, ticked
 from .remote.backend import JobBackend, complete
 from .remote.errors import NotReady, ResultNotFinite
 from .remote.journal import Entry
-from .remote.travel import settings_hash, travelling
+from .remote.travel import settings_hash
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
@@ -149,16 +149,13 @@ def _n_items(arguments, over):
 
 def _settings(llm, probe, arguments, backend):
     """The hash of all that decides the result of a job."""
-    copies = {}
-    travelling(probe, copies)
     return settings_hash(
-        copies,
+        probe,
         args=arguments,
         host=backend.host,
         model=backend.model_key,
         env=backend.env,
         names=getattr(llm, "_rename", None),
-        probe=probe.__qualname__,
     )
 
 
@@ -168,9 +165,7 @@ def _send(llm, probe, arguments, backend):
     identities, of_sentence = check_call(llm)
     if llm not in CHECKED and probe is not identities:
         calls = {"check": (identities, of_sentence)} | calls
-    copies = {}
-    calls = {name: (travelling(function, copies), arguments) for name, (function, arguments) in calls.items()}
-    travelling(_in_session, copies)(llm, calls, backend=backend)
+    _in_session(llm, calls, backend=backend)
 
 
 def _check_finite(probe, arguments, over, found):

@@ -16,6 +16,7 @@ import zstandard
 from nnsight import CONFIG, TransformersModel
 from nnsight.intervention.backends.remote import RemoteBackend
 from nnsight.intervention.backends.remote import RemoteError as BackendError
+from nnsight.intervention.serialization import reduce_block
 from pydantic import ValidationError
 
 from .errors import (
@@ -34,6 +35,7 @@ from .errors import (
     refused,
 )
 from .journal import Entry
+from .travel import pickled
 
 SILENCE = 300  # seconds in which a server may refuse connections or answer nonsense
 UNKNOWN = 600  # seconds in which a server may have no status of a job just submitted
@@ -67,7 +69,10 @@ class JobBackend(RemoteBackend):
         self.display.enabled = self.display.enabled and (self.display.notebook or sys.stdout.isatty())
 
     def _serialize(self, tracer):
-        blob = super()._serialize(tracer)
+        frame = tracer.info.frame
+        block = reduce_block(tracer.node, frame.f_globals, dict(frame.f_locals))
+        request, _ = pickled((tracer, block))  # as nnsight's RequestModel.serialize
+        blob = zstandard.ZstdCompressor(level=6).compress(request)
         if len(blob) > _LARGEST:
             raise NotReady(
                 f"the request has {len(blob) / 1e6:.0f} MB: a tensor made here travels with every job; make it "

@@ -2,66 +2,86 @@
 
 A server compiles a function that it is sent, and nnsight there caches each trace block by file name and line, for as
 long as the server lives: an edited helper would run as it was first seen. So every function that a probe reaches is
-copied under the file name `depth_lib/probes/layer_effects.py#<hash of the file's source>`: edited source is another
+sent under the file name `depth_lib/probes/layer_effects.py#<hash of the file's source>`: edited source is another
 file, and the path of this machine's home stays here.
 """
 
 import dis
 import hashlib
+import io
 import json
 import linecache
-from types import CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 
 import torch
+from nnsight.intervention.serialization import DEFAULT_PROTOCOL, CustomCloudPickler
+from nnsight.tracing.util import SerializedFrame
 
 from .errors import NotReady
 
 # What a function may use by name: the server imports these and refuses others. It has the module time as well, but
 # where several processes run one request, what depends on a clock differs between them, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
+_OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
 
 
-def travelling(function: FunctionType, copies: dict | None = None) -> FunctionType:
-    """A copy of `function` that may be sent, with copies of all functions it reaches; `copies` collects them by id.
+class Pickler(CustomCloudPickler):
+    """nnsight's, which writes functions as their source, with public names in place of this machine's paths.
 
-    Raises NotReady if a source was edited after it was imported (what would travel is not what runs here), or if the
-    server does not have a module that a function uses.
+    `reached` has every function it wrote: its public name and the values it finds by name and by default. Raises
+    NotReady if a source was edited after it was imported (what would travel is not what runs here), or if the server
+    does not have a module that a function uses.
     """
-    copies = {} if copies is None else copies
-    if id(function) in copies:
-        return copies[id(function)]
-    for module in _names(function.__code__, "IMPORT_NAME"):
-        _check_module(module, function)
-    globals_ = {"__name__": function.__module__, "__builtins__": __builtins__}
-    cells = tuple(CellType() for _ in function.__closure__ or ())
-    code = _renamed(function.__code__, _public_name(function))
-    copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
-    copy.__kwdefaults__, copy.__module__ = function.__kwdefaults__, function.__module__
-    copy.__qualname__ = function.__qualname__
-    copies[id(function)] = copy
-    # A trace block runs from its source as its own code, but its names are in the function's code too.
-    for name in sorted(_names(function.__code__, "_GLOBAL")):
-        if name in function.__globals__:
-            globals_[name] = _value_to_send(function.__globals__[name], function, copies)
-    for mine, theirs in zip(cells, function.__closure__ or (), strict=True):
-        mine.cell_contents = _value_to_send(theirs.cell_contents, function, copies)
-    return copy
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=DEFAULT_PROTOCOL)
+        self.reached = {}
+
+    def reducer_override(self, value: object) -> object:
+        if isinstance(value, SerializedFrame):  # of the session's block
+            value.f_code.co_filename = "session"
+        return super().reducer_override(value)
+
+    def _function_reduce(self, function):
+        if function.__module__.split(".")[0] in ON_SERVER | _OF_REQUESTS:
+            return super()._function_reduce(function)
+        return self._dynamic_function_reduce(function)
+
+    def _dynamic_function_reduce(self, function):
+        public = _public_name(function)
+        load, (source, name, *defaults, _, _, line), values, *rest = super()._dynamic_function_reduce(function)
+        modules = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
+        for module in [*modules, *_imports(function.__code__)]:
+            if module.split(".")[0] not in ON_SERVER:
+                raise NotReady(
+                    f"{function.__qualname__} uses the module {module}, which has no place on a server; use torch and "
+                    "builtins only in functions that travel"
+                )
+        self.reached[function] = [public, function.__qualname__, _text([values, defaults])]
+        return load, (source, name, *defaults, {}, public, line), values, *rest
 
 
-def settings_hash(copies: dict, **settings: object) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all that decides what the copies of `travelling` compute.
+def pickled(value: object) -> tuple[bytes, dict]:
+    """A value as bytes, and the functions that it reaches."""
+    buffer = io.BytesIO()
+    pickler = Pickler(buffer)
+    pickler.dump(value)
+    return buffer.getvalue(), pickler.reached
 
-    That is their files with the hash of the source, the values they find in their module, closure and defaults, and the
-    settings. Equal settings, equal hash, in any process.
+
+def settings_hash(function: FunctionType, **settings: object) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of all that decides what a function computes on a server.
+
+    That is the source of all that it reaches, the values these functions find in their module, closure and defaults,
+    and the settings. Equal settings, equal hash, in any process.
     """
-    functions = []
-    for copy in copies.values():
-        values = {name: value for name, value in copy.__globals__.items() if not name.startswith("__")}
-        closure = [cell.cell_contents for cell in copy.__closure__ or ()]
-        found = [values, closure, copy.__defaults__, copy.__kwdefaults__]
-        functions.append([copy.__code__.co_filename, copy.__qualname__, json.dumps(found, default=_described)])
-    text = json.dumps([sorted(functions), settings], sort_keys=True, default=_described)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    _, reached = pickled(function)
+    return hashlib.sha256(_text([sorted(reached.values()), settings]).encode()).hexdigest()[:16]
+
+
+def _text(values):
+    return json.dumps(values, sort_keys=True, default=_described)
 
 
 def _described(value):
@@ -74,41 +94,21 @@ def _described(value):
     return getattr(value, "__name__", None) or repr(value)
 
 
-def _value_to_send(value, function, copies):
-    if isinstance(value, ModuleType):
-        _check_module(value.__name__, function)
-    elif isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ON_SERVER:
-        return travelling(value, copies)
-    return value
-
-
-def _check_module(module, function):
-    if module.split(".")[0] not in ON_SERVER:
-        raise NotReady(
-            f"{function.__qualname__} uses the module {module}, which has no place on a server; use torch and builtins "
-            "only in functions that travel"
-        )
-
-
 def _public_name(function):
-    """The name a function's file goes by on the server; its source is put where inspect and nnsight look for it."""
+    """The name that a function's file has on the server."""
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
-    lines = linecache.getlines(filename, function.__globals__)
-    source = "".join(lines)
+    source = "".join(linecache.getlines(filename, function.__globals__))
     if function.__code__ not in _codes(compile(source, filename, "exec", dont_inherit=True)):
         raise NotReady(
             f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
             "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
         )
-    path = function.__module__.replace(".", "/")
-    public = f"{path}.py#{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    # Without a time of modification, so that nobody looks for the file on the disk and drops the entry.
-    linecache.cache[public] = (len(source), None, lines, public)
-    return public
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    return f"{function.__module__.replace('.', '/')}.py#{digest}"
 
 
-def _codes(code):
+def _codes(code: CodeType) -> Iterator[CodeType]:
     """The code of a function or file, and of all functions inside it."""
     yield code
     for constant in code.co_consts:
@@ -116,11 +116,6 @@ def _codes(code):
             yield from _codes(constant)
 
 
-def _renamed(code, filename):
-    constants = tuple(_renamed(c, filename) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return code.replace(co_filename=filename, co_consts=constants)
-
-
-def _names(code, operation):
-    """The names that a function reads by operations of this kind of its bytecode, such as imports."""
-    return {step.argval for inner in _codes(code) for step in dis.get_instructions(inner) if operation in step.opname}
+def _imports(code):
+    """The modules that import statements in a function name."""
+    return {step.argval for c in _codes(code) for step in dis.get_instructions(c) if step.opname == "IMPORT_NAME"}

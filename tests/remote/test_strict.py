@@ -1,11 +1,13 @@
 """The server under NDIF's own conditions: the same numbers, bit for bit, and a test that each condition is one."""
 
+from types import FunctionType
+
 import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib import api, remote
-from depth_lib.remote.travel import travelling
+from depth_lib.remote.travel import pickled
 from tests.calls import EVERY, FIVE, PAIRWISE
 from tests.remote.conditions import differences, others_slow
 from tests.remote.loopback.fixture import same
@@ -101,11 +103,10 @@ def test_a_forbidden_import_and_a_clock_are_refused_before_anything_is_sent(llm,
 
 def of_one_process():
     """Which of these names the code that travels uses."""
-    copies = {}
-    for function in vars(api).values():
-        if ".probes." in f".{getattr(function, '__module__', '')}" or "mutated" in getattr(function, "__module__", ""):
-            travelling(function, copies)
-    return {name for copy in copies.values() for name in copy.__code__.co_names} & OF_ONE_PROCESS
+    public = [f for f in vars(api).values() if isinstance(f, FunctionType)]
+    probes = [f for f in public if ".probes." in f".{f.__module__}" or "mutated" in f.__module__]
+    _, reached = pickled(probes)
+    return {name for function in reached for name in function.__code__.co_names} & OF_ONE_PROCESS
 
 
 def test_nothing_that_travels_depends_on_one_process(mutate):
