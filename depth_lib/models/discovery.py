@@ -137,21 +137,19 @@ def _exact(measured, config, eps=0.0):
 
 def _blocks(model, calls):
     """The path of the list of blocks, and the blocks' calls."""
-    lists = [(path, len(module)) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    lists, problems = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], []
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
         paths = [f"{path}.{l}" for l in range(n_blocks)]
         blocks = [call for call in calls if call.path in paths]
-        if [block.path for block in blocks] == paths and all(map(_hands_on, blocks)):
-            if all(torch.equal(block.y, following.x) for block, following in pairwise(blocks)):
+        shapes = {getattr(h, "shape", ()) for block in blocks for h in (block.x, block.y)}
+        shape = shapes.pop() if len(shapes) == 1 else ()
+        if [block.path for block in blocks] == paths and len(shape) in (3, 4) and shape[:2] == (1, N_TOKENS):
+            jumps = [float((block.y - after.x).norm() / after.x.norm()) for block, after in pairwise(blocks)]
+            if not any(jumps):
                 return path, blocks
-    raise ArchitectureError("no list of its modules passes one residual stream on")
-
-
-def _hands_on(block):
-    """Whether a module reads and returns a vector for each token, or several."""
-    if not (isinstance(block.x, Tensor) and isinstance(block.y, Tensor)):
-        return False
-    return block.x.shape == block.y.shape and block.x.shape[:2] == (1, N_TOKENS) and block.x.dim() in (3, 4)
+            l = jumps.index(max(jumps))
+            problems.append(f"what enters block {l + 1} of {path} is not what left block {l}: off by {jumps[l]:.1%}")
+    raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
 
 
 def _tail(config, h, calls, logits):
@@ -177,7 +175,7 @@ def _parts(model, ids, blocks, calls):
     for l, block in enumerate(blocks):
         eps = torch.finfo(block.y.dtype).eps
         likely, (kept, *scales), error = _fit(block, _outputs(model, block, calls), likely)
-        if error > 2 * eps:
+        if error:
             nearest = f" ({' + '.join(path for path, _ in likely)} is off by {error:.1%})" if likely else ""
             return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
         kept = _exact(kept, model.config, eps)
@@ -207,25 +205,26 @@ def _outputs(model, block, calls):
 
 def _fit(block, outputs, likely):
     """The outputs y that make what leaves a block of what enters it, h: (their keys, k and s of k h + Σ s y, the error
-    relative to what leaves and enters).
+    relative to what the block adds, 0 if that is rounding).
 
-    The `likely` outputs are tried first, then one, two and three of them; the first that make it to rounding win, else
-    the nearest.
+    The `likely` outputs are tried first, then one, two and three of them; the first without an error win, else the
+    nearest.
     """
     h, after = block.x.double().flatten(), block.y.double().flatten()
+    rounding = 2 * torch.finfo(block.y.dtype).eps * (h.norm() + after.norm())
     choices = [likely] if likely and outputs.keys() >= set(likely) else []
     choices += [keys for n in (1, 2, 3) for keys in combinations(outputs, n)]
-    nearest = (), [1.0], float("inf")
+    nearest, least = ((), [1.0]), float("inf")
     for keys in choices:
         terms = torch.stack([h, *(outputs[key].double().flatten() for key in keys)], dim=1)
         scales = torch.linalg.lstsq(terms, after).solution
-        error = float((after - terms @ scales).norm() / (h.norm() + after.norm()))
+        error = (after - terms @ scales).norm()
         carries = scales[0] * h.norm() > 1e-2 * after.norm()  # else an output holds h already, or replaces it
-        if error < nearest[2] and carries and scales.min() > 0:
-            nearest = keys, scales.tolist(), error
-        if nearest[2] <= 2 * torch.finfo(block.y.dtype).eps:
-            break
-    return nearest
+        if error < least and carries and scales.min() > 0:
+            nearest, least = (keys, scales.tolist()), error
+        if least <= rounding:
+            return *nearest, 0.0
+    return *nearest, float(least / (after - h).norm())
 
 
 def _order(model, ids, blocks, calls, found):
@@ -236,17 +235,17 @@ def _order(model, ids, blocks, calls, found):
     module returns for the first token, which sees itself only.
     """
     writers = [[f"{block.path}.{path}" for path, _, _ in addends] for block, addends in zip(blocks, found, strict=True)]
-    clean = {call.path: call.y.reshape(N_TOKENS, -1) for call in calls if call.path in sum(writers, [])}
-    enter, add = {}, {}
+
+    def by_token(calls):
+        return {call.path: call.y.reshape(N_TOKENS, -1) for call in calls if call.path in sum(writers, [])}
+
+    clean, enter, add = by_token(calls), {}, {}
     for block, (writer, *_) in zip(blocks, writers, strict=True):
         enter[block.path], add[writer] = block.x.clone(), torch.zeros_like(clean[writer])
         enter[block.path][:, 1:-1] = block.x[:, 1:-1].roll(1, -1)
         add[writer][0] = block.x[0, 0].flatten().roll(1)
-    changed = {
-        call.path: call.y.reshape(N_TOKENS, -1) for call in _run(model, ids, enter, add)[1] if call.path in clean
-    }
-    reading = {path for path in clean if not _alike(changed[path][0], clean[path][0])}
-    mixing = {path for path in clean if not _alike(changed[path][-1], clean[path][-1])}
+    other = by_token(_run(model, ids, enter, add)[1])
+    reading, mixing = ({path for path in clean if not _alike(other[path][t], clean[path][t])} for t in (0, -1))
     parts, parallel = [], set()
     for l, (addends, paths) in enumerate(zip(found, writers, strict=True)):
         attends = [path in mixing and path not in reading.difference(paths[:1]) for path in paths]
