@@ -25,8 +25,8 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .probes.residual_stream import agreed, bytes_of_a_token, is_sharded
-from .session import run, run_ticking
+from .probes.residual_stream import agreed, is_sharded, tokens_in
+from .session import run
 
 Result = dict[str, torch.Tensor]
 
@@ -102,8 +102,8 @@ def layer_effects(
     _check_parts(llm, part != "layer")
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote), f"{part} effects, {mode}"
-    arch, how = describe(llm), {"remote": remote, "over": "work", "label": label}
-    return _over_prompts(run(_layer_effects, llm, arch, work, mode, part, budget, **how))
+    work = (describe(llm), work, mode, part, budget)
+    return _over_prompts(run(_layer_effects, llm, *work, remote=remote, over="work", label=label))
 
 
 def _over_prompts(effects):
@@ -130,8 +130,8 @@ def local_effects(
     and, where `layer_effects` has it, `max_<mode>_local_resolution` [L, L]. Source: Csordás et al. 2025, section 3.3.
     """
     work, budget = skips_of(llm, prompts, mode, ("future", "all")), tokens_per_pass(llm, budget, remote)
-    arch, how = describe(llm), {"remote": remote, "over": "work", "label": f"local effects, {mode}"}
-    return _over_prompts(run(_local_effects, llm, arch, work, mode, budget, **how))
+    work, label = (describe(llm), work, mode, budget), f"local effects, {mode}"
+    return _over_prompts(run(_local_effects, llm, *work, remote=remote, over="work", label=label))
 
 
 def residual_erasure(
@@ -156,7 +156,7 @@ def residual_erasure(
     (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
     budget = tokens_per_pass(llm, budget, remote)
     work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**run_ticking(_residual_erasure, llm, *work, remote=remote), "tokens": tokens}
+    return {**run(_residual_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
 
 
 def future_erasure(
@@ -180,7 +180,7 @@ def future_erasure(
     (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
     budget = tokens_per_pass(llm, budget, remote)
     work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**run_ticking(_future_erasure, llm, *work, remote=remote), "tokens": tokens}
+    return {**run(_future_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
 
 
 def integrated_gradients(
@@ -209,7 +209,7 @@ def integrated_gradients(
     is read block by block, if the answer has no token of its own, or for gradients that are not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
-    tolerance = 0.01 if isinstance(quadrature, str) and quadrature in ("gauss", "riemann") else quadrature
+    tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance <= 1:
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if at not in ("block", "attention", "mlp"):
@@ -219,23 +219,32 @@ def integrated_gradients(
     arch, steps = describe(llm), 256 if quadrature == "riemann" else None
     budget = tokens_per_pass(llm, budget, remote, blocks_held=arch["n_layers"])
     work = (arch, ids, places, list(range(arch["n_layers"])), at, steps, tolerance, budget)
-    result = run_ticking(_integrated_gradients, llm, *work, remote=remote)
-    _check_finite(result)
-    if "error" in result:
-        rough, rounded = result["error"] > tolerance, result["rounding"] >= result["quadrature"]
-        _warn_of(rough & ~rounded, result["error"], "where F jumps")
-        _warn_of(rough & rounded, result["error"], f"which is the rounding of {str(llm.dtype).removeprefix('torch.')}")
+    result = run(_integrated_gradients, llm, *work, remote=remote, over="layers")
+    _check_gradients(result, tolerance, str(llm.dtype).removeprefix("torch."))
     return {**result, "tokens": tokens}
 
 
-def _warn_of(blocks, error, cause):
-    """A warning that names the blocks where a mask [L] is true, with their largest error and its cause."""
-    if blocks.any():
-        warnings.warn(
-            f"the integrated gradients of block {', '.join(str(int(l)) for l in blocks.nonzero())} are rough: the "
-            f"estimated error is up to {100 * error[blocks].max():.2g} % of the largest attribution, {cause}",
-            stacklevel=3,
+def _check_gradients(result, tolerance, dtype):
+    """ValueError that names the blocks with values that are not finite, a warning those with errors above tolerance."""
+
+    def blocks(mask):
+        return f"the integrated gradients of block {', '.join(str(int(l)) for l in mask.nonzero())} are"
+
+    finite = torch.stack([value.reshape(len(value), -1).isfinite().all(1) for value in result.values()]).all(0)
+    if not finite.all():
+        raise ValueError(
+            f'{blocks(~finite)} not finite: numbers overflow there; load it with dtype="float32" or "bfloat16".'
         )
+    if "error" not in result:
+        return
+    rough, rounded = result["error"] > tolerance, result["rounding"] >= result["quadrature"]
+    for mask, cause in ((rough & ~rounded, "where F jumps"), (rough & rounded, f"which is the rounding of {dtype}")):
+        if mask.any():
+            warnings.warn(
+                f"{blocks(mask)} rough: the estimated error is up to {100 * result['error'][mask].max():.2g} % of the "
+                f"largest attribution, {cause}",
+                stacklevel=3,
+            )
 
 
 def depth_by_difficulty(
@@ -269,25 +278,24 @@ def depth_by_difficulty(
         work.append((ids, starts))
     budget, how = tokens_per_pass(llm, budget, remote), {"over": "work", "label": "depth by difficulty"}
     effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
+    effects = {key: value.flatten(1) if "_out" in key else value for key, value in effects.items()}
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
-    measured = {"layer_effect": effects.pop("max_future_layer"), "output_effect": effects.pop("max_future_out")[..., 0]}
-    for name, effect in measured.items():
-        by_level = [effect[level == one] for one in result["levels"]]
-        result[name] = effect
+    for name, key in (("layer_effect", "max_future_layer"), ("output_effect", "max_future_out")):
+        by_level = [effects[key][level == one] for one in result["levels"]]
+        result[name] = effects[key]
         result[f"mean_{name}"] = torch.stack([group.mean(0) for group in by_level])
         result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
-    if "max_future_layer_resolution" in effects:
-        result["layer_effect_resolution"] = effects["max_future_layer_resolution"]
-        result["output_effect_resolution"] = effects["max_future_out_resolution"][..., 0]
+        if f"{key}_resolution" in effects:
+            result[f"{name}_resolution"] = effects[f"{key}_resolution"]
     return result
 
 
 def _checked(number: int, example: Sequence) -> Example:
     """The example, if it is a whole level, a question and an answer."""
-    one = Example(*example) if isinstance(example, list | tuple) and len(example) in (3, 4) else None
-    if one and isinstance(one.level, Integral) and isinstance(one.question, str) and isinstance(one.answer, str):
-        return one
+    match example:
+        case (Integral(), str(), str()) | (Integral(), str(), str(), _):
+            return Example(*example)
     raise ValueError(
         f"example {number} is {reprlib.repr(example)}; give (level, question, answer), the level a whole number, or "
         "load some with dl.load_examples(...)."
@@ -314,32 +322,18 @@ def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | s
     gpus = () if remote else {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not gpus:
         return None
-    free = min(_free_memory(gpu) for gpu in gpus)
-    return agreed(
-        max(1024 // blocks_held, min(2**17, free // 2 // bytes_of_a_token(llm, blocks_held))), is_sharded(llm)
-    )
-
-
-def _free_memory(gpu):
-    """Bytes that this process may still use on a GPU; what torch keeps for reuse belongs to them."""
-    kept = torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
-    return torch.cuda.mem_get_info(gpu)[0] + kept
+    # what torch keeps for reuse is free too
+    free = [
+        torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+        for gpu in gpus
+    ]
+    return agreed(tokens_in(llm, min(free) // 2, blocks_held), is_sharded(llm))
 
 
 def _check_parts(llm, needed):
     """ValueError where a and m are needed, and the model is read block by block."""
     if needed and not describe(llm)["parts"]:
         raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
-
-
-def _check_finite(result):
-    """ValueError that names the layers with values that are not finite."""
-    bad = sorted({int(l) for value in result.values() for l in (~value.isfinite()).nonzero()[:, 0]})
-    if bad:
-        raise ValueError(
-            f"the integrated gradients of block {', '.join(map(str, bad))} are not finite: numbers overflow "
-            'there; load it with dtype="float32" or "bfloat16".'
-        )
 
 
 def _pool(sums):

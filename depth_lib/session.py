@@ -1,6 +1,5 @@
 """The only place that opens an nnsight session: a probe runs in one here, or as journalled jobs on a server."""
 
-import contextlib
 import inspect
 import os
 from collections.abc import Callable
@@ -36,29 +35,24 @@ def run(
     over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
     DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
     machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
-    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). Each job is journalled: an interrupted run, called
-    again, repeats at most one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's
-    model does not satisfy the probes' identities (part of the first job).
+    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). A probe with a parameter `tick` is given on this
+    machine a function that moves the bar. Each job is journalled: an interrupted run, called again, repeats at most
+    one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not satisfy
+    the probes' identities (part of the first job).
     """
     arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
-    arguments.pop(next(iter(inspect.signature(probe).parameters)))
-    if not remote:
-        check_same(llm, probe.__name__, [value for name, value in arguments.items() if name not in ("arch", "tick")])
+    arguments.pop(next(iter(arguments)))
     label = label or probe.__name__.replace("_", " ")
-    if remote and remote != "local":
-        parts = _cut(arguments, over, _items_per_job(arguments, over, per_job))
-        return joined(_on_server(llm, probe, parts, over, remote, label))
-    if over in (None, "layers"):
+    if remote == "local":
         return _here(llm, probe, arguments, remote)
-    parts = _cut(arguments, over, None if remote else 1)
+    if remote:
+        return joined(_on_server(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
+    check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
+    if "tick" in inspect.signature(probe).parameters:
+        with ticked(label) as tick:
+            return _here(llm, probe, arguments | {"tick": tick}, remote)
+    parts = [arguments] if over in (None, "layers") else _cut(arguments, over, 1)
     return joined([_here(llm, probe, part, remote) for part in steps(parts, label)])
-
-
-def run_ticking(probe: Callable, llm: TransformersModel, arch: dict, *work: object, remote: bool | str) -> dict:
-    """run(probe, …, over="layers"); on this machine the probe is given a tick, to say how far it is."""
-    with contextlib.nullcontext() if remote else ticked(probe.__name__.replace("_", " ")) as tick:
-        how = {"tick": tick} if tick else {}
-        return run(probe, llm, arch, *work, remote=remote, over="layers", **how)
 
 
 def joined(results: list[dict]) -> dict:
@@ -73,20 +67,24 @@ def _concatenated(parts):
 
 
 def _cut(arguments, over, size):
-    """The arguments as one dict for each part, of `size` items of the argument `over` (None: all in one)."""
-    if over is None or size is None:
-        return [arguments]
+    """The arguments as one dict for each part, of `size` items of the argument `over`."""
     items = arguments[over]
     return [arguments | {over: items[start : start + size]} for start in range(0, len(items), size)]
 
 
-def _items_per_job(arguments, over, per_job):
-    if over == "layers":
-        return _whole_number("DEPTH_LIB_LAYERS_PER_JOB")
+def _jobs(arguments, over, per_job):
+    """The arguments of each job on a server."""
     if over is None:
-        return None
-    fitting = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"]["n_layers"])
-    return per_job or _whole_number("DEPTH_LIB_PROMPTS_PER_JOB") or fitting
+        return [arguments]
+    if over == "layers":
+        default = len(arguments[over])
+    else:
+        default = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"]["n_layers"])
+    return _cut(arguments, over, per_job or _whole_number(_size_variable(over)) or default)
+
+
+def _size_variable(over):
+    return "DEPTH_LIB_LAYERS_PER_JOB" if over == "layers" else "DEPTH_LIB_PROMPTS_PER_JOB"
 
 
 def _whole_number(variable):
@@ -98,9 +96,9 @@ def _whole_number(variable):
 
 
 def _here(llm, probe, arguments, remote):
-    found = _in_session(llm, {"result": (probe, arguments)}, remote=remote)
-    RUNNING[llm] = found["model"]
-    return found["results"]["result"]
+    measured = _in_session(llm, {"result": (probe, arguments)}, remote=remote)
+    RUNNING[llm] = measured["model"]
+    return measured["results"]["result"]
 
 
 def _in_session(llm, calls, **how):
@@ -116,35 +114,31 @@ def _results(llm, calls):
     return {"model": running(llm), "results": results}
 
 
-def _on_server(llm, probe, parts, over, remote, label):
-    """What the probe returns for each part, one journalled job after the other."""
-    smaller = "DEPTH_LIB_LAYERS_PER_JOB" if over == "layers" else "DEPTH_LIB_PROMPTS_PER_JOB"
+def _on_server(llm, probe, jobs, over, remote, label):
+    """What the probe returns for each job, journalled and one after the other."""
     results, entries = [], []
-    for number, arguments in enumerate(steps(parts, label), 1):
-        backend = JobBackend(llm, remote, f"{smaller} to less than {_n_items(arguments, over)}")
+    for number, arguments in enumerate(steps(jobs, label), 1):
+        n_items = len(arguments[over]) if over else 1
+        backend = JobBackend(llm, remote, f"{_size_variable(over)} to less than {n_items}")
         entry = Entry(
             _settings(llm, probe, arguments, backend),
             probe=probe.__qualname__,
             host=backend.host,
             model=backend.model_key,
-            part=f"{number} of {len(parts)}" if len(parts) > 1 else None,
+            part=f"{number} of {len(jobs)}" if len(jobs) > 1 else None,
         )
         with entry.locked():
             send = partial(_send, llm, probe, arguments, backend)
             accept = partial(_check_finite, probe, arguments, over)
-            found = complete(backend, entry, send, accept)
-        RUNNING[llm] = found["model"]
-        if llm not in CHECKED and "check" in found["results"]:
-            CHECKED[llm] = judge(llm, found["results"]["check"])
-        results.append(found["results"]["result"])
+            measured = complete(backend, entry, send, accept)
+        RUNNING[llm] = measured["model"]
+        if llm not in CHECKED and "check" in measured["results"]:
+            CHECKED[llm] = judge(llm, measured["results"]["check"])
+        results.append(measured["results"]["result"])
         entries.append(entry)
     for entry in entries:
         entry.used()
     return results
-
-
-def _n_items(arguments, over):
-    return len(arguments[over]) if over else 1
 
 
 def _settings(llm, probe, arguments, backend):

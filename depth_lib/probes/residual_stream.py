@@ -18,12 +18,16 @@ def token_budget(llm, budget, blocks_held=1):
     """
     if budget is not None:
         return budget
-    token = bytes_of_a_token(llm, blocks_held)
-    if llm.device.type == "cpu":
-        forward = 8192 if compares_in_batch(llm) else 3072  # more, to make up for each pass's own two rows
-        most = forward if blocks_held == 1 else 512
-        return max(1, min(most, 2**30 // token))
-    return max(1024 // blocks_held, min(2**17, 2**32 // token))
+    if llm.device.type != "cpu":
+        return tokens_in(llm, 2**32, blocks_held)
+    forward = 8192 if compares_in_batch(llm) else 3072  # more, to make up for each pass's own two rows
+    most = forward if blocks_held == 1 else 512
+    return max(1, min(most, 2**30 // bytes_of_a_token(llm, blocks_held)))
+
+
+def tokens_in(llm, n_bytes, blocks_held=1):
+    """Tokens of a pass on a GPU with so many bytes for it; at least some."""
+    return max(1024 // blocks_held, min(2**17, n_bytes // bytes_of_a_token(llm, blocks_held)))
 
 
 def rows_of_logits(llm, device):

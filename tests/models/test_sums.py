@@ -12,7 +12,7 @@ from depth_lib.models import families
 from depth_lib.models.families import FOUND, describe
 from depth_lib.models.load import wrapped
 from depth_lib.probes.integrated_gradients import integrated_gradients
-from depth_lib.session import run_ticking
+from depth_lib.session import run
 from tests.families import build
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
@@ -125,7 +125,7 @@ def test_a_block_without_attention_shares_no_pass_with_the_next():
 
     def gradients(layers):
         work = (arch, ids, places, layers, "attention", 4, 0.01, 1000)
-        return run_ticking(integrated_gradients, llm, *work, remote=False)["igrads"]
+        return run(integrated_gradients, llm, *work)["igrads"]
 
     together, alone = gradients([1, 2]), gradients([2])
     assert (together[0] == 0).all() and (alone != 0).any()
