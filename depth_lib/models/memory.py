@@ -47,13 +47,9 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
     except Exception:  # noqa: BLE001 (no network, no such model, a family that transformers does not know)
         return None
     model.tie_weights()
-    unembed = model.get_output_embeddings()
-    linear = sum(
-        module.weight.numel()
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear) and module is not unembed
-    )
-    return Weights(linear, sum(weight.numel() for weight in model.parameters()) - linear)
+    linears = {module for module in model.modules() if isinstance(module, torch.nn.Linear)}
+    linear = sum(module.weight.numel() for module in linears - {model.get_output_embeddings()})
+    return Weights(linear, model.num_parameters() - linear)
 
 
 def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> int:
@@ -68,7 +64,8 @@ def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks:
     if n_ranks > 1:
         return n_ranks * min(gpus[:n_ranks])
     if device_map is None or device_map.startswith("cuda"):
-        return gpus[torch.device(device_map or "cuda").index or 0]
+        index = torch.device(device_map or "cuda").index or 0
+        return gpus[min(index, len(gpus) - 1)]  # a GPU that is not here is refused by check_devices
     return sum(gpus) + (0 if quantization else ram)
 
 
