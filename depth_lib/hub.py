@@ -9,13 +9,9 @@ from pathlib import Path
 _PATIENCE = 3.0  # seconds for a first answer of any kind
 
 
-def is_reachable() -> bool:
-    """Whether the Hub answers at all, asked once a minute through the user's own client and proxies."""
-    return _answers(int(time.monotonic() // 60))
-
-
 @cache
-def _answers(_minute: int) -> bool:
+def _is_reachable(_minute: int) -> bool:
+    """Whether the Hub answers at all, through the user's own client and proxies."""
     from huggingface_hub import constants, get_session  # takes a moment, and embedded prompts do not need it
 
     try:
@@ -34,7 +30,8 @@ def without_retries(source: str) -> Iterator[None]:
     """
     from huggingface_hub import constants
 
-    nothing_to_wait_for = Path(source).is_dir() or constants.HF_HUB_OFFLINE or is_reachable()
+    minute = int(time.monotonic() // 60)  # asked once in each
+    nothing_to_wait_for = Path(source).is_dir() or constants.HF_HUB_OFFLINE or _is_reachable(minute)
     with contextlib.nullcontext() if nothing_to_wait_for else cached_only():
         yield
 

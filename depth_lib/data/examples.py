@@ -54,8 +54,7 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
     for terms in TERMS:
         answers = {}
         while len(answers) < min(n_per_level, 10**terms // 2):  # each once, and there are 10**terms
-            question, answer = one_sum(rng, terms)
-            answers[question] = answer
+            answers.update([one_sum(rng, terms)])
         examples += [Example(terms, *pair) for pair in answers.items()]
     return examples
 

@@ -28,12 +28,9 @@ def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
     draws = np.random.default_rng(_SEED).multinomial(n, np.full(n, 1 / n), size=N_DRAWS).astype(float)
     weights = np.vstack([np.ones(n), draws])
     relative = np.tensordot(weights, sums, 1) / (weights @ n_tokens)[:, None, None]
-    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    measures = {}
-    for name, values in measure(relative).items():
-        low, high = pd.Series(values[1:]).quantile(ends)
-        measures[name] = (float(values[0]), float(low), float(high))
-    return measures
+    values = pd.DataFrame(measure(relative))  # the first row is of the sequences as they are
+    ends = values[1:].quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {name: (float(values[name][0]), *map(float, ends[name])) for name in values}
 
 
 def measure(relative: np.ndarray) -> dict[str, np.ndarray]:

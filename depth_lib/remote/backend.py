@@ -243,10 +243,13 @@ def _submit(backend, entry, send):
         send()
     except SubmissionUnconfirmed:
         raise
-    except Exception as error:  # the server took nothing
-        entry.note("ended", problem=str(error))
+    except Exception as error:
+        if not backend.job_id:  # the server took nothing
+            entry.note("ended", problem=str(error))
         raise
-    entry.note("submitted", job_id=backend.job_id)
+    finally:
+        if backend.job_id:  # whatever failed after that
+            entry.note("submitted", job_id=backend.job_id)
 
 
 def plain(content: bytes) -> dict:

@@ -64,6 +64,20 @@ def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, lo
     assert not list(artifact.parent.iterdir())
 
 
+def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(llm, loopback, truth, monkeypatch):
+    with loopback.faults() as submitted:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no terminal"):
+            patch.setattr("nnsight.intervention.backends.display.StatusDisplay.update", _no_terminal)
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert [entry["state"] for entry in journal()] == ["submitted"]
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 1
+
+
+def _no_terminal(display, response):
+    raise OSError("no terminal")
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_result_that_came_but_was_not_written_is_not_computed_again(
     llm, loopback, truth, compute, artifact, damaged, capfd
