@@ -50,12 +50,10 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
     (run,) = plan.runs()
     study = Study(run.out, [run.asked["MODEL"]], [dataset])
-    scores = scores_by_level(study)
-    if len(scores):
-        print(*scores.answer.unique(), sep="\n")
-        return 0
     print("effective depth by cosine, kl, overlap: layer (share of the depth), or – where no layer satisfies the rule")
     print(*summary_lines(effective_depth_table(study)), sep="\n")
+    if len(scores := scores_by_level(study)):
+        print(*scores.answer.unique(), sep="\n")
     return 0
 
 
@@ -80,19 +78,18 @@ def status(plan: Plan) -> int:
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    model_id = plan.model_extra.get("MODEL_ID", model)
     if Path(model).name != model:
         raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id {model}")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
+    values = {"MODEL": model, "MODEL_ID": model, "DEVICE_MAP": "auto"} | plan.model_extra
+    values.setdefault("DTYPE", own_dtype(values["MODEL_ID"]))
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
-    values = {"MODEL": model, "MODEL_ID": model_id, "DTYPE": own_dtype(model_id), "DEVICE_MAP": "auto"}
-    lines = []
-    for key in ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS"):
-        field = ParamsFile.model_fields[key]
-        lines.append(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for key in ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS"):
+            field = ParamsFile.model_fields[key]
+            file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
     print(f"{path} is written; look at it, then: depth-lib run {model} gsm8k")
     return 0
 
@@ -147,9 +144,12 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets, as make runs them.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, function in COMMANDS.items():
-        text, usage = function.__doc__.splitlines()[0], " ".join(("depth-lib", name, *POSITIONAL.get(name, ())))
         command = commands.add_parser(
-            name, help=text, description=text, usage=f"{usage} [--help] [--OPTION VALUE …]", allow_abbrev=False
+            name,
+            help=function.__doc__.splitlines()[0],
+            usage=" ".join(["depth-lib", name, *POSITIONAL.get(name, ()), "[--help] [--OPTION VALUE …]"]),
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
         )
         for argument in POSITIONAL.get(name, ()):
             command.add_argument(argument)
@@ -166,7 +166,6 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
         raise ParamsError(problem)
     values = {}
     for option, text in given.items():
-        if text is not None:
-            fields = Plan if option in Plan.model_fields else Params
-            values[option] = from_text(option, text if isinstance(text, str) else " ".join(text), fields)
+        text = text if isinstance(text, str) else " ".join(text)
+        values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
     return COMMANDS[name], Plan(**values), positional

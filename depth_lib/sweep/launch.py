@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..files import Busy, hold
-from ..params import INSTALLED
+from ..params import INSTALLED, ParamsError
 from .plan import Plan
 from .spec import RunSpec
 from .status import FAILED, PARTIAL, RUNNING, status_of
@@ -36,10 +36,10 @@ def execution(name: str, output: str | Path, parameters: Mapping, ranks: int = 1
 
 
 def run_unfinished(plan: Plan) -> int:
-    """Run what is missing or stale, and print how it ended; the exit status.
+    """Run what is missing or stale, and print how each run ended.
 
-    A run that another sweep executes is left to it, and looked at again after the others. After a failure no other run
-    is begun, unless plan.KEEP_GOING. What failed stays failed until the next sweep.
+    Returns the exit status. A run that another sweep executes is left to it, and looked at again after the others.
+    After a failure no other run is begun, unless plan.KEEP_GOING. What failed stays failed until the next sweep.
     """
     sweep = _Sweep(plan)
     unfinished = list(sweep.left)
@@ -58,7 +58,11 @@ class _Sweep:
         self.plan, runs = plan, plan.runs()
         self.left = [run for run in runs if not status_of(run).finished]
         self.n_runs, self.n_finished = len(runs), len(runs) - len(self.left)
-        self.slots = plan.GPUS[: plan.JOBS or None] or [None] * (plan.JOBS or 1)
+        slots = plan.GPUS[: plan.JOBS or None] or [None] * (plan.JOBS or 1)
+        threads = {}
+        if len(slots) > 1 and not plan.LAUNCH:  # more threads than cores are far slower
+            threads = {"OMP_NUM_THREADS": str(max(1, _cores() // len(slots)))}
+        self.environments = [threads | os.environ | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}) for gpu in slots]
         self.signal, self.waiting = 0, set()
 
     async def run(self) -> None:
@@ -71,12 +75,12 @@ class _Sweep:
 
         handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*map(self._work, self.slots))
+            await asyncio.gather(*map(self._work, self.environments))
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    async def _work(self, gpu: str | None) -> None:
-        """Do one run after another, on this GPU."""
+    async def _work(self, environment: Mapping) -> None:
+        """Do one run after another, in this environment."""
         while self.left:
             run = self.left.pop(0)
             try:
@@ -85,31 +89,28 @@ class _Sweep:
                     if status_of(run).finished:
                         self._done(run, "done by another sweep")
                     else:
-                        await self._execute(run, gpu)
+                        await self._execute(run, environment)
             except Busy as other:
                 if run.name not in self.waiting:
                     self.waiting.add(run.name)
                     _say(run, f"another sweep is at it ({other}), waiting for it when all others are done")
                 self.left.append(run)
                 await asyncio.sleep(0.5)
+            except ParamsError as problem:  # its prompts can no longer be read
+                self._fail(run, str(problem))
             except OSError as error:
                 where = error.filename or run.folder
                 self._fail(run, f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH")
 
-    async def _execute(self, run: RunSpec, gpu: str | None) -> None:
+    async def _execute(self, run: RunSpec, environment: Mapping) -> None:
         """Execute a run's notebook and print what became of it."""
         start, partial, log = time.time(), run.folder / PARTIAL, run.folder / "probe.log"
         partial.unlink(missing_ok=True)
         _say(run, f"running, log in {log}")
-        notebook = execution("probe", partial, run.asked, run.asked["TENSOR_PARALLEL"])
+        command = shlex.split(self.plan.LAUNCH)
+        command += execution("probe", partial, run.asked, run.asked["TENSOR_PARALLEL"])
         with log.open("wb") as file:
-            child = subprocess.Popen(
-                [*shlex.split(self.plan.LAUNCH), *notebook],
-                env=self._environment(gpu),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-            )
+            child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
             await _ended(child)
         except asyncio.CancelledError:
@@ -118,21 +119,15 @@ class _Sweep:
             name = signal.Signals(self.signal).name
             _end(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")
             raise
-        results = [run.path(probe, offline=True) for probe in run.asked["PROBES"]]
-        missing = [path for path in results if not path.is_file()]
         if child.returncode:
             self._fail(run, _why(log, child.returncode))
-        elif missing:
+            return
+        results = [run.path(probe, offline=True) for probe in run.asked["PROBES"]]
+        if missing := [path for path in results if not path.is_file()]:
             self._fail(run, f"the notebook left no {missing[0]}")
         else:
             os.replace(partial, run.folder / "probe.ipynb")
             self._done(run, f"done in {tqdm.format_interval(time.time() - start)}")
-
-    def _environment(self, gpu: str | None) -> dict[str, str]:
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
-        if len(self.slots) > 1 and not self.plan.LAUNCH:  # more threads than cores are far slower
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // len(self.slots))))
-        return environment
 
     def _done(self, run: RunSpec, how: str) -> None:
         self.n_finished += 1

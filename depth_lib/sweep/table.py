@@ -30,9 +30,9 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 
 
 def make_table(plan: Plan) -> int:
-    """Write the table, the figures and the page report.html of what is in OUT; the exit status.
+    """Write the table, the figures and the page OUT/report.html of what is in OUT.
 
-    Raises what `chosen_results` raises, before anything is written.
+    Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     models, datasets = chosen_results(plan)
     out = Path(plan.folder)

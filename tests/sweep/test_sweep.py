@@ -57,6 +57,13 @@ def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(com
     assert command.status == 0 and left_over(study / "outputs/demo") == []
 
 
+def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command):
+    chosen = ("--models", "toy-4l", "--datasets", "aime24", "addition", "--probes", "logit_lens")
+    assert command("sweep", *chosen, "--source", "none.jsonl", "--keep-going").status == 1
+    assert "aime24 × toy-4l: FAILED: PromptError: no file none.jsonl; check the path" in command.output
+    assert "addition × toy-4l: done in" in command.output
+
+
 def test_a_notebook_that_ends_well_without_its_results_has_failed(command, study):
     (study / "idle").touch()
     assert command(*ONE).status == 1
