@@ -70,8 +70,9 @@ class _Sweep:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop(number: int, _: object) -> None:
-            self.signal = number
-            loop.call_soon_threadsafe(task.cancel)
+            if not self.signal:  # make sends the signal on, so that it comes twice
+                self.signal = number
+                loop.call_soon_threadsafe(task.cancel)
 
         handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with contextlib.suppress(asyncio.CancelledError):
