@@ -1,8 +1,8 @@
 """Comparisons over runs: ratios of effective depth by size, training, task and threshold; proxies; linear maps."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     """
     models = pd.Categorical(intervals.model, intervals.model.unique())
     title = "Ratio of effective depth, with intervals (at least 95 %) over prompts"
-    return _ratio_figure(title, intervals, models, stacked=True)
+    return _ratio_figure(title, intervals, models, columns=1, whiskers=True)
 
 
 def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -66,12 +66,12 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     if thresholds.empty:
         return None
     title = "Ratio of effective depth over the threshold (kl: share of the maximum)"
-    datasets = sorted(thresholds.dataset.unique(), key=by_paper)
-    return _ratio_figure(title, thresholds, pd.Categorical(thresholds.threshold), per="model", datasets=datasets)
+    panels = thresholds.assign(metric=thresholds.metric + " " + thresholds.dataset)
+    return _ratio_figure(title, panels, pd.Categorical(thresholds.threshold), per="model", columns=2)
 
 
 # Measures of each layer from one clean pass: name -> probe, key of its result, and the proxy computed from it.
-PROXIES: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
+PROXIES = {
     "block influence": ("relative_contribution", "io_cos", lambda curve: 1 - curve),
     "relative contribution": ("relative_contribution", "rc_layer", lambda curve: curve),
     "fall of the lens' KL divergence": ("logit_lens", METRICS["kl"].keys[0], lambda curve: -np.diff(curve, append=0)),
@@ -85,7 +85,7 @@ def proxies_figure(study: Study) -> Figure | None:
     Both are shown as ranks among the layers of the run, as a share of their number. Titles have Spearman's rank
     correlation over the layers of a model × dataset: mean, lowest and highest. None if no run has both results.
     """
-    figure, axes = _figure("Cheap proxies against what a skip really does", len(PROXIES), height=1.8)
+    figure, axes = _figure("Cheap proxies against what a skip really does", len(PROXIES), columns=3)
     looks = _looks(study.models)
     for ax, (name, (probe, key, proxy)) in zip(axes, PROXIES.items(), strict=True):
         correlations = []
@@ -183,45 +183,41 @@ def _looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def _figure(title: str, columns: int, rows: int = 1, height: float = 1.5) -> tuple[Figure, np.ndarray]:
-    """A figure of the page's width, and its panels, of which a row has this height."""
-    figure = Figure(figsize=(WIDTH, rows * height + 0.9), layout="constrained", dpi=DOTS_PER_INCH)
+def _figure(title: str, n_panels: int, columns: int) -> tuple[Figure, np.ndarray]:
+    """A figure of the page's width, and its panels."""
+    rows = math.ceil(n_panels / columns)
+    figure = Figure(figsize=(WIDTH, 1.5 * rows + 1), layout="constrained", dpi=DOTS_PER_INCH)
     figure.suptitle(title)
-    return figure, figure.subplots(rows, columns, sharex="col", sharey=True, squeeze=False).ravel()
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for ax in axes[n_panels:]:
+        ax.remove()
+    return figure, axes[:n_panels]
 
 
 @plt.rc_context(STYLE)
 def _ratio_figure(
-    title: str,
-    frame: pd.DataFrame,
-    x: pd.Categorical,
-    per: str = "dataset",
-    datasets: Sequence[str] = ("",),
-    stacked: bool = False,
+    title: str, frame: pd.DataFrame, x: pd.Categorical, per: str = "dataset", columns: int = 3, whiskers: bool = False
 ) -> Figure | None:
-    """Ratio over x with its mean at each x: a panel per metric, and per dataset if they are given.
+    """Ratio over x, a panel per metric, with its mean at each x, or with whiskers each point's interval.
 
-    per: "model" or "dataset", which have a look each. stacked: panels under each other, and intervals in place of
-    means. None if fewer than two x have a ratio, or none of those that are stacked.
+    per: "model" or "dataset", which have a look each. None if fewer than two x have a ratio, with whiskers none.
     """
     frame = frame.assign(x=x).astype({name: float for name in ("ratio", "ratio_low", "ratio_high") if name in frame})
     frame = frame.dropna(subset="x")
-    if frame[frame.ratio.notna()].x.nunique() < 2 - stacked:
+    if frame[frame.ratio.notna()].x.nunique() < 2 - whiskers:
         return None
-    metrics = sorted(frame.metric.unique())
-    figure, axes = _figure(title, *((1, len(metrics)) if stacked else (len(metrics), len(datasets))))
     looks = _looks(sorted(frame.dataset, key=by_paper) if per == "dataset" else frame.model)
-    for (dataset, metric), ax in zip(product(datasets, metrics), axes, strict=True):
-        rows = frame[(frame.metric == metric) & frame.dataset.isin([dataset] if dataset else frame.dataset)]
+    figure, axes = _figure(title, frame.metric.nunique(), columns)
+    for ax, (metric, rows) in zip(axes, frame.groupby("metric", sort=False), strict=True):
         for i, (name, look) in enumerate(looks.items()):
-            draw = _points_and_intervals if stacked else _points_and_means
+            draw = _points_and_intervals if whiskers else _points_and_means
             draw(ax, rows[rows[per] == name], (i + 0.5) / len(looks), look)
-        if dataset:
-            threshold = x.categories.get_loc(METRICS[metric].threshold)
+        if "threshold" in frame:
+            threshold = x.categories.get_loc(METRICS[metric.split()[0]].threshold)
             ax.axvline(threshold, color=GREY, linestyle=":", label="the papers' threshold")
-        ax.set(title=f"{metric} {dataset}", xlim=(-0.5, len(x.categories) - 0.5), ylim=(0, 1.04))
+        ax.set(title=metric, xlim=(-0.5, len(x.categories) - 0.5), ylim=(0, 1.04))
         ax.set_xticks(range(len(x.categories)), [short_name(str(value)).removesuffix(".0") for value in x.categories])
-        ax.tick_params("x", rotation=90 if stacked else 0)
+        ax.tick_params("x", rotation=90 if whiskers else 0)
     figure.supylabel(RATIO)
     add_legend(figure)
     return figure
