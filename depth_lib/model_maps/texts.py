@@ -9,6 +9,7 @@ from nnsight import TransformersModel
 
 from ..data.datasets import dataset_named
 from ..embedded import DATASETS
+from ..remote.errors import one_line
 
 SPLITS = ("fit", "choose", "test")  # to fit the maps, to choose the ridge, to measure the error
 LONGEST = 512  # tokens of a sequence; both models may take fewer
@@ -34,10 +35,10 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
             if length >= n_characters:
                 break
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, columns and networks)
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         raise TextError(
-            f"{source} is neither a text file nor a dataset of the Hub with a column text ({reason}); give as texts= "
-            '(TEXTS= of make and the notebook) "embedded", a text file, or a Hub dataset owner/name[:config[:split]]'
+            f"{source} is neither a text file in UTF-8 nor a dataset of the Hub with a column text "
+            f'({one_line(error)}); give as texts= (TEXTS= of make and the notebook) "embedded", a text file, or a Hub '
+            "dataset owner/name[:config[:split]]"
         ) from None
     if not texts:
         raise TextError(f"{source} holds no text; give another")

@@ -20,7 +20,7 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing before a job can be sent: a key, the model's name, a disk for the journal."""
+    """Something is missing before a job can be sent: a key, the model's name, a module that a server has."""
 
 
 class ServerUnreachable(RemoteError):

@@ -29,7 +29,11 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
         (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
         (TEXTS, {"holdout": 0.5}, "holdout 0.5 is no share of the text"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
-        ("nowhere.txt", {}, "nowhere.txt is neither a text file nor a dataset of the Hub .*give as texts= .*embedded"),
+        (
+            "nowhere.txt",
+            {},
+            "nowhere.txt is neither a text file in UTF-8 nor a dataset of the Hub .*give as texts= .*embedded",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line(pair, texts, more, said):
@@ -42,6 +46,11 @@ def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, 
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree", encoding="utf-8")
     assert read_texts(tmp_path / "a.txt") == ["one", "two", "three"]
     assert read_texts(tmp_path / "a.txt", 6) == ["one", "t"]
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    with pytest.raises(
+        TextError, match="latin.txt is neither a text file in UTF-8 .*UnicodeDecodeError: 'utf-8' codec"
+    ):
+        read_texts(tmp_path / "latin.txt")
     assert len(read_texts("embedded")) >= 36
     asked, drawn = [], []
 
