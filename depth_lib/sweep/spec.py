@@ -1,7 +1,7 @@
 """One run's parameters: where its results are, and what they must have been made from. It loads no torch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -87,13 +87,12 @@ class RunSpec:
     @cached_property
     def prompts(self) -> list[str]:
         """The prompts of the run, in order."""
-        return load_prompts(self.dataset, **self._rows)
+        return self._rows(load_prompts, self.dataset)
 
     @cached_property
     def examples(self) -> list[Example]:
         """N_EXAMPLES questions of each level of difficulty; PromptError if the dataset has no levels."""
-        n_examples, source, seed = self._rows.values()
-        return load_examples(self.dataset, n_examples, source, seed)
+        return self._rows(load_examples, self.dataset)
 
     @cached_property
     def baseline(self) -> list[str]:
@@ -105,7 +104,7 @@ class RunSpec:
                 f"residual_erasure takes its baseline from gsm8k, and SOURCE {self.asked['SOURCE']} is a file of "
                 f"{self.dataset}; run it with DATASET gsm8k, or leave it out of PROBES"
             )
-        return load_prompts("gsm8k", **self._rows)
+        return self._rows(load_prompts, "gsm8k")
 
     @property
     def checkpoint(self) -> Path | None:
@@ -124,12 +123,11 @@ class RunSpec:
         path = toy_path(model_id) if model_id in TOYS else self.checkpoint
         return path and fingerprint(path)
 
-    @property
-    def _rows(self) -> dict:
-        """How many rows, from where."""
+    def _rows(self, load: Callable[..., list], dataset: str) -> list:
+        """N_EXAMPLES of a dataset, as `load_prompts` or `load_examples` gives them."""
         source = self.asked["SOURCE"]
         where = source if source in NAMED_SOURCES else in_project(source)
-        return {"n_examples": self.asked["N_EXAMPLES"], "source": where, "seed": self.asked["SEED"]}
+        return load(dataset, self.asked["N_EXAMPLES"], source=where, seed=self.asked["SEED"])
 
     @cached_property
     def _fetches(self) -> bool:

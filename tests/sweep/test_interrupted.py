@@ -97,6 +97,8 @@ def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, comman
 def test_a_signal_ends_a_run_with_a_sentence_and_its_notebook_too(make, study, command, name):
     sweep = started(study, *ONE, TAKES="600")
     os.killpg(sweep.pid, signal.Signals[name])
+    time.sleep(0.03)
+    os.killpg(sweep.pid, signal.Signals[name])  # as from somebody who is impatient
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode != 0
     assert f"gsm8k × toy-4l: stopped by {name}; what was finished is kept; repeat the command to go on" in output
