@@ -82,6 +82,13 @@ def test_a_smooth_path_takes_seven_nodes_in_one_batch_with_both_ends():
     assert found["f"][1] - found["f"][0] == pytest.approx(truth.sum().item())
 
 
+def test_a_less_smooth_one_takes_the_nodes_between_them_too():
+    sample, truth = path((0.4, 0.5, 0.15), (-0.1, 0.2, 0.3))
+    found = integrate(sample, 1e-3, 1e-7)
+    assert found["n_nodes"] == 17 and sample.calls == [9, 8]
+    assert true_error(found, truth) <= found["error"] <= 1e-3
+
+
 @pytest.mark.parametrize("width", [0.03, 0.01, 0.001, 0.0001])
 @pytest.mark.parametrize("place", [0.013, 0.1337, 0.52, 0.802])
 def test_a_steep_step_is_found_and_resolved_within_the_papers_cost(place, width):
@@ -132,15 +139,25 @@ def test_rounding_is_told_from_the_quadratures_error(steps, share):
         ratios.append(found["error"] / true_error(found, truth))
         n_nodes.append(found["n_nodes"])
         assert found["error"] == pytest.approx((found["rounding"] ** 2 + found["quadrature"] ** 2) ** 0.5)
-    assert np.mean(n_nodes) <= 1.3 * exact["n_nodes"] + 14  # seven points of two paths measure the rounding
+    assert np.mean(n_nodes) <= exact["n_nodes"] + 24  # seven points of two paths measure the rounding
     within = [0.5 <= ratio <= 3 for ratio in ratios]
     assert np.mean(within) >= 0.7 and 0.7 <= np.median(ratios) <= 2.5
+
+
+def test_without_half_precision_there_is_no_rounding():
+    found = integrate(path((0.5, 0.3, 0.01))[0], 0.01, 1e-7)
+    assert found["rounding"] == 0 and found["error"] == found["quadrature"] > 0
 
 
 def test_what_rounding_leaves_is_not_cut_further():
     sample, _ = path((0.5, 0.3, 0.05))
     few, many = (integrate(sample, 0, rounding)["n_nodes"] for rounding in (9e-5, 4e-7))
     assert few < many < 256
+
+
+def test_values_that_are_no_numbers_end_at_once():
+    found = integrate(lambda points: (torch.full((len(points), 3), float("nan")), [0.5] * len(points)), 0.01, 1e-7)
+    assert found["n_nodes"] == 9 and not found["integral"].isfinite().any()
 
 
 @pytest.mark.parametrize("eps", [1e-7, 0.0078])

@@ -59,6 +59,13 @@ def test_bfloat16_says_how_far_it_is_from_float32(in_bfloat16):
     assert len(outside) <= max(1, len(blocks) // 6), outside
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="takes minutes: DEPTH_LIB_LONG_TESTS=1")
+def test_bfloat16_takes_no_more_nodes_than_float32(llm, in_bfloat16):
+    blocks = list(range(30))
+    assert gradients(in_bfloat16, blocks)["n_nodes"].sum() <= 1.3 * gradients(llm, blocks)["n_nodes"].sum()
+
+
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
     ids, span = answer_span(llm.tokenizer, QUESTION, ANSWER)
     torch.testing.assert_close(
