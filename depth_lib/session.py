@@ -102,16 +102,13 @@ def _here(llm, probe, arguments, remote):
 
 
 def _in_session(llm, calls, **how):
-    result = None  # stays so where the session is only serialised
-    with llm.session(**how):
-        result = _results(llm, calls).save()  # not by nnsight.save: requests may not name the module nnsight
-    return result
-
-
-def _results(llm, calls):
     """What each of the named calls (function, arguments) returns, and what the model there is."""
-    results = {name: function(llm, **arguments) for name, (function, arguments) in calls.items()}
-    return {"model": running(llm), "results": results}
+    result = None  # stays so where the session is only serialised; the client knows it by this name
+    with llm.session(**how):
+        results = {name: function(llm, **arguments) for name, (function, arguments) in calls.items()}
+        # not by nnsight.save: requests may not name the module nnsight
+        result = {"model": running(llm), "results": results}.save()
+    return result
 
 
 def _on_server(llm, probe, jobs, over, remote, label):
@@ -164,13 +161,14 @@ def _send(llm, probe, arguments, backend):
 
 def _check_finite(probe, arguments, over, found):
     """ResultNotFinite names the probe, the layer and the number."""
-    for key, value in found["results"]["result"].items():
-        if over is None or not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all()):
+    for key, value in found["results"]["result"].items() if over else ():
+        if not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all()):
             continue
         first = torch.nonzero(~torch.isfinite(value))[0].tolist()
-        where = f"layer {arguments['layers'][0] + first[0]}" if over == "layers" else f"prompt {first[0]} of the job"
-        if over != "layers" and first[1:]:
-            where += f", layer {first[1]}"
+        if over == "layers":
+            where = f"layer {arguments['layers'][0] + first[0]}"
+        else:
+            where = ", layer ".join([f"prompt {first[0]} of the job", *map(str, first[1:2])])
         raise ResultNotFinite(
             f"{probe.__name__}: {key} is {value[tuple(first)].item()} at {where}, and is not kept; the server computes "
             f"in {found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, "

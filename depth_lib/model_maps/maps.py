@@ -12,7 +12,7 @@ from ..models.check import name_of
 from ..models.families import describe
 from ..models.load import load_model
 from ..params import not_among
-from ..probes.states import states, states_of_blocks
+from ..probes.states import states, states_of_sequences
 from ..progress import steps
 from ..session import run
 from .regression import accumulate, errors, solve
@@ -92,7 +92,7 @@ class _Reader:
         self.llm, self.arch, self.what = llm, describe(llm), what
         self.n_states, self.width = self.arch["n_layers"] + (what == "residual"), self.arch["width"]
         self.device = next(llm.parameters()).device if llm.dispatched else torch.device("cpu")
-        self.sequences = [[excerpt.ids] for excerpt in excerpts]
+        self.sequences = [excerpt.ids for excerpt in excerpts]
         self.downloaded = None if llm.dispatched else self._download(remote, memory)
 
     def read(self, number: int, layers: list[int]) -> torch.Tensor:
@@ -100,7 +100,7 @@ class _Reader:
         if self.downloaded is not None:
             values = self.downloaded[number][layers]
         else:
-            values = run(states, self.llm, self.arch, self.sequences[number], layers, self.what, False)["states"]
+            values = run(states, self.llm, self.arch, self.sequences[number], layers, self.what)["states"]
         if not torch.isfinite(values).all():
             raise CannotRead(
                 f"the states of {name_of(self.llm)} are not finite in {self.llm.dtype}; load it with "
@@ -112,7 +112,7 @@ class _Reader:
         """The states of every sequence from a server, in journalled jobs of about JOB_BYTES each."""
         if not remote:
             raise CannotRead(f"the weights of {name_of(self.llm)} are on a server; give remote=True or its host")
-        n_tokens = sum(len(ids) for (ids,) in self.sequences)
+        n_tokens = sum(len(ids) for ids in self.sequences)
         n_bytes = (
             n_tokens * self.n_states * self.width * (4 if self.what == "contribution" else self.llm.dtype.itemsize)
         )
@@ -125,8 +125,8 @@ class _Reader:
             )
         per_job = max(1, JOB_BYTES * len(self.sequences) // n_bytes)
         work = self.sequences, list(range(self.n_states)), self.what
-        how = {"remote": remote, "over": "blocks", "label": "states", "per_job": per_job}
-        return run(states_of_blocks, self.llm, self.arch, *work, **how)["blocks"]
+        how = {"remote": remote, "over": "sequences", "label": "states", "per_job": per_job}
+        return run(states_of_sequences, self.llm, self.arch, *work, **how)["states"]
 
 
 def _group_size(source: _Reader, target: _Reader, device: torch.device, memory: int | None) -> int:
