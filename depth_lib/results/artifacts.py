@@ -6,7 +6,6 @@ per-prompt sums. Only tensors, strings, numbers, lists and dicts are stored: `to
 every file. Reading never changes, renames or runs anything; writing moves aside a file that is not one of ours.
 """
 
-import importlib.metadata
 import io
 import json
 import os
@@ -14,11 +13,13 @@ import pickle
 import re
 import warnings
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from .. import __version__
 from ..files import move_aside, write_together
 from ..params import command
 from .provenance import NO_META, NONE_YET, checked, read_meta
@@ -47,7 +48,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         problem = problem or "it has no key tokens"
     if problem:
         raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
-    versions = {package: _version(package) for package in ("torch", "transformers", "nnsight", "depth_lib")}
+    versions = {package: version(package) for package in ("torch", "transformers", "nnsight")}
+    versions["depth_lib"] = __version__
     ours = {"schema": SCHEMA_VERSION, "probe": probe, "version": schema.version, "versions": versions}
     stored["meta"] = _storable(meta) | ours
     contents = {}
@@ -132,13 +134,6 @@ def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
     except (OSError, UnicodeDecodeError):
         return None
     return lines if len(lines) == n_tokens else None
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _storable(value: object) -> object:

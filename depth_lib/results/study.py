@@ -161,8 +161,17 @@ def find_results(folder: str | Path) -> dict[Key, Path | dict]:
     Raises MissingArtifact if there are none, ArtifactError for a shared folder that is damaged.
     """
     folder = Path(folder)
-    if (folder / RUNS).is_file():
-        return read_shared(folder)
+    found = read_shared(folder) if (folder / RUNS).is_file() else _files(folder)
+    if not found:
+        raise MissingArtifact(
+            f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
+            "folder of a study, such as outputs/demo that make demo fills"
+        )
+    return found
+
+
+def _files(folder: Path) -> dict[Key, Path]:
+    """(dataset, model, probe) -> the one file that counts."""
     by_number: dict[Key, dict[int | None, Path]] = {}
     for path in sorted(folder.glob("*/*/*.pt")):
         try:
@@ -171,11 +180,6 @@ def find_results(folder: str | Path) -> dict[Key, Path | dict]:
             continue  # somebody else's file
         key = (path.parent.parent.name, path.parent.name, of_pair(probe, pair))
         by_number.setdefault(key, {})[n] = path
-    if not by_number:
-        raise MissingArtifact(
-            f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
-            "folder of a study, such as outputs/demo that make demo fills"
-        )
     return {key: _chosen(paths) for key, paths in by_number.items()}
 
 
