@@ -147,26 +147,26 @@ def _workbook(tables: Tables) -> bytes:
     buffer = io.BytesIO()
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
         if ratios:
-            styled.to_excel(writer, sheet_name="Effective Depth Results", na_rep=MISSING)
+            n_headers = tables.effective_depth.columns.nlevels + 1
+            title = "Effective Depth Results"
+            styled.to_excel(writer, sheet_name=title, na_rep=MISSING, freeze_panes=(n_headers, 1))
         for name, frame in sheets.items():
             if len(frame):
                 frame = frame.rename(columns=lambda column: column.replace("_", " "))
-                title = name.replace("_", " ").title()
-                frame.to_excel(writer, sheet_name=title, index=False, na_rep=MISSING, float_format="%.2f")
-        for title, sheet in writer.sheets.items():
-            n_headers = tables.effective_depth.columns.nlevels + 1 if title == "Effective Depth Results" else 1
-            _lay_out(sheet, n_headers)
+                look = {"index": False, "na_rep": MISSING, "float_format": "%.2f", "freeze_panes": (1, 1)}
+                frame.to_excel(writer, sheet_name=name.replace("_", " ").title(), **look)
+        for sheet in writer.sheets.values():
+            _fit_columns(sheet)
     return buffer.getvalue()
 
 
-def _lay_out(sheet: Worksheet, n_headers: int) -> None:
-    """Columns as wide as their texts, long texts wrapped, headers in sight."""
+def _fit_columns(sheet: Worksheet) -> None:
+    """Columns as wide as their texts, with long texts wrapped."""
     for column in sheet.columns:
         longest = max(len(str(cell.value or "")) for cell in column)
         sheet.column_dimensions[column[-1].column_letter].width = min(longest, _WIDEST) + 2
         for cell in column:
             cell.alignment = Alignment(horizontal=cell.alignment.horizontal, vertical="top", wrap_text=True)
-    sheet.freeze_panes = sheet.cell(n_headers + 1, 2)
 
 
 # TeX
