@@ -190,7 +190,7 @@ def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
 
 
 def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
-    """That the first of the names that is not allowed is not known, and which are; None if all are allowed."""
+    """A line on the first of the names that is not allowed, with those that are; None if all names are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
@@ -202,7 +202,7 @@ def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
 
 
 def command(target: str, **variables: str) -> str:
-    """The command that a message names: of make, or of `depth-lib` if there is no clone. Empty ones are left out."""
+    """The command that a message names: make's, or `depth-lib` if there is no clone. Empty variables are left out."""
     words = ["depth-lib" if INSTALLED else "make", target]
     for name, value in variables.items():
         if value and (name, value) != ("OUT", "outputs"):

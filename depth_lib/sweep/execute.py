@@ -55,7 +55,10 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """What outlived a killed sweep or torchrun would hold its GPU; a kernel ends with the process that started it."""
+    """End this process when its parent is gone: outliving a killed sweep or torchrun, it would hold its GPU.
+
+    The kernel ends with the process that started it.
+    """
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A sweep: its unfinished runs, each the process of one notebook, so many side by side as there are JOBS or GPUS."""
+"""A sweep: each unfinished run is the process of one notebook; JOBS or GPUS say how many run side by side."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ def run_unfinished(plan: Plan) -> int:
 
 
 class _Sweep:
-    """The runs of a plan that are left to do, and what became of the others."""
+    """The runs of a plan that are left to do, and the workers that do them."""
 
     def __init__(self, plan: Plan):
         self.plan, runs = plan, plan.runs()
@@ -81,7 +81,7 @@ class _Sweep:
             signal.signal(number, handler)
 
     async def _work(self, environment: Mapping) -> None:
-        """Do one run after another, in this environment."""
+        """Do one run after another, each in a process with these environment variables."""
         while self.left:
             run = self.left.pop(0)
             try:
