@@ -44,7 +44,7 @@ def test_a_target_that_is_noise_is_predicted_no_better_than_by_its_mean_although
         if reader.llm is not target:
             return read(reader, number, layers)
         draw = torch.Generator().manual_seed(number)
-        return torch.randn(len(layers), len(reader.sequences[number][0]), 16, generator=draw)
+        return torch.randn(len(layers), len(reader.sequences[number]), 16, generator=draw)
 
     monkeypatch.setattr(maps._Reader, "read", noise)
     with pytest.warns(UserWarning, match="tokens are few"):
