@@ -186,3 +186,18 @@ def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
     whiskers = [segment[:, 1] for drawn in ax.collections for segment in drawn.get_segments()]
     np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
+
+
+def test_depth_scores_of_too_few_examples_are_bars_without_whiskers():
+    result = result_of("depth_by_difficulty", 6)
+    result = {key: result[key][:3] for key in ("level", "layer_effect", "output_effect")}
+    ax = plot("depth_score_by_level", result)
+    assert len(ax.patches) == 6 and all(bar.get_height() > 0 for bar in ax.patches)
+    assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
+
+
+def test_the_share_of_tokens_that_settle_late_stands_above_their_curve():
+    settled = torch.linspace(0, 0.95, 20)  # 0.85 at layer 17 of 20
+    ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
+    assert ax.get_title() == "15% settle late"
+    assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
