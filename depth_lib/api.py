@@ -153,10 +153,8 @@ def residual_erasure(
     `erasure_effect_resolution`: smaller effects cannot be told from rounding. Raises ValueError if the answer
     has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
-    (ids, places, tokens), arch = answer_span(llm, question, answer), describe(llm)
-    budget = tokens_per_pass(llm, budget, remote)
-    work = (arch, ids, places, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**run(_residual_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
+    ids, places, tokens = answer_span(llm, question, answer)
+    return {**_erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places), "tokens": tokens}
 
 
 def future_erasure(
@@ -177,10 +175,14 @@ def future_erasure(
     follows), their resolutions as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`. Source:
     Csordás et al. 2025, section 3.4.
     """
-    (ids, _, tokens), arch = answer_span(llm, question, answer), describe(llm)
-    budget = tokens_per_pass(llm, budget, remote)
-    work = (arch, ids, list(range(arch["n_layers"])), tokenize(llm, baseline_prompts), budget)
-    return {**run(_future_erasure, llm, *work, remote=remote, over="layers"), "tokens": tokens}
+    ids, _, tokens = answer_span(llm, question, answer)
+    return {**_erased(_future_erasure, llm, ids, baseline_prompts, remote, budget), "tokens": tokens}
+
+
+def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
+    arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
+    work = {"ids": ids, "layers": list(range(arch["n_layers"])), "baseline_prompts": baseline, **places}
+    return run(probe, llm, arch, **work, budget=tokens_per_pass(llm, budget, remote), remote=remote, over="layers")
 
 
 def integrated_gradients(

@@ -3,8 +3,8 @@
 import torch
 
 from .distributions import output_change
-from .packing import additive
-from .residual_stream import compares_in_batch, enter, inputs, leaving, start_at, token_budget
+from .packing import packed_inputs
+from .residual_stream import compares_in_batch, enter, leaving, start_at, token_budget
 
 
 def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, next_tokens=None, watch=None):
@@ -28,8 +28,7 @@ def growing_batch(llm, arch, ids, pack, h, layers, change, read, budget, next_to
     """
     n_own = own_rows(llm)
     order, size = pack[0], max(1, token_budget(llm, budget) // len(pack[0]) - n_own)
-    starts = range(layers.start, layers.stop, size)
-    passes = [range(start, min(start + size, layers.stop)) for start in starts]
+    passes = [layers[k : k + size] for k in range(0, len(layers), size)]
     runs = [_one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch) for joining in passes]
     if not n_own:
         clean = h[-1][[order[place] for place in read]]
@@ -53,12 +52,9 @@ def own_rows(llm):
 
 def _one_pass(llm, arch, ids, pack, h, joining, change, read, n_own, watch):
     """Final residuals of the batch [n_own + len(joining), M, d]."""
-    order, _, visible = pack
-    n_layers, begin, n_rows = arch["n_layers"], joining.start, n_own + len(joining)
-    batch = 1 if arch["grows"] else n_rows
-    encoding = inputs([ids[i] for i in order], order, additive(visible, llm.dtype), batch)
+    order, n_layers, begin, n_rows = pack[0], arch["n_layers"], joining.start, n_own + len(joining)
     with torch.no_grad():
-        with llm.trace(encoding, use_cache=False) as tracer:
+        with llm.trace(packed_inputs(llm, arch, ids, pack, n_rows), use_cache=False) as tracer:
             before = h[begin - 1][order][None] if begin else None
             # where batches cannot grow, unmodified rows stand in for those that are yet to join
             rows = h[begin][order].repeat(n_own if arch["grows"] else n_rows, 1, 1)

@@ -38,19 +38,18 @@ def _of_prompt(llm, arch, ids, starts, mode, part, budget):
     clean = clean_run(llm, arch, ids)
     of_packs = [_of_pack(llm, arch, ids, pack, clean, mode, part, budget) for pack in packs(starts, len(ids), arch)]
     effects, changes = zip(*of_packs, strict=True)
-    effect, effect_of_rounding = torch.stack(effects).amax(0)
-    change, change_of_rounding = torch.cat(changes, dim=-1)  # [4, L, all measured tokens]
+    effects, changes = torch.stack(effects).amax(0), torch.cat(changes, dim=-1)  # [2, L, L], [2, 4, L, measured tokens]
+    outputs, (_, kl, loss, top_changes) = changes[:, 0].amax(-1, keepdim=True), changes[0]
     n_last = len(starts) if mode == "future" else 1  # tokens without a next one
     result = {
-        f"max_{mode}_layer": effect,
-        f"max_{mode}_out": change[0].amax(-1, keepdim=True),
-        f"{mode}_kl": change[1].mean(-1),
-        f"{mode}_loss": change[2].sum(-1) / max(1, change.shape[-1] - n_last),
-        f"{mode}_top1": 1 - change[3].mean(-1),
+        f"max_{mode}_layer": effects[0],
+        f"max_{mode}_out": outputs[0],
+        f"{mode}_kl": kl.mean(-1),
+        f"{mode}_loss": loss.sum(-1) / max(1, loss.shape[-1] - n_last),
+        f"{mode}_top1": 1 - top_changes.mean(-1),
     }
     if compares_in_batch(llm):
-        result[f"max_{mode}_layer_resolution"] = effect_of_rounding
-        result[f"max_{mode}_out_resolution"] = change_of_rounding[0].amax(-1, keepdim=True)
+        result |= {f"max_{mode}_layer_resolution": effects[1], f"max_{mode}_out_resolution": outputs[1]}
     return result
 
 

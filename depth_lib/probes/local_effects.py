@@ -12,8 +12,8 @@ Here one forward pass gives every block its own batch as input: a row for each s
 import torch
 
 from .growing_batch import nudged, own_rows, relative_change
-from .packing import additive, packs
-from .residual_stream import added, clean_run, compares_in_batch, enter, inputs, start_at, token_budget
+from .packing import packed_inputs, packs
+from .residual_stream import added, clean_run, compares_in_batch, enter, start_at, token_budget
 
 
 def local_effects(llm, arch, work, mode, budget):
@@ -41,17 +41,16 @@ def local_effects(llm, arch, work, mode, budget):
 
 def _of_pack(llm, arch, ids, pack, clean, mode, budget):
     """The local effects at the positions of one pack, and beside them those of rounding: [2, L, L]."""
-    order, suffixes, visible = pack
+    order, suffixes, _ = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
     h, c = clean
     n_own, start = own_rows(llm), prefix if mode == "future" else 0
     effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
     size = max(1, budget // len(order) - n_own)
     for begin in range(0, n_layers - 1, size):
-        sources = range(begin, min(begin + size, n_layers - 1))
-        batch = 1 if arch["grows"] else n_own + len(sources)
-        encoding = inputs([ids[i] for i in order], order, additive(visible, llm.dtype), batch)
+        sources = range(n_layers - 1)[begin : begin + size]
         with torch.no_grad():
+            encoding = packed_inputs(llm, arch, ids, pack, n_own + len(sources))
             with llm.trace(encoding, use_cache=False) as tracer:
                 for l in range(begin + 1, n_layers):
                     earlier = sources[: l - begin]

@@ -2,6 +2,8 @@
 
 import torch
 
+from .residual_stream import inputs
+
 
 def pack(starts, end):
     """Tokens 0..max(starts)−1, then for each t of `starts` the suffix t..end−1, side by side.
@@ -51,7 +53,16 @@ def _cost(n_places, arch):
 
 def additive(visible, dtype):
     """The 4-D attention mask [1, 1, N, N] of `visible`: 0 where a place may be seen, the least number elsewhere."""
-    if visible is None:
-        return None
     mask = torch.zeros(visible.shape, dtype=dtype)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)[None, None]
+
+
+def packed_inputs(llm, arch, ids, pack, n_rows):
+    """Model inputs for a pack of the prompt with these token ids, for a batch of n_rows or one that grows to it."""
+    order, _, visible = pack
+    batch = 1 if arch["grows"] else n_rows
+    encoding = inputs([ids[i] for i in order], batch)
+    if visible is not None:
+        encoding["attention_mask"] = additive(visible, llm.dtype).expand(batch, -1, -1, -1)
+        encoding["position_ids"] = torch.tensor(order).expand(batch, -1)
+    return encoding

@@ -17,18 +17,6 @@ from .packing import packs
 from .residual_stream import compares_in_batch, residuals
 
 
-def mean_residual(llm, arch, prompts, count=None):
-    """The uninformative residual u [L + 1, d], float32: the mean of h_l over all tokens of all prompts (token ids).
-    count(n): told how many blocks have run."""
-    total, n_tokens = 0, 0
-    for ids in prompts:
-        total = total + torch.stack([h.float().sum(0).cpu() for h in residuals(llm, arch, ids)])
-        n_tokens += len(ids)
-        if count:
-            count(arch["n_layers"])
-    return total / n_tokens
-
-
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
     """Replace h_l[t] by the uninformative residual u_l, for every l and t, and measure the change of the answer.
 
@@ -77,37 +65,41 @@ def _erase(llm, arch, ids, end, work, layers, last, baseline_prompts, budget, ti
     work: for each effect its jobs: a pack, the places that are erased in it, and for each of its suffixes, which begin
     at t, the places where the effect of t is measured. end: how many of the ids are run; last: the last l to erase at.
     """
-    n_layers, width = arch["n_layers"], len(ids)
+    n_layers = arch["n_layers"]
     # row L, of what leaves the last block, goes with that block
     rows = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < n_layers else n_layers + 1)
     erased_at = range(rows.start, min(rows.stop, last + 1))
-    n_runs = sum(len(jobs) for jobs in work.values())
-    total = n_layers * len(baseline_prompts) + n_runs * sum(n_layers - l for l in erased_at)
+    n_jobs = sum(len(jobs) for jobs in work.values())
+    total = n_layers * len(baseline_prompts) + n_jobs * sum(n_layers - l for l in erased_at)
 
     def count(n_blocks):
         if tick:
             tick(n_blocks, total)
 
-    def watch(l, joined):
-        count(len(joined))
-
-    u = mean_residual(llm, arch, baseline_prompts, count)
+    u = 0  # the uninformative residual [L + 1, d]
+    for prompt in baseline_prompts:
+        u = u + torch.stack([h.float().sum(0).cpu() for h in residuals(llm, arch, prompt)])
+        count(n_layers)
+    u = u / sum(len(prompt) for prompt in baseline_prompts)
     h = residuals(llm, arch, ids[:end])
     result = {}
     for key, jobs in work.items():
-        effect, rounding = effects = torch.zeros(2, n_layers + 1, width, dtype=torch.float32)  # views of it
+        effects = torch.zeros(2, n_layers + 1, len(ids), dtype=torch.float32)
         for pack, erased, measured in jobs:
 
             def erase(l, row, before, erased=erased):
                 row[:, erased] = u[l].to(row)
+
+            def watch(l, joined):
+                count(len(joined))
 
             read = [place for places in measured for place in places]
             changes = growing_batch(llm, arch, ids, pack, h, erased_at, erase, read, budget, watch=watch)[:, 0]
             of_suffixes = changes.split([len(places) for places in measured], dim=-1)
             for suffix, change in zip(pack[1], of_suffixes, strict=True):
                 effects[:, erased_at.start : erased_at.stop, pack[0][suffix.start]] = change.amax(-1)
-        result[key] = effect[rows.start : rows.stop]
+        effect, rounding = effects[:, rows.start : rows.stop]
+        result[key] = effect
         if compares_in_batch(llm):
-            largest = rounding.amax(-1, keepdim=True).expand_as(rounding)
-            result[f"{key}_resolution"] = 2 * largest[rows.start : rows.stop]
+            result[f"{key}_resolution"] = 2 * rounding.amax(-1, keepdim=True).expand_as(rounding)
     return result

@@ -78,13 +78,9 @@ def first(output):
     return output[0] if isinstance(output, tuple | list) else output
 
 
-def inputs(ids, positions=None, mask=None, batch=1):
-    """Model inputs for one sequence of token ids [T], `batch` times; positions are for a sequence with a mask."""
-    encoding = {"input_ids": torch.tensor(ids).expand(batch, -1)}
-    if mask is not None:
-        encoding["attention_mask"] = mask.expand(batch, -1, -1, -1)
-        encoding["position_ids"] = torch.tensor(positions).expand(batch, -1)
-    return encoding
+def inputs(ids, batch=1):
+    """Model inputs for one sequence of token ids [T], `batch` times."""
+    return {"input_ids": torch.tensor(ids).expand(batch, -1)}
 
 
 def with_first(output, h):
