@@ -10,7 +10,7 @@ from ..files import COMPUTING, holder
 from ..params import command
 from ..results.provenance import NONE_YET, why_stale
 from ..results.schemas import ARTIFACTS, parse_name
-from .spec import RunSpec
+from .spec import RunSpec, in_project
 
 RUNNING = ".running"  # in a run's folder, locked by the sweep that executes its notebook
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; it stays if that fails
@@ -67,6 +67,14 @@ def matrix(out: str, runs: Sequence[RunStatus]) -> str:
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     counts = Counter(state for run in runs for state in run.states.values())
     others = "".join(f", {counts[state]} {state}" for state in ("stale", "missing") if counts[state])
-    others += f"; for other runs: {command('status', MODELS='NAMES', OUT=out)}" if {*counts} == {"missing"} else ""
     count = f"{out}: {counts['done']} of {counts.total()} done{others}"
     return "\n".join([*lines, *(note for run in runs for note in run.notes), count])
+
+
+def where_others_are(out: str, runs: Sequence[RunStatus]) -> str | None:
+    """Where OUT has results, but none of these runs': a line with the command that shows them."""
+    there = {path.parts[-3:-1] for path in in_project(out).glob("*/*/*.pt")}
+    if not there or any(run.notes or (run.dataset, run.model) in there for run in runs):
+        return None
+    datasets, models = (" ".join(sorted({*names})) for names in zip(*there, strict=True))
+    return f"{out} has only results of others: {command('status', MODELS=models, DATASETS=datasets, OUT=out)}"

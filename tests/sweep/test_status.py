@@ -62,9 +62,10 @@ def test_results_of_as_many_prompts_as_the_hub_had_are_found_without_the_network
     assert "1 stale, 4 missing" in command("status", *hub, "--n-examples", "20").output
 
 
-def test_where_none_of_the_papers_models_has_results_the_last_line_says_how_others_are_shown(command):
+def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(command):
     command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
-    assert command("status").output.splitlines()[-1].endswith("missing; for other runs: make status MODELS=NAMES")
+    line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
+    assert command("status").output.splitlines() == [line]
     command("sweep", "--models", "Qwen2.5-Math-7B", "--datasets", "gsm8k", "--source", "embedded")
     assert command("status").output.splitlines()[-1].endswith("missing")
 
