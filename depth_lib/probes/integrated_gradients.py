@@ -92,14 +92,13 @@ def _fitting(wanted, rows):
 
 
 def _result(integrated, n_tokens):
-    """What is returned of one layer."""
-    igrads, (f_b, f_x) = integrated["integral"], integrated["f"]
-    numbers = {"f_difference": f_x - f_b}
-    numbers |= {key: integrated[key] for key in ("n_nodes", "error", "quadrature", "rounding") if key in integrated}
-    return {
-        "igrads": torch.cat([igrads, torch.zeros(n_tokens - len(igrads), dtype=torch.float32)]),
-        "completeness": igrads.sum() - (f_x - f_b),
-    } | {key: torch.tensor(number, dtype=torch.float32) for key, number in numbers.items()}
+    """What is returned of one layer, as tensors: attributions of the tokens that are left out are 0."""
+    f_b, f_x = integrated.pop("f")
+    integral = integrated.pop("integral")
+    numbers = {"completeness": integral.sum() - (f_x - f_b), "f_difference": f_x - f_b} | integrated
+    igrads = torch.zeros(n_tokens, dtype=torch.float32)
+    igrads[: len(integral)] = integral
+    return {"igrads": igrads} | {key: torch.as_tensor(x, dtype=torch.float32) for key, x in numbers.items()}
 
 
 def _paths(llm, arch, ids, end, layers, at, seed=None):

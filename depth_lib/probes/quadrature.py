@@ -174,7 +174,6 @@ def _panel(piece, known, rules, of_slope, largest_f):
         error = error.clamp_min(torch.maximum(unseen * (unseen / largest).clamp_max(1).sqrt(), total))
     return {
         "piece": piece,
-        "points": points,
         "integral": integral,
         "absolute": absolute,
         "error": error,
@@ -201,35 +200,30 @@ def _refined(done, known, rules, least, wanted, limit, narrowest):
     for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
         if panel["worst"] > (max(least, wanted) if pieces else least):
             room = limit - len(known) - len(_unknown(pieces, known, rules))
-            finer = _finer(panel, known, rules, room, narrowest)
-            done = [other for other in done if other is not panel or not finer]
-            pieces = pieces + finer
+            for finer in _ways(panel, rules):
+                if len(_unknown(finer, known, rules)) <= room and min(b - a for a, b, _ in finer) >= narrowest:
+                    done = [other for other in done if other is not panel]
+                    pieces = pieces + finer
+                    break
     return done, pieces
 
 
-def _finer(panel, known, rules, room, narrowest, share=0.7):
-    """The pieces that refine a panel with at most `room` new points, none narrower than `narrowest`; none if none can.
-
-    If a narrow stretch has 70 % of what is missed: cut around the shortest such; else 15 nodes for 7; or else halves.
-    """
-    (start, end, n), points, missed = panel["piece"], panel["points"], panel["missed"]
+def _ways(panel, rules, share=0.7):
+    """The pieces that may replace a panel, what is best first: cut around the shortest stretch that has 70 % of what is
+    missed, if that is narrow; else 15 nodes for 7; or else halves."""
+    (start, end, n), points, missed = panel["piece"], _points(panel["piece"], rules), panel["missed"]
     width, low, high = min(
         (points[j] - points[i], points[i], points[j])
         for i in range(len(missed))
         for j in range(i + 1, len(points))
         if not sum(missed[i:j]) < share * sum(missed)
     )
-    middle, ways = (start + end) / 2, []
+    middle = (start + end) / 2
+    halves = [(start, middle, 7), (middle, end, 7)]
     if sum(missed) and width < 0.4 * (end - start):
         cuts = sorted({start, low, high, end})
-        ways.append([(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
-    elif n == 7:
-        ways.append([(start, end, 15)])
-    ways.append([(start, middle, 7), (middle, end, 7)])
-    for pieces in ways:
-        if len(_unknown(pieces, known, rules)) <= room and min(b - a for a, b, _ in pieces) >= narrowest:
-            return pieces
-    return []
+        return [[(a, b, 7) for a, b in zip(cuts[:-1], cuts[1:], strict=True)], halves]
+    return [[(start, end, 15)], halves] if n == 7 else [halves]
 
 
 def gauss_kronrod():
