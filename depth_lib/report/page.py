@@ -1,6 +1,7 @@
 """One page to hand to a colleague: what the numbers say, the tables, every figure, and where they come from."""
 
 import base64
+import gzip
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,7 +46,7 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     own_datasets, toys = made_here(study)
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
-        plotly=get_plotlyjs(),
+        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
         runs=explorer_json(study),
         study=study,
         tables=tables,
