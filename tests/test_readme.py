@@ -52,3 +52,5 @@ def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
     (run,) = Plan(MODELS=["toy-4l"], DATASETS=["my-questions"]).runs()
     assert run.asked["SOURCE"] == "hub", "not what a toy's params file says"
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]
+    (tmp_path / "questions.jsonl").rename(folder / "questions.jsonl")
+    assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"], "beside the YAML"

@@ -9,7 +9,7 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
-from ..params import ParamsFile, dataset_names, find_dataset, not_among
+from ..params import ParamsFile, dataset_names, find_dataset, not_among, params_files
 from .rows import PromptError, file_rows, from_hub
 
 DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
@@ -29,14 +29,17 @@ class Dataset(ParamsFile):
 
     def rows(self, source: str | Path) -> Iterator[tuple[str, dict | str]]:
         """Every row of a source with its name for errors; PromptError for a source that cannot be read."""
-        if source == "hub" and not self.FILE:
+        if source == "hub" and self.FILE:  # as seen from the working directory, or else from the YAML's folder
+            file = Path(self.FILE)
+            return file_rows(file if file.exists() else params_files("datasets")[self.DATASET].parent / file)
+        if source == "hub":
             return self._hub_rows()
         if source in ("embedded", "sample"):
             if self.DATASET not in SAMPLES:
                 samples = ", ".join(SAMPLES)
                 raise PromptError(f"no sample of {self.DATASET} ships with the package (of {samples} do); give a file")
             return file_rows(prompts_path(self.DATASET, published=source == "sample"))
-        return file_rows(Path(self.FILE if source == "hub" else source))
+        return file_rows(Path(source))
 
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it

@@ -61,12 +61,20 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
 
 def _from_rows(name: str, source: str | Path, seed: int) -> list[Example]:
     """All rows with a level, shuffled."""
-    dataset, examples = dataset_named(name), []
+    dataset, examples, n_without = dataset_named(name), [], 0
     for where, row in dataset.rows(source):
         pair, level = dataset.pair(where, row), dataset.level_of(row)
         if level:
             examples.append(Example(level, *pair, dataset.WITHIN_ANSWER))
+        else:
+            n_without += 1
     if not examples:
         raise PromptError(f"{name} from {source} has no row with a level in {dataset.LEVEL!r}; write a number there")
+    if n_without:
+        n_rows = n_without + len(examples)
+        warnings.warn(
+            f"{n_without} of {n_rows} rows of {name} from {source} are left out: no level in {dataset.LEVEL!r}",
+            stacklevel=3,
+        )
     random.Random(seed).shuffle(examples)
     return examples

@@ -64,4 +64,9 @@ def _read(path: Path) -> Iterator[dict | str]:
         return
     with path.open(encoding="utf-8-sig") as file:
         for line in filter(str.strip, file):
-            yield line.rstrip("\n") if path.suffix == ".txt" else json.loads(line)
+            if path.suffix == ".txt":
+                yield line.rstrip("\n")
+            elif isinstance(row := json.loads(line), dict):
+                yield row
+            else:
+                raise ValueError("it is not an object")

@@ -47,11 +47,11 @@ def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(
     assert load_prompts("mquake", 1, file(MQUAKE)) == ["Question: Who leads it?\nAnswer: Ann"]
 
 
-def test_a_row_of_math_is_measured_within_its_solution_and_one_without_a_printed_level_is_left_out(file):
+def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(file):
     rows = file(MATH, {**MATH, "level": "Level ?"})
-    assert load_examples("math", 1, source=rows) == [
-        Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)
-    ]
+    with pytest.warns(UserWarning, match="^1 of 2 rows of math from .*are left out: no level in .level."):
+        found = load_examples("math", 1, source=rows)
+    assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
 
 
 def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(file):

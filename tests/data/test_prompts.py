@@ -146,10 +146,7 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
             {"question": "q", "answer": "5"},
             'rows.jsonl row 2 does not fit the template of gsm8k (the answer has no "####" before its final number; ',
         ),
-        (
-            [1, 2],
-            "rows.jsonl row 2 does not fit the template of gsm8k ('list' object has no attribute 'items'); correct",
-        ),
+        ([1, 2], "rows.jsonl row 2 cannot be read (it is not an object); write parquet, or one JSON object per line"),
         (
             "{oops",
             "rows.jsonl row 2 cannot be read (Expecting property name enclosed in double quotes: line 1 column 2 (char "

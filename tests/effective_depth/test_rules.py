@@ -70,6 +70,9 @@ def test_what_is_not_one_value_a_layer_is_an_error(curve):
 
 def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
     assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
+    for ed in (-1, 28):
+        with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
+            ratio(ed, 28)
 
 
 def test_the_rules_equal_their_text_on_random_curves():
