@@ -29,13 +29,14 @@ def identities(llm, arch, ids):
             errors = []
             for (h, a, m), h_after in zip(blocks, after, strict=True):
                 total, h_after = h + a + m, h_after.to(h.device)
-                errors.append(
-                    _relative(total * rescaling(total, h_after) if arch["rescales"] else total, h_after).cpu()
-                )
+                if arch["rescales"]:
+                    total = total * rescaling(total, h_after)
+                errors.append(_relative(total, h_after).cpu())
             identity_1 = torch.stack(errors)
             identity_2 = ((ours - logits).abs().max() / logits.abs().max()).cpu()
-        both = [l for l, parts in enumerate(arch["parts"] or ()) if all(parts.values()) and blocks[l][2].norm() > 0]
-        mlp_change = _mlp_change(llm, arch, batch, both[0], blocks[both[0]][2]) if both else None
+        with_both = [l for l, of_block in enumerate(arch["parts"] or ()) if all(of_block.values())]
+        adding = [(l, blocks[l][2]) for l in with_both if blocks[l][2].norm() > 0]
+        mlp_change = _mlp_change(llm, arch, batch, *adding[0]) if adding else None
     eps = torch.finfo(final.dtype).eps
     return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change, "eps": eps}
 

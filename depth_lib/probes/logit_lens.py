@@ -6,8 +6,8 @@ The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracl
         p_l = softmax(lens(h_l))
         res_kl_divs = KL(p_l ‖ y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5      …
 
-Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
-with its y a few rows at a time, while these are in the cache: nothing of the size [L, T, V] is ever held.
+Here all l of a few tokens are unembedded in one product, as large as is fast. Then the logits of one l after the other
+are compared with y, for as many tokens as the cache holds: nothing of the size [L, T, V] is ever held.
 """
 
 import torch
@@ -37,9 +37,10 @@ def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
     h = residuals(llm, arch, ids)
     device, sums = h[-1].device, 0
+    at_once = max(1, rows_of_logits(llm, device) // len(h))  # tokens in a product
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
-            for some in zip(*(x.split(max(1, rows_of_logits(llm, device) // len(h))) for x in h), strict=True):
+            for some in zip(*(x.split(at_once) for x in h), strict=True):
                 rows = torch.stack([x.to(device) for x in some], dim=1).flatten(0, 1)
                 logits = unembedded(llm, arch, rows).unflatten(0, (-1, len(h)))
                 # a CPU passes over the logits many times: its cache holds about 2^17 of them
