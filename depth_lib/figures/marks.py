@@ -102,6 +102,8 @@ class Curves(Kind):
         alone = len(panel) == 1
         for (key, values), colour in zip(panel.items(), COLOURS * 2, strict=False):
             curve, name = values.ravel(), self.keys.get(key, key)
+            if name.startswith(("Attention:", "MLP:")) and not curve.any():
+                name += " = 0, one mixer only"
             if alone or key == self.filled:
                 _fill(ax, curve, name, BARS)
             else:
@@ -203,11 +205,14 @@ class Heat(Kind):
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
-    """Label the columns of a heat map with their tokens, all but blank ones, or as many of these as fit."""
+    """Label the columns of a heat map with their tokens, upright where they have one or two characters.
+
+    Where not all fit, blank tokens lose their labels, and those too near to the label before them.
+    """
     inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.5  # before the layout: about
-    labels: dict[int, str] = {}
+    needed, labels = 0.12 * len(tokens) / max(inches, 0.5), {}  # columns per label
     for place, label in enumerate(map(token_label, tokens)):
-        if label != "␣" and place - max(labels, default=-math.inf) >= 0.12 * len(tokens) / max(inches, 0.5):
+        if needed <= 1 or (label != "␣" and place - max(labels, default=-math.inf) >= needed):
             labels[place] = label
     ax.set_xticks(list(labels), labels.values(), parse_math=False)  # a token may be a dollar sign
     for text in ax.get_xticklabels():

@@ -59,6 +59,12 @@ def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
     assert plot(name, result).figure.axes
 
 
+def test_an_mlp_that_blocks_lack_is_named_in_the_legend():
+    ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])) | {"mlp_cos": torch.zeros(3)})
+    labels = legend(ax)
+    assert [label.endswith("= 0, one mixer only") for label in labels] == [False, True, False]
+
+
 def test_what_cannot_be_drawn_is_refused_in_one_line():
     result = result_of("layer_effects", 8)
     with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
@@ -134,8 +140,7 @@ def test_token_maps_have_layers_upwards_and_tokens_as_labels():
     result = {"erasure_effect": torch.rand(4, 6), "tokens": ["<s>", "5", "Ġ+", "Ġ", "Ġ=", "8"]}
     ax = plot("residual_erasure", result)
     labels = [(text.get_text(), text.get_rotation()) for text in ax.get_xticklabels()]
-    assert labels == [("BOS", 90), ("5", 0), ("+", 0), ("=", 0)]
-    assert list(ax.get_xticks()) == [0, 1, 2, 4]
+    assert labels == [("BOS", 90), ("5", 0), ("+", 0), ("␣", 0), ("=", 0)]
     assert ax.get_ylim()[0] < ax.get_ylim()[1]
 
 
