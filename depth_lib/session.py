@@ -56,14 +56,11 @@ def run(
 
 
 def joined(results: list[dict]) -> dict:
-    """The results of a call's parts as one."""
+    """The results of a call's parts as one: tensors along their first axis, and lists."""
     if len(results) == 1:
         return results[0]
-    return {key: _concatenated([result[key] for result in results]) for key in results[0]}
-
-
-def _concatenated(parts):
-    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [entry for part in parts for entry in part]
+    parts = {key: [result[key] for result in results] for key in results[0]}
+    return {key: torch.cat(values) if torch.is_tensor(values[0]) else sum(values, []) for key, values in parts.items()}
 
 
 def _cut(arguments, over, size):
