@@ -2,17 +2,23 @@
 
 import html
 import json
+import os
 import re
+import textwrap
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import cycle
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.utils import PlotlyJSONEncoder
 
+from ..data.prompts import PromptError, load_prompts
 from ..effective_depth.rules import as_array
 from ..figures.kinds import KINDS, kinds_of
 from ..figures.marks import COLOURS, Curves, Heat, Panel, question_of, token_label
+from ..hub import cached_only
+from ..results.provenance import prompts_hash
 from ..results.schemas import of_pair
 from ..results.study import Study
 
@@ -31,7 +37,10 @@ def explorer_json(study: Study) -> str:
             if isinstance(kind, Curves | Heat):
                 for name, panel in kind.panels(result).items():
                     figure = _figure(kind, len(next(iter(panel.values()))))
-                    note = (_add_curves if isinstance(kind, Curves) else _add_map)(figure, kind, panel, result)
+                    if isinstance(kind, Curves):
+                        note = _add_curves(figure, kind, panel, result, dataset)
+                    else:
+                        note = _add_map(figure, kind, panel, result)
                     title = f"{of_pair(kind.title, pair)}: {name}".removesuffix(": ")
                     entry = {"title": title, "note": " ".join(note), **figure.to_dict()}
                     runs.setdefault(f"{model}, {dataset}", []).append(entry)
@@ -56,16 +65,17 @@ def _figure(kind: Curves | Heat, n_layers: int) -> go.Figure:
     return go.Figure(layout=layout)
 
 
-def _add_curves(figure: go.Figure, kind: Curves, panel: Panel, result: Mapping) -> list[str]:
+def _add_curves(figure: go.Figure, kind: Curves, panel: Panel, result: Mapping, dataset: str) -> list[str]:
     """Curves over layers, each prompt's own where the result has it, and threshold and depth of the kind's metric.
 
     Returns the sentences under the figure.
     """
     note = []
     for colour, (key, values) in zip(cycle(COLOURS), panel.items(), strict=False):
-        for number, curve in enumerate(_per_prompt(result, key)):
+        by_prompt = _per_prompt(result, key)
+        for curve, name in zip(by_prompt, _prompt_names(dataset, result["meta"], len(by_prompt)), strict=True):
             look = {"opacity": 0.35, "line_width": 1, "line_color": colour, "showlegend": False}
-            figure.add_scatter(y=curve, name=f"prompt {number}", **look)
+            figure.add_scatter(y=curve, name=name, **look)
             note = ["Thick: all prompts together; thin: each prompt."]
         name = _plain(kind.keys.get(key, key)) or "all prompts"
         figure.add_scatter(y=values.ravel(), name=name, line_width=3, line_color=colour, showlegend=len(panel) > 1)
@@ -95,8 +105,35 @@ def _per_prompt(result: Mapping, key: str) -> np.ndarray:
     return np.empty((0, 0))
 
 
+def _prompt_names(dataset: str, meta: Mapping, n: int) -> list[str]:
+    """A name for each of n prompts: its text where it is at hand, else its number."""
+    texts = []
+    if "prompts_hash" in meta:
+        source = "hub" if meta["source"] == "drawn" else meta["source"]
+        texts = _prompt_texts(dataset, meta["n_prompts"], source, meta["seed"], meta["prompts_hash"])
+    return texts if len(texts) == n else [f"prompt {number}" for number in range(n)]
+
+
+@lru_cache
+def _prompt_texts(dataset: str, n_prompts: int, source: str, seed: int, expected_hash: str) -> list[str]:
+    """The prompts with this hash, without the beginning that all share; none where they are not on this machine."""
+    try:
+        with cached_only():
+            prompts = load_prompts(dataset, n_prompts, source, seed=seed)
+    except PromptError:
+        return []
+    if prompts_hash(prompts) != expected_hash:
+        return []
+    same = len(os.path.commonprefix(prompts)) if len(prompts) > 1 else 0
+    shortened = [textwrap.shorten(prompt[same:], 120, placeholder=" …") for prompt in prompts]
+    return [html.escape(textwrap.fill(text, 45), quote=False).replace("\n", "<br>") for text in shortened]
+
+
 def _add_map(figure: go.Figure, kind: Heat, panel: Panel, result: Mapping) -> list[str]:
-    """Layer × layer, the first row at the top, or layer × token upwards. Returns the sentences under the figure."""
+    """Layer × layer, the first row at the top, or layer × token upwards, where rough layers are marked.
+
+    Returns the sentences under the figure.
+    """
     ((key, values),) = panel.items()
     values = kind.shown(key, values).astype(np.float32)
     low, high = kind.limits or kind.limits_of(values)
@@ -117,11 +154,20 @@ def _add_map(figure: go.Figure, kind: Heat, panel: Panel, result: Mapping) -> li
         hoverongaps=False,
     )
     figure.update_yaxes(autorange=None if kind.tokens else "reversed")
-    rough = ", ".join(map(str, kind.rough(result)))
+    rough = kind.rough(result)
+    if len(rough):
+        figure.add_scatter(
+            x=[columns[-1]] * len(rough),
+            y=rough,
+            mode="markers",
+            marker={"symbol": "triangle-left", "size": 9, "color": "black"},
+            hovertemplate="layer %{y} is rough<extra></extra>",
+            showlegend=False,
+        )
     sentences = {
         "White: no effect is possible.": np.isnan(values).any(),
         f"{question_of(result)}.": kind.of_question,
-        f"Rough, their relative error above the tolerance: layers {rough}.": rough,
+        "Triangles: rough layers, whose relative error is above the tolerance.": len(rough),
     }
     return [sentence for sentence, is_true in sentences.items() if is_true]
 

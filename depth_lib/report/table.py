@@ -156,17 +156,21 @@ def _workbook(tables: Tables) -> bytes:
                 look = {"index": False, "na_rep": MISSING, "float_format": "%.2f", "freeze_panes": (1, 1)}
                 frame.to_excel(writer, sheet_name=name.replace("_", " ").title(), **look)
         for sheet in writer.sheets.values():
-            _fit_columns(sheet)
+            _lay_out(sheet)
     return buffer.getvalue()
 
 
-def _fit_columns(sheet: Worksheet) -> None:
-    """Columns as wide as their texts, with long texts wrapped."""
+def _lay_out(sheet: Worksheet) -> None:
+    """Columns as wide as their texts, long texts wrapped; printed in landscape, one page wide, headers on each page."""
     for column in sheet.columns:
         longest = max(len(str(cell.value or "")) for cell in column)
         sheet.column_dimensions[column[-1].column_letter].width = min(longest, _WIDEST) + 2
         for cell in column:
             cell.alignment = Alignment(horizontal=cell.alignment.horizontal, vertical="top", wrap_text=True)
+    sheet.print_title_rows = f"1:{sheet.sheet_view.pane.ySplit:.0f}"  # as far as they are frozen
+    sheet.page_setup.orientation = "landscape"
+    sheet.page_setup.fitToHeight = 0
+    sheet.sheet_properties.pageSetUpPr.fitToPage = True
 
 
 # TeX

@@ -16,6 +16,7 @@ from depth_lib.report.explore import explorer_json
 from depth_lib.report.page import draw_figures, write_report
 from depth_lib.report.table import read_tables
 from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.provenance import prompts_hash
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import DATASETS, PAPER_MODELS, result_of, write_run
@@ -92,10 +93,24 @@ def test_a_curve_that_spans_decades_has_a_logarithmic_axis(tmp_path):
         assert figure_of(runs, GSM8K, "Damage of skipping a layer")["layout"]["yaxis"].get("type") == kind
 
 
-def test_layers_whose_gradients_are_rough_are_named(tmp_path):
+def test_layers_whose_gradients_are_rough_are_marked(tmp_path):
     result = result_of("integrated_gradients", 8) | {"error": torch.tensor([0.0, 0.5, 0, 0, 0, 0, 0.002, 0.3])}
     figure = figure_of(save(tmp_path, "integrated_gradients", result), GSM8K, "Integrated gradients")
-    assert figure["note"].endswith("relative error above the tolerance: layers 1, 7.")
+    heatmap, marks = figure["data"]
+    assert array(marks["y"]).tolist() == [1, 7] and set(marks["x"]) == {heatmap["x"][-1]}
+    assert figure["note"].endswith("relative error is above the tolerance.")
+
+
+@pytest.mark.parametrize("source", ["embedded", "hub"])
+def test_prompts_at_hand_are_called_by_their_text_and_others_by_their_number(tmp_path, monkeypatch, source):
+    prompts = [f"What is {n} + <1>?" for n in range(10)]
+    monkeypatch.setattr("depth_lib.report.explore.load_prompts", lambda *_, **__: prompts)
+    meta = {"source": source, "n_prompts": 10, "seed": 123, "prompts_hash": prompts_hash(prompts)}
+    known = figure_of(save(tmp_path, "logit_lens", result_of("logit_lens", 8), **meta), GSM8K, "KL divergence")
+    assert [curve["name"] for curve in known["data"][:-1]] == [f"{n} + &lt;1&gt;?" for n in range(10)]
+    meta["prompts_hash"] = "others"
+    other = figure_of(save(tmp_path, "logit_lens", result_of("logit_lens", 8), **meta), GSM8K, "KL divergence")
+    assert [curve["name"] for curve in other["data"]] == [*[f"prompt {n}" for n in range(10)], "all prompts"]
 
 
 @pytest.mark.filterwarnings("ignore")  # that there is no depth

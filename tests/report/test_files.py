@@ -1,4 +1,4 @@
-"""The table's files: csv and TeX say what the table says, the workbook can be read, all or none is new."""
+"""The table's files: csv and TeX say what the table says, the workbook can be read and printed, all or none is new."""
 
 import re
 
@@ -62,7 +62,9 @@ def test_the_workbook_has_the_table_under_merged_headers_with_ratios_coloured(bo
     assert low != high and none == "00FFFFFF", "colours follow the ratio; a missing one is white"
 
 
-def test_every_sheet_has_its_header_in_sight_and_columns_that_fit_a_screen(book):
+def test_every_sheet_prints_in_landscape_one_page_wide_with_its_header_on_each_page(book):
     for sheet in book:
-        assert sheet.freeze_panes
+        assert sheet.page_setup.orientation == "landscape" and sheet.sheet_properties.pageSetUpPr.fitToPage
+        assert sheet.page_setup.fitToHeight == 0
+        assert sheet.print_title_rows and sheet.freeze_panes
         assert all(column.width <= 62 for column in sheet.column_dimensions.values())
