@@ -10,12 +10,13 @@ points, and says how good it is:
    in their sum.
 3. The two panels with the largest errors get 15 points, or are cut, until the estimated error is small enough.
 
-In half precision d and m are mostly rounding, and that is told apart so. Slopes are measured again at a few of
+In half precision d and m are mostly rounding, which is measured and taken off: slopes are measured again at a few of
 the points on paths 1 and 2, which are rounded otherwise but equal in exact arithmetic. How much they differ at a point
-is the rounding of a slope; how much their mean over the points differs is the rounding of the integral. What d and m
-have beyond twice the rounding of a slope is the panels' error, and panels are refined for nothing else. Errors have
-random signs, so they are added in squares over panels. The largest of many tokens' errors is taken to be their 3-norm,
-since the largest of n equal random errors is about the cube root of n times as large as one.
+is the rounding of a slope; how much their mean over the points differs is the rounding of the integral. What d has
+beyond twice the rounding of a slope is the panels' error, and what all m of a panel have in their sum, if one of them
+is beyond three times its rounding: a jump lies between two points, while rounding of F at the ends is in the sum alone.
+Errors have random signs, so they are added in squares over panels. The largest of many tokens' errors is taken to be
+their 3-norm, since the largest of n equal random errors is about the cube root of n times as large as one.
 
 The rules are QUADPACK's qk15 (Piessens et al. 1983). Both functions are generators, so that the points of many paths
 can share a forward pass: they yield (points, path), path 0 or one of those that are rounded otherwise, 1 and 2, are
@@ -65,7 +66,7 @@ def panels(tolerance, eps, largest_f=1, limit=256):
         points = _unknown(pieces, known, rules)
         v, f = yield points, 0
         known.update(zip(points, zip(v, f, strict=True), strict=True))
-        if half and len(errors) < 2:  # two nodes at first, all seven once panels are refined
+        if half and len(errors) in (0, 3):  # two nodes at first, all seven where there are many points
             of_slope, of_mean = yield from _rounding(seven if moved else seven[2:5:2], known, moved)
         done += [_panel(piece, known, rules, of_slope, largest_f) for piece in pieces]
         integral = sum(panel["integral"] for panel in done)
@@ -107,8 +108,8 @@ def _rounding(points, known, moved):
     """How far slopes v are off by rounding, relative to ‖v‖: one alone, and the mean of those at all points.
 
     moved: {(path, r): v}, what is known of paths 1 and 2, to which these points are added. Both numbers are standard
-    deviations over the three paths; that of one slope is the median over the points. A point near a jump, which is
-    elsewhere on another path, is left out: where the variance is more than four times the median.
+    deviations over the three paths. A point near a jump, which is elsewhere on another path, is left out: where the
+    variance is more than four times the median.
     """
     for path in (1, 2):
         unknown = [r for r in points if (path, r) not in moved]
@@ -118,8 +119,9 @@ def _rounding(points, known, moved):
     mean = v.mean(1, keepdim=True)
     off = (v - mean) / mean.norm(dim=-1, keepdim=True).clamp_min(1e-37)
     variance = off.square().sum((1, 2)) / 2
-    of_mean = off[~(variance > 4 * variance.median())].mean(0).square().sum() / 2
-    return variance.median().sqrt().item(), of_mean.sqrt().item()
+    kept = ~(variance > 4 * variance.median())  # all where they are NaN
+    of_mean = off[kept].mean(0).square().sum() / 2
+    return variance[kept].mean().sqrt().item(), of_mean.sqrt().item()
 
 
 def _combined(done, known, of_slope, of_mean, largest_f):
@@ -143,9 +145,9 @@ def _panel(piece, known, rules, of_slope, largest_f):
     is that much better than the coarser one that it is compared with. It is at least max s · (M / max s)^1.5 with
     M = 1.5 Σ |m| (or M, where that is less) and at least |Σ m|.
 
-    In half precision `of_slope` is not 0, and twice the rounding of d and m is taken off first, in squares: of_slope ·
-    v and, as F is a sum of probabilities p of rounded logits, of_slope · Σ p (1 − p), taking the p for equal. |Σ m| is
-    one more error then.
+    In half precision `of_slope` is not 0, and twice the rounding of d and Σ m and three times that of each m is taken
+    off first, in squares: of_slope · v and, as F is a sum of probabilities p of rounded logits, of_slope · Σ p (1 − p),
+    taking the p for equal. |Σ m| is one more error then, if anything is left of an m.
     """
     points, rule = _points(piece, rules), rules[piece[2]]
     f = torch.tensor([known[r][1] for r in points], dtype=torch.float32)
@@ -162,7 +164,8 @@ def _panel(piece, known, rules, of_slope, largest_f):
             of_v = (of_slope * width * values.norm(dim=1)).square()
             difference = _beyond(difference, (rule["fine"] - rule["coarse"]).square() @ of_v)
             total = _beyond(total, of_f[0] + of_f[-1] + rule["fine"].square() @ of_v)
-            missed = _beyond(missed, of_f[1:] + of_f[:-1] + rule["gaps"].square() @ of_v)
+            missed = _beyond(missed, of_f[1:] + of_f[:-1] + rule["gaps"].square() @ of_v, times=3)
+            total = total * missed.any()
     error = spread * (difference / spread).pow(1.5)
     if of_slope:
         error = torch.hypot(error, _divided(total, absolute))
@@ -185,9 +188,9 @@ def _divided(total, absolute):
     return total * absolute / absolute.norm().clamp_min(1e-37)
 
 
-def _beyond(x, variance):
-    """What of |x| stands out of twice the rounding: the root of what is left of the square."""
-    return (x.square() - 4 * variance).clamp_min(0).sqrt()
+def _beyond(x, variance, times=2):
+    """What of |x| stands out of `times` its rounding: the root of what is left of the square."""
+    return (x.square() - times**2 * variance).clamp_min(0).sqrt()
 
 
 def _refined(done, known, rules, least, wanted, limit, narrowest):
