@@ -75,7 +75,7 @@ def test_answers_that_no_token_predicts(llm, probe, question, answer, message):
 
 def test_unknown_modes_and_quadratures(llm):
     message = line(dl.layer_effects, llm, [TEXT], mode="futur")
-    assert message == 'mode "futur" is not known; did you mean future? use "future", "all", "remove"'
+    assert message == 'mode \'futur\' is not known; use "future", "all" or "remove".'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", quadrature="simpson")
     assert message == 'quadrature \'simpson\' is not known; use "gauss", "riemann" or a tolerance such as 0.01.'
     message = line(dl.integrated_gradients, llm, "5 = ", "5", at="norm")
