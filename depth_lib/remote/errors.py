@@ -1,5 +1,7 @@
 """What can go wrong on the way to a server and back: RemoteError and its kinds."""
 
+import re
+
 
 class RemoteError(Exception):
     """A remote run ended without a result; the message is one line and ends with the next step.
@@ -85,10 +87,16 @@ def job_failed(text: str, smaller: str) -> JobFailed:
 
 def refused(status_code: int, problem: str) -> RequestRefused:
     """The exception for a request that the server answered with a 4xx status, for this reason."""
-    of_key = status_code in (401, 403)
-    advice = (
-        "check NDIF_API_KEY (keys are at https://login.ndif.us)" if of_key else "change what it says, then run again"
-    )
+    python = re.search(r"does not match server version: (\d+\.\d+)", problem)
+    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", problem)
+    if status_code in (401, 403):
+        advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
+    elif python:
+        advice = f"make an environment with that Python: conda create -n depth-lib python={python[1]}"
+    elif nnsight:
+        advice = f"pip install 'nnsight>={nnsight[1]}'"
+    else:
+        advice = "change what it says, then run again"
     return RequestRefused(f"the server refused the request ({problem}); {advice}", problem)
 
 

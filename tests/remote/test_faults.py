@@ -48,18 +48,8 @@ def test_a_fault_that_passes_leaves_the_right_result(llm, truth, loopback, monke
 REFUSED = [
     # faults, exception, what it says, submissions before and in the rerun
     ({"post": [401]}, remote.RequestRefused, "Invalid API key.*check NDIF_API_KEY", (0, 1)),
-    (
-        {"post": [PYTHON]},
-        remote.RequestRefused,
-        "does not match server version: 3.12.*update your python version.*change what it says",
-        (0, 1),
-    ),
-    (
-        {"post": [NNSIGHT]},
-        remote.RequestRefused,
-        "is incompatible.*minimum supported version is 0.9.1.*change what it says",
-        (0, 1),
-    ),
+    ({"post": [PYTHON]}, remote.RequestRefused, "does not match.*conda create -n depth-lib python=3.12", (0, 1)),
+    ({"post": [NNSIGHT]}, remote.RequestRefused, "is incompatible.*pip install 'nnsight>=0.9.1'", (0, 1)),
     ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: Try later", (0, 1)),
     ({"post": ["swallow"]}, remote.SubmissionUnconfirmed, "may be running, under an id nobody knows", (0, 1)),
     ({"post": ["garbage"]}, remote.SubmissionUnconfirmed, "may be running", (1, 1)),
