@@ -43,7 +43,7 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
         refusal = error
     except Exception as error:  # noqa: BLE001 (whatever transformers and torch raise for sizes that do not fit)
         refusal = f"no tiny twin of it could be built and run ({str(error).strip().splitlines()[0]})"
-    if module is not None:
+    if module is not None and not any(weight.is_meta for weight in module.parameters()):
         try:
             yield discover(module)
             return
@@ -61,14 +61,23 @@ def _of_twin(config, module):
         small, depth = twin(config, build), config.get_text_config().num_hidden_layers
         lists = [part for part in small.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
         alike = len(lists) == 1 and len({tuple(map(type, block.modules())) for block in lists[0]}) == 1
-        if alike:
-            del lists[0][3:-1]
-        found = discover(small)
-        if alike and found.parts:
-            alike = len(set(found.parts)) == 1  # not where scales depend on the place of a block
-            found = replace(found, parts=found.parts[:1] * depth) if alike else discover(twin(config, build))
-        _TWINS[key] = found
+        found = _of_four(small, lists[0]) if alike else discover(small)
+        _TWINS[key] = found or discover(twin(config, build))
     return _TWINS[key]
+
+
+def _of_four(small, blocks):
+    """What is found on a twin with four of its blocks, as of all of them; None where these differ after all."""
+    depth = len(blocks)
+    del blocks[3:-1]
+    try:
+        found = discover(small)
+    except Exception:  # noqa: BLE001 (the last block now stands where the config has one of another kind)
+        return None
+    if not found.parts:
+        return found
+    alike = len(set(found.parts)) == 1  # not where scales depend on the place of a block
+    return replace(found, parts=found.parts[:1] * depth) if alike else None
 
 
 def aliases(found: Architecture) -> dict[str, str]:

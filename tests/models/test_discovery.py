@@ -1,0 +1,40 @@
+"""What discovery finds on a model's twin and on loaded weights: deep models, half precision, GPUs, offloaded weights."""
+
+import pytest
+import torch
+from transformers import Gemma4TextConfig
+
+from depth_lib.models import families
+from depth_lib.models.discovery import ArchitectureError
+from depth_lib.models.families import FOUND, architectures, auto_class
+from depth_lib.models.load import wrapped
+from depth_lib.models.twin import twin
+from tests.families import build
+from tests.tiny_tokenizers import char_tokenizer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_one_class_may_differ_by_their_place(dtype):
+    """gemma4's attention has other widths in each sixth layer."""
+    config = Gemma4TextConfig(num_hidden_layers=12)
+    assert len(set(config.layer_types)) == 2
+    model = twin(config, auto_class(config).from_config).to(dtype)
+    found = FOUND[wrapped(model, char_tokenizer())]
+    a = (("post_attention_layernorm", 1.0, None),)
+    m = (("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None))
+    assert found.parts == ((a, m),) * 12 and found.rescales
+    assert found.starts and found.grows and found.packs
+    assert next(architectures(config)) == found
+
+
+def test_weights_that_are_not_here_are_not_measured(monkeypatch):
+    """As where accelerate holds the embedding on the disk."""
+
+    def refuse(*_):
+        raise ArchitectureError("its twin is of no use")
+
+    monkeypatch.setattr(families, "_of_twin", refuse)
+    model = build("llama")
+    model.model.embed_tokens.to("meta")
+    with pytest.raises(ArchitectureError, match="llama: its twin is of no use"):
+        next(architectures(model.config, model))
