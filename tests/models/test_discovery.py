@@ -1,4 +1,4 @@
-"""What discovery finds on a model's twin and on loaded weights: deep models, half precision, GPUs, offloaded weights."""
+"""What discovery finds on a twin and on loaded weights: of deep models, in half precision, on GPUs, or offloaded."""
 
 import pytest
 import torch
