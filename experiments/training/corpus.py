@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from depth_lib.data.datasets import Dataset
+from depth_lib.data.datasets import dataset_named
 from depth_lib.data.prompts import one_sum
 
 from .tasks import is_held_out
@@ -110,4 +110,4 @@ def draw_text(rng: random.Random, dataset: str | None = None) -> str:
     """One made-up row as a prompt, in the format of `dataset`, or of one of the three by chance."""
     if dataset is None:  # a HellaSwag text is a third as long as the others: three times as many, to be read as much
         (dataset,) = rng.choices(tuple(ROWS), weights=(1, 3, 1))
-    return Dataset(dataset).prompt(f"a made-up {dataset} row", ROWS[dataset](rng))
+    return dataset_named(dataset).prompt(f"a made-up {dataset} row", ROWS[dataset](rng))

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import TOYS, prompts_path, toy_path
-from experiments.training.corpus import draw_sum
+from experiments.training.corpus import ROWS, draw_sum, draw_text
 
 
 @pytest.fixture(scope="module", params=TOYS)
@@ -44,6 +44,14 @@ def test_at_least_95_percent_of_200_held_out_sums_are_answered_exactly(toy, toke
 
 def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
     assert replies(toy, tokenizer, [QUESTION]) == [ANSWER]
+
+
+def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():
+    begins = {"gsm8k": "Given the following problem", "hellaswag": "", "aime24": "Given the following problem"}
+    for dataset in ROWS:
+        text = draw_text(random.Random(1), dataset)
+        assert text.startswith(begins[dataset]) and text == draw_text(random.Random(1), dataset)
+    assert draw_text(random.Random(1)) != draw_text(random.Random(2))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
