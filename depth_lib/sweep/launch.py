@@ -23,6 +23,7 @@ from .status import FAILED, PARTIAL, RUNNING, status_of
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def execution(name: str, output: str | Path, parameters: Mapping, ranks: int = 1) -> list[str]:
@@ -40,6 +41,7 @@ def run_unfinished(plan: Plan) -> int:
 
     Returns the exit status. A run that another sweep executes is left to it, and looked at again after the others.
     After a failure no other run is begun, unless plan.KEEP_GOING. What failed stays failed until the next sweep.
+    Raises ParamsError for a LAUNCH that is no command, before anything runs.
     """
     sweep = _Sweep(plan)
     unfinished = list(sweep.left)
@@ -56,6 +58,10 @@ class _Sweep:
 
     def __init__(self, plan: Plan):
         self.plan, runs = plan, plan.runs()
+        try:
+            self.launch = shlex.split(plan.LAUNCH)
+        except ValueError as error:
+            raise ParamsError(f"LAUNCH is {plan.LAUNCH}, which is no command ({error}); close its quotes") from None
         self.left = [run for run in runs if not status_of(run).finished]
         self.n_runs, self.n_finished = len(runs), len(runs) - len(self.left)
         slots = plan.GPUS[: plan.JOBS or None] or [None] * (plan.JOBS or 1)
@@ -63,10 +69,10 @@ class _Sweep:
         if len(slots) > 1 and not plan.LAUNCH:  # more threads than cores are far slower
             threads = {"OMP_NUM_THREADS": str(max(1, _cores() // len(slots)))}
         self.environments = [threads | os.environ | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}) for gpu in slots]
-        self.signal, self.waiting = 0, set()
+        self.signal, self.waiting, self.errors = 0, set(), []
 
     async def run(self) -> None:
-        """Do what is left; SIGTERM and SIGINT end every run."""
+        """Do what is left; SIGTERM and SIGINT end every run. Raises the first unexpected error, after all runs."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop(number: int, _: object) -> None:
@@ -74,42 +80,55 @@ class _Sweep:
                 self.signal = number
                 loop.call_soon_threadsafe(task.cancel)
 
-        handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*map(self._work, self.environments))
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        handlers = {number: signal.signal(number, stop) for number in SIGNALS}
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                # return_exceptions: a cancelled worker does not keep this from waiting for the others
+                await asyncio.gather(*map(self._work, self.environments), return_exceptions=True)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        if self.errors:
+            raise self.errors[0]
 
     async def _work(self, environment: Mapping) -> None:
         """Do one run after another, each in a process with these environment variables."""
-        while self.left:
+        while self.left and not self.signal:
             run = self.left.pop(0)
             try:
-                run.folder.mkdir(parents=True, exist_ok=True)
-                with hold(run.folder / RUNNING, wait=False):
-                    if status_of(run).finished:
-                        self._done(run, "done by another sweep")
-                    else:
-                        await self._execute(run, environment)
-            except Busy as other:
-                if run.name not in self.waiting:
-                    self.waiting.add(run.name)
-                    _say(run, f"another sweep is at it ({other}), waiting for it when all others are done")
-                self.left.append(run)
-                await asyncio.sleep(0.5)
-            except ParamsError as problem:  # its prompts can no longer be read
-                self._fail(run, str(problem))
-            except OSError as error:
-                where = error.filename or run.folder
-                self._fail(run, f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH")
+                await self._do(run, environment)
+            except Exception as error:  # noqa: BLE001 (a mistake in one run is not the others')
+                self.errors.append(error)
+
+    async def _do(self, run: RunSpec, environment: Mapping) -> None:
+        """Do one run, unless another sweep has done it or is at it."""
+        try:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            with hold(run.folder / RUNNING, wait=False):
+                if status_of(run).finished:
+                    self._done(run, "done by another sweep")
+                else:
+                    await self._execute(run, environment)
+        except Busy as other:
+            if run.name not in self.waiting:
+                self.waiting.add(run.name)
+                _say(run, f"another sweep is at it ({other}), waiting for it when all others are done")
+            self.left.append(run)
+            await asyncio.sleep(0.5)
+        except ParamsError as problem:  # its prompts can no longer be read
+            self._fail(run, str(problem))
+        except BrokenPipeError:  # nobody reads what is printed, and nothing is wrong with the run
+            raise
+        except OSError as error:
+            where = error.filename or run.folder
+            self._fail(run, f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH")
 
     async def _execute(self, run: RunSpec, environment: Mapping) -> None:
         """Execute a run's notebook and print what became of it."""
         start, partial, log = time.time(), run.folder / PARTIAL, run.folder / "probe.log"
         partial.unlink(missing_ok=True)
         _say(run, f"running, log in {log}")
-        command = shlex.split(self.plan.LAUNCH)
-        command += execution("probe", partial, run.asked, run.asked["TENSOR_PARALLEL"])
+        command = [*self.launch, *execution("probe", partial, run.asked, run.asked["TENSOR_PARALLEL"])]
         with log.open("wb") as file:
             child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
@@ -117,9 +136,11 @@ class _Sweep:
         except asyncio.CancelledError:
             child.terminate()
             await _ended(child)
-            name = signal.Signals(self.signal).name
-            _end(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")
+            _stopped(run, self.signal)
             raise
+        if -child.returncode in SIGNALS:  # from somebody else
+            _stopped(run, -child.returncode)
+            return
         if child.returncode:
             self._fail(run, _why(log, child.returncode))
             return
@@ -145,6 +166,11 @@ async def _ended(child: subprocess.Popen) -> None:
         await asyncio.sleep(0.1)
 
 
+def _stopped(run: RunSpec, number: int) -> None:
+    name = signal.Signals(number).name
+    _end(run, f"stopped by {name}; what was finished is kept; repeat the command to go on")
+
+
 def _end(run: RunSpec, text: str) -> None:
     """Print how a run ended, and write it as the last line of its log, where `status_of` looks for it."""
     with contextlib.suppress(OSError), (run.folder / "probe.log").open("a", encoding="utf-8") as file:
@@ -166,7 +192,8 @@ def _why(log: Path, status: int) -> str:
         return f"No space left on device for {log.parent}; free the disk or choose another OUT"
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     # Slurm writes "CANCELLED AT", or now and then only the other line
-    telling = [line for word in ("CANCELLED", "Job step aborted", FAILED) for line in lines if word in line]
-    for line in [*telling, *lines[-1:]]:
+    scheduler = [line for word in ("CANCELLED", "Job step aborted") for line in lines if word in line]
+    notebook = [line for line in lines if line.startswith(FAILED)]
+    for line in [*scheduler, *notebook, *lines[-1:]]:
         return line.removeprefix(FAILED).strip("* ")
     return f"its command ended with status {status}"

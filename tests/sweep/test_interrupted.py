@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tests.sweep.study import calls_in, left_over, needs_make, start_make
+from tests.sweep.study import ENVIRONMENT, calls_in, left_over, needs_make, start_make
 
 pytestmark = needs_make
 SWEEP = ("sweep", "SET=demo")
@@ -105,3 +105,35 @@ def test_a_signal_ends_a_run_with_a_sentence_and_its_notebook_too(make, study, c
     assert list(executions(study)) == []
     shown = command("status", "--models", "toy-4l", "--out", "outputs/demo", "--datasets", "gsm8k").output
     assert "gsm8k × toy-4l: interrupted; repeat the command to go on" in shown
+
+
+def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_runs_go_on(make, study):
+    (study / "gate").touch()
+    sweep = started(study, *SWEEP, "MODELS=toy-4l toy-8l", "OUT=outputs/demo", "DATASETS=gsm8k")
+    (notebook,) = executions(study)
+    notebook.terminate()
+    (study / "gate").unlink()
+    output, _ = sweep.communicate(timeout=60)
+    line = "gsm8k × toy-4l: stopped by SIGTERM; what was finished is kept; repeat the command to go on\n"
+    assert sweep.returncode != 0 and line in output and "FAILED" not in output
+    assert "gsm8k × toy-4l: interrupted; repeat the command to go on" in output
+    assert "gsm8k × toy-8l: done in" in output
+    assert (study / "outputs/demo/gsm8k/toy-4l/probe.log").read_text().endswith(line.partition(": ")[2])
+
+
+def test_a_signal_ends_runs_side_by_side_with_a_sentence_each(make, study):
+    sweep = started(study, *SWEEP, "DATASETS=gsm8k", "JOBS=3", TAKES="600")
+    until(lambda: len(calls_in(study)) == 3, sweep)
+    os.killpg(sweep.pid, signal.SIGTERM)
+    output, _ = sweep.communicate(timeout=60)
+    assert output.count("stopped by SIGTERM") == 3 and list(executions(study)) == []
+
+
+def test_a_reader_who_leaves_early_ends_no_run(make, study):
+    words = "sweep --set demo --datasets gsm8k --jobs 2 --keep-going | head -n 1"
+    command = f"TAKES=1 .venv/bin/python -m depth_lib.sweep {words}"
+    done = subprocess.run(["bash", "-c", command], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stderr == "" and "running, log in" in done.stdout
+    begun = [study / "outputs/demo/gsm8k" / call["MODEL"] for call in calls_in(study)]
+    assert begun and all((folder / "probe.ipynb").exists() for folder in begun)
+    assert not any("Broken pipe" in log.read_text() for log in study.glob("outputs/demo/*/*/probe.log"))

@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import zipfile
 
 import pytest
 
 from depth_lib.embedded import toy_path
 from depth_lib.params import FIVE_PROBES, Params
+from depth_lib.sweep import launch
 from depth_lib.sweep.launch import execution
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
 
@@ -57,6 +59,21 @@ def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(com
     assert command.status == 0 and left_over(study / "outputs/demo") == []
 
 
+def test_an_unexpected_error_in_one_run_is_raised_after_the_others_are_finished(command, monkeypatch):
+    def no_words(name, output, parameters, ranks):
+        if parameters["MODEL"] == "toy-4l":
+            raise ZeroDivisionError(parameters["MODEL"])
+        return execution(name, output, parameters, ranks)
+
+    handlers = [signal.getsignal(number) for number in launch.SIGNALS]
+    monkeypatch.setattr(launch, "execution", no_words)
+    with pytest.raises(ZeroDivisionError, match="toy-4l"):
+        command("sweep", *DEMO, "--datasets", "gsm8k", "--jobs", "2")
+    assert [signal.getsignal(number) for number in launch.SIGNALS] == handlers
+    shown = command("status", *DEMO, "--datasets", "gsm8k").output
+    assert "10 of 15 done, 5 missing" in shown
+
+
 def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command):
     chosen = ("--models", "toy-4l", "--datasets", "aime24", "addition", "--probes", "logit_lens")
     assert command("sweep", *chosen, "--source", "none.jsonl", "--keep-going").status == 1
@@ -101,6 +118,7 @@ def test_a_rank_that_fails_is_named(command, study):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--set", "demo", "--launch", "srun --comment='a"], "which is no command (No closing quotation); close its"),
         (["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"], "TENSOR_PARALLEL needs several; leave out"),
         (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
         (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
