@@ -6,8 +6,8 @@ The obvious loop, with y the model's own output, softmax(lens(h_L)) (tests/oracl
         p_l = softmax(lens(h_l))
         res_kl_divs = KL(p_l ‖ y)      res_overlaps = |top5(p_l) ∩ top5(y)| / 5      …
 
-Here all l of a few tokens are unembedded in one product, as large as is fast. Then the logits of one l after the other
-are compared with y, for as many tokens as the cache holds: nothing of the size [L, T, V] is ever held.
+Here all l of a few tokens are unembedded in one product, as large as is fast. Each token's logits are then compared
+with its y a few rows at a time, while these are in the cache: nothing of the size [L, T, V] is ever held.
 """
 
 import torch
@@ -36,72 +36,76 @@ def logit_lens(llm, arch, prompts):
 def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
     h = residuals(llm, arch, ids)
-    device, sums = h[-1].device, 0
-    at_once = max(1, rows_of_logits(llm, device) // len(h))  # tokens in a product
+    sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
+    at_a_time = max(1, rows_of_logits(llm, h[-1].device) // len(h))
     with torch.no_grad():
         with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
-            for some in zip(*(x.split(at_once) for x in h), strict=True):
-                rows = torch.stack([x.to(device) for x in some], dim=1).flatten(0, 1)
-                logits = unembedded(llm, arch, rows).unflatten(0, (-1, len(h)))
-                # a CPU passes over the logits many times: its cache holds about 2^17 of them
-                n_tokens = max(1, 2**17 // logits.shape[-1]) if device.type == "cpu" else len(logits)
-                sums = sums + sum(_of_tokens(arch, part).sum(1) for part in logits.split(n_tokens)).cpu()
+            for start in range(0, len(ids), at_a_time):
+                some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
+                logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                # a CPU passes over the logits many times: its cache holds 2^18 of them
+                at_once = 2**18 if logits.device.type == "cpu" else logits.numel()
+                parts = logits.split(max(1, at_once // logits[0].numel()))
+                sums += torch.cat([_of_tokens(arch, part, at_once) for part in parts], dim=1).sum(1).cpu()
             tracer.stop()
     return sums
 
 
-def _of_tokens(arch, logits):
-    """KEYS of n tokens [len(KEYS), n, L], from their unembedded h_0..h_L [n, L + 1, V], which are overwritten."""
-    *of_blocks, final = logits.unbind(1)
-    final = finished(arch, final)
+def _of_tokens(arch, logits, at_once):
+    """All of KEYS [len(KEYS), n, L] of n tokens, from their unembedded h_0..h_L [n, L + 1, V], which are overwritten.
+
+    About `at_once` logits are compared at a time.
+    """
+    logits, final = logits[:, :-1], finished(arch, logits[:, -1:])
     top_of_final = _top5(final)
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
-    total_y = y.sum(-1, keepdim=True)
-    y /= total_y
+    total_y = y.sum(-1)
+    y /= total_y[..., None]
     half_y = y / 2
-    compared = [_compared(finished(arch, z), top_of_final[:, :1], half_y, log_e) for z in of_blocks]
-    top, sums = (torch.stack(x, dim=1) for x in zip(*compared, strict=True))
+    rows = max(1, at_once // (len(logits) * logits.shape[-1]))
+    pieces = [_compared(finished(arch, z), top_of_final[..., :1], half_y, log_e) for z in logits.split(rows, dim=1)]
+    top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
     log_total = total.log()
     rank, kl, entropy = n_above + 1, e_log_ratio / total - (total / total_y).log(), log_total - e_log_e / total
-    mean_entropy = (entropy + total_y.log() - (y * log_e).sum(-1, keepdim=True)) / 2
+    mean_entropy = (entropy + total_y.log() - (y * log_e).sum(-1)) / 2
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
-    overlap = (top[..., None] == top_of_final[:, None, None]).sum((2, 3), dtype=torch.float32) / 5
-    same_top = top[..., 0] == top_of_final[:, :1]
+    overlap = (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
+    same_top = top[..., 0] == top_of_final[..., 0]
     distances = [kl, overlap, same_top, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
     return torch.stack([distance.float() for distance in distances])
 
 
 def _compared(logits, top_of_final, half_y, log_e_of_final):
-    """Logits [n, V] of one block, which are overwritten, against the model's own: their top token [n, 1], y / 2 and,
-    less the largest, the logits themselves [n, V].
+    """Logits [n, r, V], which are overwritten, against the model's own: their top token [n, 1, 1], y / 2 and, less the
+    largest, the logits themselves [n, 1, V].
 
-    Returns the ids of the five largest [n, 5] and five numbers [n, 5]: how many logits exceed that of the model's top
-    token; Σ e, Σ e log e and Σ e (log e − log e of the model's own), where e = exp(logits − the largest) is p before it
-    is normalised; and Σ m log m, where m = (p + y) / 2. That ratio is 0 where p is y, and exact near it.
+    Returns the ids of the five largest [n, r, 5] and five numbers [n, r, 5]: how many logits exceed that of the model's
+    top token; Σ e, Σ e log e and Σ e (log e − log e of the model's own), where e = exp(logits − the largest) is p
+    before it is normalised; and Σ m log m, where m = (p + y) / 2. That ratio is 0 where p is y, and exact near it.
     """
     top = _top5(logits)
-    largest, of_top = logits.gather(1, top[:, :1]), logits.gather(1, top_of_final)
+    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_of_final.expand_as(top[..., :1]))
     e = torch.empty_like(logits)
     n_above = torch.gt(logits, of_top, out=e).sum(-1)  # sums of bools are slow
     log_e = logits.sub_(largest).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
     total = torch.exp(log_e, out=e).sum(-1)
     e_log_e = log_e.mul_(e).sum(-1)
     e_log_ratio = log_e.addcmul_(e, log_e_of_final, value=-1).sum(-1)
-    mean = torch.addcmul(half_y, e, 0.5 / total[:, None], out=e)
+    mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)
     mean_log_mean = torch.log(mean, out=log_e).mul_(mean).sum(-1)
     return top, torch.stack([n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
 
 
 def _top5(logits, size=64):
-    """Ids of the five largest logits [n, V], largest first; they lie in the five groups with the largest maxima."""
-    n_groups = logits.shape[1] // size
-    if n_groups < 10:
-        return logits.topk(min(5, logits.shape[1])).indices
-    ids = torch.arange(logits.shape[1], device=logits.device)
-    grouped, rest = ids[: n_groups * size].view(size, n_groups), ids[n_groups * size :]
-    best = logits[:, : n_groups * size].unflatten(1, (size, n_groups)).amax(1).topk(5).indices
-    ids = torch.cat([grouped.T[best].flatten(1), rest.expand(len(best), -1)], dim=1)
-    return ids.gather(1, logits.gather(1, ids).topk(5).indices)
+    """Ids of the five largest logits [..., V], largest first; they lie in the five groups with the largest maxima."""
+    n = logits.shape[-1] // size
+    if n < 10:
+        return logits.topk(min(5, logits.shape[-1])).indices
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    best = logits[..., : n * size].unflatten(-1, (size, n)).amax(-2).topk(5).indices  # group k: k, k + n, k + 2n, …
+    grouped, rest = best[..., None] + ids[: n * size : n], ids[n * size :].expand(*best.shape[:-1], -1)
+    ids = torch.cat([grouped.flatten(-2), rest], dim=-1)
+    return ids.gather(-1, logits.gather(-1, ids).topk(5).indices)

@@ -23,7 +23,7 @@ def test_no_probability_is_subnormal_and_each_is_that_of_float64():
 
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
-    distances = dict(zip(KEYS, _of_tokens(PLAIN, logits)[..., 0], strict=True))
+    distances = dict(zip(KEYS, _of_tokens(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
     kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
     y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
     mean = torch.logaddexp(p, y) - torch.log(torch.tensor(2.0))
