@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
     parser.add_argument("--n-characters", type=int, default=1_000_000)
     parser.add_argument("--out", default="outputs")
+    parser.add_argument("--dtype", default=argparse.SUPPRESS, help="of both models: float32, bfloat16, float16")
     parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
     try:
         _run(vars(parser.parse_args(arguments)))
@@ -44,7 +45,7 @@ def _run(made_from: dict) -> None:
     made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
     if why_stale(path, made_from):
         start = time.time()
-        loading = {key: made_from[key] for key in ("quantization",) if key in made_from}
+        loading = {key: made_from[key] for key in ("dtype", "quantization") if key in made_from}
         result = linear_maps(*models, documents, made_from["what"], **loading)
         save_artifact(path, result, made_from | {"model": " → ".join(names), "seconds": time.time() - start})
     else:

@@ -28,6 +28,7 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
     [
         (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
         (TEXTS, {"holdout": 0.5}, "holdout 0.5 is no share of the text"),
+        (TEXTS, {"holdout": "0.1"}, "holdout '0.1' is no share of the text"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
         (
             "nowhere.txt",

@@ -74,6 +74,10 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     capsys.readouterr()
     assert main(asked) == 0
     assert "nothing to compute" in capsys.readouterr().out
+    assert main([*asked, "--dtype", "bfloat16"]) == 0
+    rounded = load_artifact(folder / f"{stem}.pt")
+    assert rounded["meta"]["dtype"] == "bfloat16"
+    assert not np.array_equal(rounded["relative"], result["relative"])
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
     assert main([*asked[:3], str(tmp_path / "none.txt")]) == 1
