@@ -216,7 +216,8 @@ def _ratio_figure(
             threshold = x.categories.get_loc(METRICS[metric.split()[0]].threshold)
             ax.axvline(threshold, color=GREY, linestyle=":", label="the papers' threshold")
         ax.set(title=metric, xlim=(-0.5, len(x.categories) - 0.5), ylim=(0, 1.04))
-        ax.set_xticks(range(len(x.categories)), [short_name(str(value)).removesuffix(".0") for value in x.categories])
+        names = [short_name(value) if isinstance(value, str) else f"{value:g}" for value in x.categories]
+        ax.set_xticks(range(len(names)), names)
         ax.tick_params("x", rotation=90 if whiskers else 0)
     figure.supylabel(RATIO)
     add_legend(figure)

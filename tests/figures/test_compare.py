@@ -114,6 +114,11 @@ def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_on
     np.testing.assert_allclose(axes[0].lines[0].get_xydata(), torch.stack([ranks, ranks], 1), rtol=1e-6)
 
 
+def test_a_version_in_a_models_name_is_no_number():
+    figure = intervals_figure(pd.concat([frame(model="phi-1.0"), frame(model="DeepSeek-R1-Distill-Qwen-7B")]))
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["phi-1.0", "DS-R1-Qwen-7B"]
+
+
 def test_the_papers_threshold_stands_in_each_panel_of_its_metric():
     rows = [frame(metric=metric, threshold=share) for metric in ("kl", "overlap") for share in (0.3, 0.4, 0.5)]
     figure = thresholds_figure(pd.concat(rows, ignore_index=True))
