@@ -1,5 +1,6 @@
 """What can be drawn of a probe's result: one row of `KINDS` per figure, for one run and for a grid of runs alike."""
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,12 +16,17 @@ class Scores(Kind):
     """The depth score of each level of difficulty with its interval, by either effect."""
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        reasons = []
         for effect, offset, colour in (("layer", -0.2, SKY), ("output", 0.2, ORANGE)):
-            scores = pd.DataFrame(score_rows(result, effect)).astype({"score_low": float, "score_high": float})
+            scores = pd.DataFrame(score_rows(result, effect))
+            scores = scores.astype(dict.fromkeys(("score", "score_low", "score_high"), float))
             whiskers = [scores.score - scores.score_low, scores.score_high - scores.score]
             label = self.keys[f"{effect}_effect"]
             ax.bar(scores.index + offset, scores.score, 0.36, yerr=whiskers, capsize=2, color=colour, label=label)
             ax.set_xticks(scores.index, scores.level)
+            if scores.score_low.isna().all():
+                reasons.append(textwrap.fill(scores.answer[0], 28))
+        ax.text(0.5, 0.1, "\n".join(dict.fromkeys(reasons)), transform=ax.transAxes, ha="center")
 
 
 def _skips(part: str, title: str, cause: str, whose: str) -> Heat:

@@ -33,7 +33,10 @@ COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
 GREY = "#777777"
 ROUNDING = "#bbbbbb"  # what rounding alone may have made
 BARS, MARKED_BAR = "#a5d3ea", RED
-LEVELS = {f"level {level}": colormaps["viridis"](level / 8) for level in range(1, 13)}  # whichever levels there are
+# Whichever levels there are have their own colours; the first six, all that most datasets have, differ most.
+LEVELS = {
+    f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
+}
 
 LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
@@ -100,14 +103,15 @@ class Curves(Kind):
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         alone = len(panel) == 1
-        for (key, values), colour in zip(panel.items(), COLOURS * 2, strict=False):
+        for i, (key, values) in enumerate(panel.items()):
             curve, name = values.ravel(), self.keys.get(key, key)
             if name.startswith(("Attention:", "MLP:")) and not curve.any():
                 name += " = 0, one mixer only"
             if alone or key == self.filled:
                 _fill(ax, curve, name, BARS)
-            else:
-                ax.plot(curve, label=name, color=LEVELS.get(name, colour))
+            else:  # thinner and thinner, so that no line hides one on the same values
+                colour = LEVELS.get(name, COLOURS[i % len(COLOURS)])
+                ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
             if f"{key}_resolution" in result:
                 _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if (depth := self.depth(result)) is not None:

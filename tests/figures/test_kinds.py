@@ -184,6 +184,16 @@ def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_
     assert [line.get_color() for line in output.lines[:3]] == [LEVELS[f"level {level}"] for level in (2, 3, 4)]
 
 
+def test_levels_on_the_same_values_are_lines_of_different_colours_and_widths():
+    result = {"level": torch.arange(1, 13), "layer_effect": torch.ones(12, 4, 4), "output_effect": torch.ones(12, 4)}
+    later, output = panels(plot("importance_by_level", result).figure)
+    for ax in (later, output):
+        levels = ax.lines[:12]
+        assert len({tuple(line.get_color()) for line in levels}) == 12
+        widths = [line.get_linewidth() for line in levels]
+        assert widths == sorted(set(widths), reverse=True)
+
+
 def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
     result = result_of("depth_by_difficulty", 6)
     ax = plot("depth_score_by_level", result)
@@ -191,6 +201,7 @@ def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
     whiskers = [segment[:, 1] for drawn in ax.collections for segment in drawn.get_segments()]
     np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
+    assert why_no_interval(ax) == ""
 
 
 def test_depth_scores_of_too_few_examples_are_bars_without_whiskers():
@@ -199,6 +210,21 @@ def test_depth_scores_of_too_few_examples_are_bars_without_whiskers():
     ax = plot("depth_score_by_level", result)
     assert len(ax.patches) == 6 and all(bar.get_height() > 0 for bar in ax.patches)
     assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
+    assert why_no_interval(ax) == "1 examples of level 2 with an effect are too few; run 3 or more."
+
+
+def test_depth_scores_of_layers_without_any_effect_have_no_bars_and_the_panel_says_why():
+    result = result_of("depth_by_difficulty", 6)
+    result |= {key: torch.zeros_like(result[key]) for key in ("layer_effect", "output_effect")}
+    ax = plot("depth_score_by_level", result)
+    ax.figure.draw_without_rendering()
+    assert np.isnan([bar.get_height() for bar in ax.patches]).all()
+    assert why_no_interval(ax) == "0 examples of level 2 with an effect are too few; run 3 or more."
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["2", "3", "4"]
+
+
+def why_no_interval(ax):
+    return " ".join(text.get_text().replace("\n", " ") for text in ax.texts)
 
 
 def test_the_share_of_tokens_that_settle_late_stands_above_their_curve():
