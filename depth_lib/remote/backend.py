@@ -63,7 +63,7 @@ class JobBackend(RemoteBackend):
 
     def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str = "DEPTH_LIB_PROMPTS_PER_JOB"):
         host, key = _host_and_key(remote)
-        super().__init__(_model_key(llm), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
+        super().__init__(_model_key(llm, host), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress, self.smaller, self.content = True, smaller, None
         # nnsight rewrites its line in place, which in a file is a line for each question
         self.display.enabled = self.display.enabled and (self.display.notebook or sys.stdout.isatty())
@@ -161,33 +161,36 @@ class JobBackend(RemoteBackend):
             try:
                 return ask()
             except (httpx.HTTPError, ValidationError) as error:
-                code, problem = _status_code(error), self._problem(error)
+                code, text = _status_code(error), self._server_text(error)
+                problem = f"HTTP {code}: {one_line(text)}" if code else one_line(error)
                 if code and code < 500 and code not in _TRY_AGAIN:
-                    raise refused(code, problem) from error
+                    raise refused(code, text) from error
                 if submitting and not (code in _TRY_AGAIN or isinstance(error, _NOTHING_SENT)):
                     raise SubmissionUnconfirmed(
                         f"the job was sent, but the server did not say that it took it ({problem}); it may be "
-                        "running, under an id nobody knows: run again to submit another one"
+                        "running, under an id nobody knows: run again to submit another one",
+                        text,
                     ) from error
                 silent = time.monotonic() - start
                 if silent + pause > SILENCE:
                     raise ServerUnreachable(
                         f"the server could not be reached for {silent:.0f} s ({problem}); check the host and the "
-                        "network, then run again"
+                        "network, then run again",
+                        text,
                     ) from error
             if n_failures == 3:
                 say(f"{self.host} cannot be reached ({problem}); trying again for {SILENCE / 60:.0f} minutes")
             time.sleep(pause)
 
-    def _problem(self, error):
-        """What went wrong, in one line: the reason that the server gives, if it answered."""
+    def _server_text(self, error):
+        """The reason that the server gives, whole; None if it did not answer."""
         if not _status_code(error):
-            return one_line(error)
+            return None
         try:
             reason = error.response.json()["detail"]
         except (ValueError, KeyError, TypeError):
             reason = error.response.text
-        return f"HTTP {error.response.status_code}: {one_line(self._without_key(str(reason)))}"
+        return self._without_key(str(reason).strip()) or "no reason given"
 
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
@@ -319,25 +322,29 @@ def _hours_to_wait():
 def _host_and_key(remote):
     CONFIG._from_env()  # NDIF_HOST, NDIF_API_KEY and a Colab secret may be set after nnsight was imported
     host = CONFIG.API.HOST if remote is True else remote
-    if not (isinstance(host, str) and host.startswith(("http://", "https://"))):
+    if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
     key = (CONFIG.API.APIKEY or "").strip()
     if not re.fullmatch("[!-~]*", key):
-        raise NotReady("NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again")
+        raise NotReady(
+            "NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again", host=host
+        )
     if not key and host == CONFIG.API.HOST:
         raise NotReady(
             "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
-            "secret) NDIF_API_KEY, never into the notebook"
+            "secret) NDIF_API_KEY, never into the notebook",
+            host=host,
         )
     return host.rstrip("/"), key
 
 
-def _model_key(llm):
+def _model_key(llm, host):
     """The key a server knows the model by."""
     try:
         return llm.to_model_key()
     except Exception as error:  # huggingface_hub and httpx raise a dozen kinds
         raise NotReady(
             f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({one_line(error)}); "
-            "load it by its Hub id (owner/name) with a network, or run with remote=False"
+            "load it by its Hub id (owner/name) with a network, or run with remote=False",
+            host=host,
         ) from error

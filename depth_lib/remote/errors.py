@@ -9,11 +9,11 @@ class RemoteError(Exception):
     host: the server's URL; job_id: None if no job is known; server_text: the server's own words, whole, or None.
     """
 
-    host = job_id = None  # filled in where the job is journalled
+    job_id = None  # filled in where the job is journalled, as is the host of what fails there
 
-    def __init__(self, message: str, server_text: str | None = None):
+    def __init__(self, message: str, server_text: str | None = None, host: str | None = None):
         super().__init__(message)
-        self.server_text = server_text
+        self.server_text, self.host = server_text, host
 
     def __str__(self) -> str:
         job = self.job_id and f"job {self.job_id}"
@@ -22,7 +22,7 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing before a job can be sent: a key, the model's name, a module that a server has."""
+    """Something is missing for a job: a key, the model's name, a module that a server has, a disk for the journal."""
 
 
 class ServerUnreachable(RemoteError):
@@ -85,10 +85,10 @@ def job_failed(text: str, smaller: str) -> JobFailed:
     )
 
 
-def refused(status_code: int, problem: str) -> RequestRefused:
-    """The exception for a request that the server answered with a 4xx status, for this reason."""
-    python = re.search(r"does not match server version: (\d+\.\d+)", problem)
-    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", problem)
+def refused(status_code: int, text: str) -> RequestRefused:
+    """The exception for a request that the server answered with a 4xx status and this text."""
+    python = re.search(r"does not match server version: (\d+\.\d+)", text)
+    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", text)
     if status_code in (401, 403):
         advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
     elif python:
@@ -97,7 +97,7 @@ def refused(status_code: int, problem: str) -> RequestRefused:
         advice = f"pip install 'nnsight>={nnsight[1]}'"
     else:
         advice = "change what it says, then run again"
-    return RequestRefused(f"the server refused the request ({problem}); {advice}", problem)
+    return RequestRefused(f"the server refused the request (HTTP {status_code}: {one_line(text)}); {advice}", text)
 
 
 def one_line(error: object) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..files import cache_folder, hold, move_aside, write_together
-from .errors import RemoteError
+from .errors import NotReady, RemoteError
 
 _BLOCK = contextvars.ContextVar("block", default=None)  # folder and list of the jobs of a `journalled` block
 
@@ -71,14 +71,16 @@ class Entry:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Read the entry from disk and keep its lock for a block, whose errors get the names of host and job."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with hold(self.path.with_suffix(".lock")):
-            self._read()
-            try:
+        try:
+            with contextlib.ExitStack() as lock:
+                with self._disk():
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    lock.enter_context(hold(self.path.with_suffix(".lock")))
+                    self._read()
                 yield
-            except RemoteError as error:
-                error.host, error.job_id = self.host, self.job_id
-                raise
+        except RemoteError as error:
+            error.host, error.job_id = self.host, self.job_id
+            raise
 
     def _read(self):
         try:
@@ -90,16 +92,28 @@ class Entry:
             warnings.warn(f"{self.path} cannot be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
 
     def note(self, state: str, **facts: object) -> None:
-        """Remember the new state, on disk before this returns."""
+        """Remember the new state, on disk before this returns. NotReady if the disk cannot be written."""
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        write_together({self.path: json.dumps(asdict(self), indent=1).encode()})
+        with self._disk():
+            write_together({self.path: json.dumps(asdict(self), indent=1).encode()})
 
     def keep(self, content: bytes, cost: dict | None) -> None:
-        """Write the bytes of the job's result beside the journal."""
-        write_together({self.content: content})
+        """Write the bytes of the job's result beside the journal. NotReady if the disk cannot be written."""
+        with self._disk():
+            write_together({self.content: content})
         self.note("done", problem=None, cost=cost)
+
+    @contextlib.contextmanager
+    def _disk(self):
+        try:
+            yield
+        except OSError as error:
+            raise NotReady(
+                f"the job's journal {self.path} cannot be written ({error.strerror or error}); free the disk, or set "
+                "XDG_CACHE_HOME to a folder that can be written"
+            ) from error
 
     def used(self) -> None:
         """Tell the block of the artifact about the job; without one, forget it."""

@@ -86,6 +86,26 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(
     assert not journal()
 
 
+@pytest.mark.parametrize(
+    "fault, kind, words",
+    [
+        ({"detail": "Bad request.\n" + PYTHON["detail"]}, remote.RequestRefused, "Bad request.\n" + PYTHON["detail"]),
+        (503, remote.ServerUnreachable, "Try later."),
+        (500, remote.SubmissionUnconfirmed, "Try later."),
+    ],
+    ids=["refused", "unreachable", "unconfirmed"],
+)
+def test_the_servers_words_are_kept_whole_and_its_advice_found_in_any_line(
+    llm, loopback, monkeypatch, fault, kind, words
+):
+    monkeypatch.setattr(backend, "SILENCE", 0.3)
+    with loopback.faults(post=[fault] * 99), pytest.raises(kind) as caught:
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    assert caught.value.server_text == words and len(str(caught.value).splitlines()) == 1
+    if kind is remote.RequestRefused:
+        assert "(HTTP 400: Bad request.); make an environment" in str(caught.value)
+
+
 def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, truth, loopback, monkeypatch):
     with loopback.faults(hold="RUNNING") as submitted:
         with monkeypatch.context() as patch, pytest.raises(remote.JobOverdue, match="the job is .* after"):

@@ -1,6 +1,7 @@
 """The journal: there before anybody waits, kept while it is needed, and gone afterwards; kills, and several jobs."""
 
 import _thread
+import errno
 import json
 import os
 import re
@@ -72,6 +73,34 @@ def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(llm, l
         assert [entry["state"] for entry in journal()] == ["submitted"]
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == 1
+
+
+@pytest.mark.parametrize("writes, submissions", [(0, 0), (1, 1), (2, 1)], ids=["before", "submitted", "done"])
+def test_a_disk_that_is_full_is_named_with_the_job_that_runs(llm, loopback, monkeypatch, writes, submissions):
+    left, write = [None] * writes, dl.remote.journal.write_together
+
+    def write_while_there_is_room(contents):
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()
+        write(contents)
+
+    monkeypatch.setattr("depth_lib.remote.journal.write_together", write_while_there_is_room)
+    with loopback.faults() as submitted:
+        with pytest.raises(NotReady, match=r"journal .* cannot be written \(No space .*set XDG_CACHE_HOME") as caught:
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert submitted() == submissions
+    assert caught.value.host == loopback.host and loopback.host in str(caught.value)
+    if submissions:
+        assert caught.value.job_id in loopback.asked()["jobs"] and caught.value.job_id in str(caught.value)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(llm, loopback, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(NotReady, match=r"journal .* cannot be written \(Not a directory\)") as caught:
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    assert caught.value.host == loopback.host
 
 
 def _no_terminal(display, response):

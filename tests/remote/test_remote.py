@@ -32,7 +32,7 @@ def test_a_rehearsal_gives_the_local_numbers(here):
     same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 
 
-@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1])
+@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1, "https://", "http:///a"])
 def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
         dl.logit_lens(llm, TEXTS, remote=remote)
@@ -46,14 +46,16 @@ def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback,
         assert submitted() == 1
     monkeypatch.delenv("NDIF_API_KEY")
     monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", None)
-    with pytest.raises(NotReady, match="NDIF_API_KEY"):
+    with pytest.raises(NotReady, match="NDIF_API_KEY") as caught:
         dl.logit_lens(llm, TEXTS, remote=True)
+    assert caught.value.host == loopback.host and str(caught.value).endswith(f"[{loopback.host}]")
 
 
 def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):
     monkeypatch.setattr("nnsight.modeling.huggingface._ID_CACHE", {})
-    with pytest.raises(NotReady, match="load it by its Hub id"):
+    with pytest.raises(NotReady, match="load it by its Hub id") as caught:
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    assert str(caught.value).endswith(f"[{loopback.host}]")
 
 
 def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
