@@ -58,7 +58,8 @@ class Pickler(CustomCloudPickler):
                     f"{function.__qualname__} uses the module {module}, which has no place on a server; use torch and "
                     "builtins only in functions that travel"
                 )
-        self.reached[function] = [public, function.__qualname__, _text([values, defaults])]
+        found = json.dumps([values, defaults], sort_keys=True, default=_described)
+        self.reached[function] = [public, function.__qualname__, found]
         return load, (source, name, *defaults, {}, public, line), values, *rest
 
 
@@ -74,21 +75,26 @@ def settings_hash(function: FunctionType, **settings: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of all that decides what a function computes on a server.
 
     That is the source of all that it reaches, the values these functions find in their module, closure and defaults,
-    and the settings. Equal settings, equal hash, in any process.
+    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a setting that is no tensor and
+    has no form in JSON.
     """
     _, reached = pickled(function)
-    return hashlib.sha256(_text([sorted(reached.values()), settings]).encode()).hexdigest()[:16]
+    text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_digest)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _text(values):
-    return json.dumps(values, sort_keys=True, default=_described)
-
-
-def _described(value):
-    """A value that JSON does not have: a tensor as its digest, a set in order, a function or module by its name."""
+def _digest(value):
+    """What stands for a tensor in JSON; NotReady for anything else, two of which might look the same."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
+    raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")
+
+
+def _described(value):
+    """A value of a module that JSON does not have: a set in order, a function or module by its name."""
+    if isinstance(value, torch.Tensor):
+        return _digest(value)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     return getattr(value, "__name__", None) or repr(value)
@@ -99,7 +105,11 @@ def _public_name(function):
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     source = "".join(linecache.getlines(filename, function.__globals__))
-    if function.__code__ not in _codes(compile(source, filename, "exec", dont_inherit=True)):
+    try:
+        codes = _codes(compile(source, filename, "exec", dont_inherit=True))
+    except SyntaxError:  # as it is on disk now; what runs here was another text
+        codes = ()
+    if function.__code__ not in codes:
         raise NotReady(
             f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
             "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import zstandard
@@ -94,6 +95,21 @@ def test_an_edit_that_was_not_imported_again_is_refused(llm, loopback, edited):
     probe = edited("4 * sum(ids)", reload=False)
     with pytest.raises(remote.NotReady, match="double was edited after it was imported: restart the kernel"):
         session.run(probe, llm, [1, 2], remote=loopback.host)
+
+
+def test_an_edit_that_is_no_python_is_refused_as_an_edit(llm, loopback, edited):
+    probe = edited("4 * (sum(ids)", reload=False)
+    with pytest.raises(remote.NotReady, match="double was edited after it was imported: restart the kernel"):
+        session.run(probe, llm, [1, 2], remote=loopback.host)
+
+
+def test_an_argument_that_may_look_like_another_is_refused(llm, loopback):
+    with loopback.faults() as submitted:
+        for argument in (np.zeros(9999), {1, 2}, object()):
+            name = type(argument).__name__
+            with pytest.raises(remote.NotReady, match=f"a {name} cannot be a remote probe's argument; pass numbers"):
+                session.run(_plus, llm, argument, remote=loopback.host)
+        assert submitted() == 0
 
 
 def test_lambdas_closures_and_recursion_travel_and_a_closure_is_part_of_the_settings(llm, loopback, tmp_path):
