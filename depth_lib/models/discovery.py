@@ -207,11 +207,12 @@ def _fit(block, outputs, likely):
     """The outputs y that make what leaves a block of what enters it, h: (their keys, k and s of k h + Σ s y, the error
     relative to what the block adds, 0 if that is rounding).
 
-    The `likely` outputs are tried first, then one, two and three of them; the first without an error win, else the
-    nearest.
+    The `likely` outputs are tried first, then one, two and three of them. The first without an error win, else the
+    nearest. Where rounding can hide what a module adds, as in half precision, all are tried, and of those whose error
+    may be rounding more modules have to be nearer by a fifth.
     """
     h, after = block.x.double().flatten(), block.y.double().flatten()
-    rounding = 2 * torch.finfo(block.y.dtype).eps * (h.norm() + after.norm())
+    change, rounding = (after - h).norm(), 2 * torch.finfo(block.y.dtype).eps * (h.norm() + after.norm())
     choices = [likely] if likely and outputs.keys() >= set(likely) else []
     choices += [keys for n in (1, 2, 3) for keys in combinations(outputs, n)]
     nearest, least = ((), [1.0]), float("inf")
@@ -220,11 +221,12 @@ def _fit(block, outputs, likely):
         scales = torch.linalg.lstsq(terms, after).solution
         error = (after - terms @ scales).norm()
         carries = scales[0] * h.norm() > 1e-2 * after.norm()  # else an output holds h already, or replaces it
-        if error < least and carries and scales.min() > 0:
+        enough = 1 if least > rounding else 0.8 if len(keys) > len(nearest[0]) else 0.99
+        if error < least * enough and carries and scales.min() > 0:
             nearest, least = (keys, scales.tolist()), error
-        if least <= rounding:
-            return *nearest, 0.0
-    return *nearest, float(least / (after - h).norm())
+        if least <= rounding < 1e-3 * change:
+            break
+    return *nearest, 0.0 if least <= rounding else float(least / change)
 
 
 def _order(model, ids, blocks, calls, found):

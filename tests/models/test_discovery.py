@@ -5,7 +5,7 @@ import torch
 from transformers import Gemma4TextConfig
 
 from depth_lib.models import families
-from depth_lib.models.discovery import ArchitectureError
+from depth_lib.models.discovery import ArchitectureError, discover
 from depth_lib.models.families import FOUND, architectures, auto_class
 from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
@@ -38,3 +38,18 @@ def test_weights_that_are_not_here_are_not_measured(monkeypatch):
     model.model.embed_tokens.to("meta")
     with pytest.raises(ArchitectureError, match="llama: its twin is of no use"):
         next(architectures(model.config, model))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name, parts", [("llama", ("self_attn", "mlp")), ("gpt_neox", ("attention", "mlp"))])
+@pytest.mark.parametrize("scale", [1.0, 0.1, 0.02])
+def test_rounding_hides_no_part_of_what_a_block_adds(name, parts, scale):
+    """In bfloat16 it is larger than all that these blocks add at a scale of 0.02."""
+    model = build(name)
+    for path, weight in model.named_parameters():
+        if any(writer in path for writer in ("o_proj", "down_proj", "attention.dense", "dense_4h_to_h")):
+            weight.mul_(scale)
+    found = discover(model.to(torch.bfloat16))
+    assert [[[path for path, _, _ in part] for part in block] for block in found.parts] == [[[p] for p in parts]] * 4
+    scales = [scale for block in found.parts for ((_, scale, _),) in block]
+    assert scales == pytest.approx([1.0] * 8, abs=0.1)
