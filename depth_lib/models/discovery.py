@@ -268,6 +268,7 @@ def _shortcuts(model, ids, blocks, logits):
 
     def logits_from(block, rows):
         """The logits where a block reads `rows`, after no other block ran."""
+        rows = rows.to(next(model.get_submodule(block.path).parameters()).device)
         passed = (rows, *[None] * block.beside) if block.beside else rows
         with ExitStack() as stack:
             for earlier in blocks[: blocks.index(block)]:

@@ -10,6 +10,8 @@ from depth_lib.models.families import FOUND, architectures, auto_class
 from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
 from tests.families import build
+from tests.probes.device_tags import PretendDevices, place
+from tests.probes.test_devices import spread
 from tests.tiny_tokenizers import char_tokenizer
 
 
@@ -53,3 +55,22 @@ def test_rounding_hides_no_part_of_what_a_block_adds(name, parts, scale):
     assert [[[path for path, _, _ in part] for part in block] for block in found.parts] == [[[p] for p in parts]] * 4
     scales = [scale for block in found.parts for ((_, scale, _),) in block]
     assert scales == pytest.approx([1.0] * 8, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_a_model_on_one_gpu_is_found_as_on_the_cpu(name):
+    model = build(name)
+    found = discover(model)
+    assert found.starts and found.grows == (name != "bloom")
+    with PretendDevices():
+        for tensor in (*model.parameters(), *model.buffers()):
+            place(tensor, "cuda:0")
+        assert discover(model) == found
+
+
+def test_a_model_on_two_gpus_is_found_as_on_the_cpu():
+    model = build("llama")
+    found = discover(model)
+    with PretendDevices():
+        spread(model, "cuda:1")
+        assert discover(model) == found
