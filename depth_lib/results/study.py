@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..data.datasets import with_levels
 from ..params import ParamsError, command, find_model
 from .artifacts import read_artifact
 from .provenance import read_meta
@@ -45,7 +46,7 @@ class Study(dict):
     ) -> None:
         self.folder = Path(folder)
         self.is_shared = (self.folder / RUNS).is_file()
-        found = find_results(self.folder)
+        self._found = found = find_results(self.folder)
         self.models = in_order(model for _, model, _ in found) if models is None else list(models)
         self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
         self.pairs = sorted({probe.partition(":")[2] for _, _, probe in found} - {""})
@@ -70,18 +71,18 @@ class Study(dict):
 
     @property
     def with_depths(self) -> list[str]:
-        """The datasets that have effective depths, or will: not those with results by level of difficulty only."""
-        return [dataset for dataset in self.datasets if self._probes_on(dataset) - {*BY_LEVEL}]
+        """The datasets that have effective depths, or will: not those run for levels of difficulty only."""
+        return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
     def missing(self) -> list[str]:
         """A line for each model × dataset that lacks a result, with the command that computes it.
 
-        Expected on a dataset is every probe that any model has there; where none has one, the probes of the table. A
-        shared folder is not expected to be complete.
+        Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
+        model in the folder has there. A shared folder is not expected to be complete.
         """
         lines = []
         for model, dataset in itertools.product(self.models, self.datasets if not self.is_shared else ()):
-            expected = self._probes_on(dataset)
+            expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
@@ -89,8 +90,12 @@ class Study(dict):
         return lines
 
     def _probes_on(self, dataset: str) -> set[str]:
-        """The probes that any model has on a dataset, else those of the table, which are still to come."""
-        return {probe for other, _, probe in self if other == dataset} or {*TABLE_PROBES}
+        """The probes that any model in the folder has on a dataset."""
+        return {probe for other, _, probe in self._found if other == dataset}
+
+    def _has_depths(self, dataset: str) -> bool:
+        probes = self._probes_on(dataset)
+        return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
 
 
 def load_results(

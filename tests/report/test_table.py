@@ -6,10 +6,11 @@ import warnings
 import pytest
 
 from depth_lib.report.table import summary_lines
+from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study, in_order
 from tests.report.studies import PUBLISHED, table_of
-from tests.synthetic import DATASETS, write_run
+from tests.synthetic import DATASETS, result_of, write_run
 
 
 def test_the_published_table_comes_back_number_for_number(paper):
@@ -70,3 +71,16 @@ def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     assert not any(line.startswith("no artifact for gsm8k × toy-8l") for line in missing)
     (line,) = Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()
     assert "gsm8k × Qwen2.5-7B" in line
+
+
+def test_the_probes_of_a_table_are_missing_until_they_are_there_and_of_a_dataset_with_levels_its_own(tmp_path):
+    contribution = result_of("relative_contribution", 8)
+    save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", "relative_contribution", 10), contribution, {"n": 10})
+    study = Study(tmp_path, datasets=["gsm8k", "sums"])
+    assert [line.partition(";")[0] for line in study.missing()] == [
+        "no artifact for gsm8k × toy-8l (logit_lens)",
+        "no artifact for sums × toy-8l (depth_by_difficulty)",
+    ]
+    assert study.with_depths == ["gsm8k"]
+    (line,) = Study(tmp_path, ["toy-4l"], ["gsm8k"]).missing()
+    assert "(relative_contribution, logit_lens)" in line
