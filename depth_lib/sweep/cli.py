@@ -60,8 +60,10 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
     (run,) = plan.runs()
     study = Study(run.out, [run.asked["MODEL"]], [dataset])
-    print("effective depth by cosine, kl, overlap: layer (share of the depth), or – where no layer satisfies the rule")
-    print(*summary_lines(effective_depth_table(study)), sep="\n")
+    if study.with_depths:
+        rule = "layer (share of the depth), or – where no layer satisfies the rule"
+        print(f"effective depth by cosine, kl, overlap: {rule}")
+        print(*summary_lines(effective_depth_table(study)), sep="\n")
     if len(scores := scores_by_level(study)):
         print(*scores.answer.unique(), sep="\n")
     return 0
@@ -83,7 +85,8 @@ def share(plan: Plan) -> int:
 def status(plan: Plan) -> int:
     """Print what is done, stale or missing in OUT, and what runs, failed or was interrupted."""
     runs = [status_of(run) for run in plan.runs()]
-    print(where_others_are(plan.folder, runs) or matrix(plan.folder, runs))
+    named = plan.MODELS or plan.SET or plan.DATASETS
+    print(not named and where_others_are(plan.folder, runs) or matrix(plan.folder, runs))
     return 0
 
 
@@ -93,7 +96,8 @@ def init(plan: Plan, model: str) -> int:
         raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id {model}")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
-    values = {"MODEL": model, "MODEL_ID": model, "DEVICE_MAP": "auto"} | plan.model_extra
+    values = {"MODEL": model, "DEVICE_MAP": "auto"} | plan.model_extra
+    values["MODEL_ID"] = values.get("MODEL_ID") or model
     values.setdefault("DTYPE", own_dtype(values["MODEL_ID"]))
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,6 +162,7 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
         command = commands.add_parser(
             name,
             help=function.__doc__.splitlines()[0],
+            description=function.__doc__.splitlines()[0],
             usage=" ".join(["depth-lib", name, *POSITIONAL.get(name, ()), "[--help] [--OPTION VALUE …]"]),
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
@@ -166,7 +171,7 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
             command.add_argument(argument)
         command.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="any of these by its name")
         for option, field in OPTIONS.items():
-            how = {list[str]: {"nargs": "*"}, bool: {"nargs": "?", "const": "1"}}.get(field.annotation, {})
+            how = {list[str]: {"nargs": "*"}, bool: {"action": "store_const", "const": "1"}}.get(field.annotation, {})
             flag = f"--{option.lower().replace('_', '-')}"
             command.add_argument(flag, dest=option, help=field.description, metavar="…", **how)
     given = vars(parser.parse_args(words))
@@ -178,5 +183,8 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
     values = {}
     for option, text in given.items():
         text = text if isinstance(text, str) else " ".join(text)
-        values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
+        if OPTIONS[option].annotation == list[str]:
+            values[option] = text.split()  # at spaces only: GPUS "0,1 2,3" gives two runs two GPUs each
+        else:
+            values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
     return COMMANDS[name], Plan(**values), positional

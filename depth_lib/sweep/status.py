@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..files import COMPUTING, holder
 from ..params import command
 from ..results.provenance import NONE_YET, why_stale
-from ..results.schemas import ARTIFACTS, parse_name
+from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 from .spec import RunSpec, in_project
 
 RUNNING = ".running"  # in a run's folder, locked by the sweep that executes its notebook
@@ -43,7 +43,7 @@ def status_of(run: RunSpec) -> RunStatus:
         if states[probe] == "stale":
             notes.append(f"{probe} is stale: {'; '.join(reasons)}")
     for journal in sorted(run.folder.glob("*.job/*.json")):
-        with contextlib.suppress(OSError, ValueError):  # a run may remove it now
+        with contextlib.suppress(OSError, ValueError, ArtifactError):  # a run may remove it now, or it is not ours
             job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]
             notes.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
     partial, log = (run.folder / PARTIAL).exists(), run.folder / "probe.log"

@@ -66,6 +66,8 @@ def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(
     command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
     line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
     assert command("status").output.splitlines() == [line]
+    for named in (("--set", "paper"), ("--datasets", "aime24"), ("--models", "Qwen2.5-Math-7B")):
+        assert command("status", *named).output.splitlines()[-1].endswith("missing"), "what is asked for is shown"
     command("sweep", "--models", "Qwen2.5-Math-7B", "--datasets", "gsm8k", "--source", "embedded")
     assert command("status").output.splitlines()[-1].endswith("missing")
 
@@ -78,6 +80,8 @@ def test_status_knows_failed_running_and_remote_runs(command, study):
     jobs = folder / "logitlens_10exps.pt.job"
     jobs.mkdir()
     (jobs / "abc.json").write_text(json.dumps({"host": "https://ndif", "job_id": "j1", "state": "submitted"}))
+    (folder / "mine.job").mkdir()
+    (folder / "mine.job/of-somebody.json").write_text("{}")
     with hold(folder / ".computing"):
         (run,) = command.runs_of(*ONE).values()
     assert {*run["states"].values()} == {"missing"} and not run["finished"]

@@ -10,10 +10,13 @@ import zipfile
 import pytest
 
 from depth_lib.embedded import toy_path
-from depth_lib.params import FIVE_PROBES, Params
-from depth_lib.sweep import launch
+from depth_lib.params import FIVE_PROBES, Params, find_model
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.sweep import cli, launch
 from depth_lib.sweep.launch import execution
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
+from tests.synthetic import result_of
 
 ONE = ("sweep", *TOY_4L, "--datasets", "gsm8k")
 
@@ -96,6 +99,26 @@ def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
     assert {call["threads"] for call in calls} == {"6"}
 
 
+def test_words_of_the_command_line_are_what_they_say(capsys):
+    _, plan, positional = cli.parse(["run", "--keep-going", "toy-8l", "gsm8k", "--gpus", "0,1 2,3"])
+    assert positional == {"model": "toy-8l", "dataset": "gsm8k"} and plan.KEEP_GOING
+    assert plan.GPUS == ["0,1", "2,3"] == cli.parse(["sweep", "-p", "GPUS=0,1 2,3"])[1].GPUS
+    with pytest.raises(SystemExit):
+        cli.parse(["run", "--help"])
+    assert "One model on one dataset, and its effective depths" in capsys.readouterr().out
+
+
+def test_run_on_a_dataset_with_levels_only_prints_its_answer_and_no_empty_table(command, study, monkeypatch):
+    path = artifact_path(study / "outputs", "sums", "toy-4l", "depth_by_difficulty", 20)
+    save_artifact(path, result_of("depth_by_difficulty", 4), {"n_examples": 20})
+    monkeypatch.setattr(cli, "run_unfinished", lambda plan: 0)
+    printed = command("run", "toy-4l", "sums").output
+    assert (
+        command.status == 0
+        and printed.count("Whether harder questions use more depth") == len(printed.splitlines()) == 2
+    )
+
+
 def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(command):
     assert command(*ONE, "--launch", "env LAUNCHED=yes").calls[0]["launched"] == "yes"
     command("sweep", *TOY_4L, "--datasets", "aime24", "--launch", "no-such-scheduler --now")
@@ -153,6 +176,8 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     (call,) = command("sweep", "--set", "mine", "--datasets", "gsm8k").calls
     expected = {"MODEL": "my-model", "MODEL_ID": "checkpoint", "SOURCE": "hub", "DEVICE_MAP": "auto"}
     assert {name: call[name] for name in expected} == expected and call["DTYPE"] == "bfloat16"
+    assert command("init", "checkpoint", "--model-id", "").status == 0
+    assert find_model("checkpoint")["MODEL_ID"] == "checkpoint"
     assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", "./checkpoint", "bfloat16")
