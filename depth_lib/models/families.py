@@ -1,6 +1,7 @@
 """The architecture of one model: found by discovery, on a tiny twin where that can be built, and resolved for probes.
 
-nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family.
+nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family, and users
+`llm.blocks[l].attention_contribution` and `.mlp_contribution`.
 """
 
 import math
@@ -81,10 +82,17 @@ def _of_four(small, blocks):
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """nnsight's `rename` dictionary that gives a model the common names."""
+    """nnsight's `rename` dictionary that gives a model the common names; a part's is that of its first module."""
     *before, unembed = found.tail
     names = {found.blocks: "blocks", unembed: "unembed"} | dict(zip(before, _BEFORE_UNEMBED, strict=False))
-    return {_spelled(path): alias for path, alias in names.items() if path != alias}
+    for k, alias in enumerate(("attention_contribution", "mlp_contribution")):
+        paths = [parts[k][0][0] if parts[k] else None for parts in found.parts or ()]
+        if len(set(paths)) == 1:
+            names[paths[0]] = alias
+        else:  # blocks of several kinds: a name for each
+            block = [f"{found.blocks}.{l}" for l in range(len(paths))]
+            names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}" for l, path in enumerate(paths) if path}
+    return {_spelled(path): alias for path, alias in names.items() if path not in (None, alias)}
 
 
 _BEFORE_UNEMBED = ("ln_final", "project_out")

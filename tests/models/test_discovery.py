@@ -10,6 +10,7 @@ from depth_lib.models.families import FOUND, architectures, auto_class
 from depth_lib.models.load import wrapped
 from depth_lib.models.twin import twin
 from tests.families import build
+from tests.models.kinds import tiny
 from tests.probes.device_tags import PretendDevices, place
 from tests.probes.test_devices import spread
 from tests.tiny_tokenizers import char_tokenizer
@@ -74,3 +75,18 @@ def test_a_model_on_two_gpus_is_found_as_on_the_cpu():
     with PretendDevices():
         spread(model, "cuda:1")
         assert discover(model) == found
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "gptj", "bloom", "nemotron_h", "gemma4_text", "falcon_h1", "mistral3", "openai-gpt"]
+)
+def test_contributions_go_by_common_names(kind):
+    """`mixer` is attention's in some of nemotron_h's blocks, and the MLP's in others."""
+    llm = wrapped(tiny(kind), char_tokenizer())
+    parts = FOUND[llm].parts or [((), ())] * len(llm.blocks)
+    assert bool(FOUND[llm].parts) == (kind != "openai-gpt")
+    for block, found in zip(llm.blocks, parts, strict=True):
+        for name, part in zip(("attention_contribution", "mlp_contribution"), found, strict=True):
+            assert hasattr(block, name) == bool(part)
+            if part:
+                assert getattr(block, name)._module is block._module.get_submodule(part[0][0])
