@@ -51,18 +51,16 @@ def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
     """
     if not path.is_dir():
         return path if path.suffix == ".gguf" and path.is_file() else None
-    files = {file.name: file for file in sorted(path.glob("*.gguf"))}
-    if gguf_file and gguf_file not in files:
+    files = [file.name for file in sorted(path.glob("*.gguf"))]
+    if gguf_file and not (path / gguf_file).is_file():
         raise ModelError(f"{path} has no {gguf_file}; its GGUF files are: {', '.join(files) or 'none'}.")
     if gguf_file:
-        return files[gguf_file]
+        return path / gguf_file
     if any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
         return None
     if len(files) > 1:
-        raise ModelError(
-            f'{path} has {len(files)} GGUF files ({", ".join(files)}); name one: gguf_file="{next(iter(files))}".'
-        )
-    return next(iter(files.values()), None)
+        raise ModelError(f'{path} has {len(files)} GGUF files ({", ".join(files)}); name one: gguf_file="{files[0]}".')
+    return path / files[0] if files else None
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:

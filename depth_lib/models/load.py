@@ -195,7 +195,8 @@ def _load_weights(auto, source, revision, options):
 
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
-    source, _ = gguf_on_hub(source) or (source, None)
+    if not Path(source).is_file() and (hub := gguf_on_hub(source)):
+        source, _ = hub
     what = repr(name) if name == source else f"{name!r} ({source})"
     causes = [error]
     while cause := causes[-1].__cause__ or causes[-1].__context__:

@@ -56,6 +56,23 @@ def test_of_several_gguf_files_one_is_to_be_named(folder):
     assert str(several / "b.gguf") in refusal(several / "b.gguf") and "'b.gguf'" not in refusal(several / "b.gguf")
 
 
+def test_a_gguf_file_may_lie_in_a_folder_of_the_folder(folder):
+    one = folder("a.gguf")
+    (one / "sub").mkdir()
+    (one / "a.gguf").rename(one / "sub" / "b.gguf")
+    assert gguf_in(one, "sub/b.gguf") == one / "sub" / "b.gguf"
+    assert gguf_in(one) is None
+    assert refusal(one, gguf_file="sub/c.gguf") == f"{one} has no sub/c.gguf; its GGUF files are: none."
+
+
+def test_a_file_here_is_not_taken_for_one_on_the_hub(folder, monkeypatch):
+    sub = folder("a.gguf") / "sub"
+    sub.mkdir()
+    (sub.parent / "a.gguf").rename(sub / "a.gguf")
+    monkeypatch.chdir(sub.parent.parent)
+    assert refusal("gguf/sub/a.gguf").startswith("'gguf/sub/a.gguf' could not be loaded: ")
+
+
 def test_a_file_on_the_hub_is_named_with_its_repository():
     assert gguf_on_hub("owner/name/x.gguf") == ("owner/name", "x.gguf")
     assert gguf_on_hub("owner/name/sub/x.gguf") == ("owner/name", "sub/x.gguf")
