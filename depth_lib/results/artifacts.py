@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,6 @@ import torch
 from .. import __version__
 from ..files import move_aside, write_together
 from ..params import command
-from .provenance import NO_META, NONE_YET, checked, read_meta
 from .schemas import BETWEEN_MODELS, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 1
@@ -76,7 +76,8 @@ def load_artifact(path: str | Path) -> dict:
     Tensors are on the CPU, without a gradient and, if they are of floating point, float32, whatever they were stored
     as: the papers' scripts store bfloat16, parameters and GPU tensors. MissingArtifact if there is no file,
     ArtifactError for one that cannot be read as plain tensors, or lacks the keys and shapes of its probe; the file is
-    not touched. A file without `meta` (the papers' own) is read with a warning and `meta` = {}.
+    not touched. OSError for one that cannot be opened. A file without `meta` (the papers' own) is read with a warning
+    and `meta` = {}.
     """
     result = read_artifact(path)
     if not result["meta"]:
@@ -95,12 +96,14 @@ def read_artifact(path: str | Path) -> dict:
     if probe in BETWEEN_MODELS:
         remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"
     try:
-        checked(path)
-        result = torch.load(path, map_location="cpu", weights_only=True)
+        result = _unpickled(path)
+        problem = mismatch(probe, result)
     except FileNotFoundError:
         raise MissingArtifact(f"no artifact for {dataset} × {model} ({path.name}); {remedy}") from None
     except pickle.UnpicklingError as error:
-        raise ArtifactError(f"{path} is no {probe} artifact: {error}; {remedy}") from None
+        problem = str(error)
+    if problem:
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {remedy}")
     for key, value in result.items():
         if isinstance(value, torch.Tensor):
             result[key] = value.detach().float() if value.is_floating_point() else value.detach()
@@ -118,10 +121,14 @@ def escape_token(token: str) -> str:
 
 def _keep_foreign_files(path: Path, replaced: list[Path]) -> None:
     """Move aside the files that would be replaced, unless they are a result of ours."""
-    meta, problem = read_meta(path)
-    if meta or problem == NONE_YET:
+    try:
+        if read_artifact(path)["meta"]:
+            return
+        reason = "without-meta"
+    except MissingArtifact:
         return
-    reason = "without-meta" if problem == NO_META else "unreadable"
+    except ArtifactError:
+        reason = "unreadable"
     for old in filter(Path.exists, replaced):
         kept = move_aside(old, reason).name
         warnings.warn(f"{old} is not a result of depth_lib ({reason}); it is kept as {kept}", stacklevel=3)
@@ -156,3 +163,17 @@ def _not_finite(result: Mapping) -> str | None:
         if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
             return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
     return None
+
+
+def _unpickled(path: Path) -> object:
+    """The values in a .pt file; UnpicklingError says why there are none. Code in a pickle is never run."""
+    content = io.BytesIO(path.read_bytes())
+    try:
+        if zipfile.is_zipfile(content) and (damaged := zipfile.ZipFile(content).testzip()):
+            raise zipfile.BadZipFile(damaged)
+        content.seek(0)
+        return torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 (zipfile and torch raise a dozen kinds for damaged files)
+        code = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        reason = f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"
+        raise pickle.UnpicklingError(reason) from None

@@ -4,6 +4,7 @@ This module does not import torch, so that asking is fast.
 """
 
 import hashlib
+import io
 import json
 import pickle
 import zipfile
@@ -16,7 +17,6 @@ from ..models.gguf import gguf_in
 from .schemas import SCHEMAS, mismatch, parse_name
 
 NONE_YET = "there is none yet"
-NO_META = "it has no meta: not written by depth_lib"
 _PIECE = 2**18  # bytes of a weight file that are read at once
 
 
@@ -42,34 +42,28 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
 
 
 def read_meta(path: str | Path) -> tuple[dict, str | None]:
-    """The `meta` of a stored result and None, or {} and what is wrong with the file."""
-    try:
-        meta = checked(path).get("meta")
-    except FileNotFoundError:
-        return {}, NONE_YET
-    except pickle.UnpicklingError as error:
-        return {}, str(error)
-    return (meta, None) if meta else ({}, NO_META)
+    """The `meta` of a stored result and None, or {} and what is wrong with it; no code in the file is run.
 
-
-def checked(path: str | Path) -> dict:
-    """What a probe's file holds, with an object of the same `shape` for each tensor; no code in it is run.
-
-    FileNotFoundError if there is no file; UnpicklingError says what is wrong with it.
+    OSError, other than for a file that is not there, if it cannot be opened.
     """
     try:
-        with zipfile.ZipFile(path) as stored:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        return {}, NONE_YET
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as stored:
             if damaged := stored.testzip():
                 raise zipfile.BadZipFile(damaged)
             name = next(name for name in stored.namelist() if name.endswith("/data.pkl"))
             result = _Reader(stored.open(name)).load()
-    except (FileNotFoundError, pickle.UnpicklingError):
-        raise
-    except Exception as error:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
-        raise pickle.UnpicklingError("it is truncated or damaged") from error
-    if problem := mismatch(parse_name(path)[0], result):
-        raise pickle.UnpicklingError(problem)
-    return result
+        problem = mismatch(parse_name(path)[0], result)
+    except pickle.UnpicklingError as error:
+        return {}, str(error)
+    except Exception:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
+        return {}, "it is truncated or damaged"
+    if not problem and not result.get("meta"):
+        problem = "it has no meta: not written by depth_lib"
+    return ({}, problem) if problem else (result["meta"], None)
 
 
 def prompts_hash(prompts: Iterable[str | tuple]) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from depth_lib.results.artifacts import load_artifact
+from depth_lib.results.artifacts import load_artifact, save_artifact
 from depth_lib.results.provenance import read_meta, why_stale
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
+from depth_lib.results.study import Study
 from tests.synthetic import result_of, write_as_the_papers
 
 
@@ -141,3 +142,37 @@ def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_st
         assert (loaded[key].dtype, loaded[key].device) == (torch.float32, torch.device("cpu"))
         assert torch.equal(loaded[key], tensor.detach().float())
     assert read_meta(path) == ({}, "it has no meta: not written by depth_lib")
+
+
+def test_a_file_that_cannot_be_opened_is_an_oserror_with_its_name_and_is_never_moved(lens_path):
+    lens_path.mkdir(parents=True)  # for root, whom no permission keeps out
+    for read in (load_artifact, read_meta, lambda path: why_stale(path, {})):
+        with pytest.raises(IsADirectoryError, match=lens_path.name):
+            read(lens_path)
+    with pytest.raises(ArtifactError, match=f"{lens_path.name} was not written: Is a directory"):
+        save_artifact(lens_path, result_of("logit_lens", 8), {})
+    assert os.listdir(lens_path.parent) == [lens_path.name]
+
+
+@pytest.mark.filterwarnings("ignore:.*no meta")
+@pytest.mark.parametrize("form", ["legacy", "a size and a dtype"])
+def test_whatever_torch_reads_without_running_code_is_read_and_kept(lens_path, form):
+    result = result_of("logit_lens", 8)
+    lens_path.parent.mkdir(parents=True)
+    if form == "legacy":
+        torch.save(result, lens_path, _use_new_zipfile_serialization=False)
+    else:
+        torch.save(result | {"size": torch.Size([8]), "dtype": torch.bfloat16}, lens_path)
+    assert torch.equal(load_artifact(lens_path)["res_kl_divs"], result["res_kl_divs"])
+    with pytest.warns(UserWarning, match=f"is kept as {lens_path.name}.without-meta-1"):
+        save_artifact(lens_path, result, {})
+
+
+def test_a_file_without_its_numbers_is_left_out_of_a_study_with_a_warning(saved):
+    with zipfile.ZipFile(saved) as stored:
+        contents = {name: stored.read(name) for name in stored.namelist() if "/data/" not in name}
+    with zipfile.ZipFile(saved, "w") as stored:
+        for name, content in contents.items():
+            stored.writestr(name, content)
+    with pytest.warns(UserWarning, match="is no logit_lens artifact: it is truncated or damaged; run: "):
+        assert not Study(saved.parents[2])
