@@ -24,8 +24,9 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
     """Why the file at this path is not the wanted result, one line per reason; [] if it is.
 
     This is the only place that decides it. wanted: what `meta` must say; only these keys are compared, nested dicts key
-    by key. The file must also be readable, have the keys and shapes of its probe, and be computed by this version of
-    the probe.
+    by key. `n_examples` is not compared where both name the same prompts, which are all that the source has; of the
+    Hub's it is, whose prompts are not known without the network. The file must also be readable, have the keys and
+    shapes of its probe, and be computed by this version of the probe.
     """
     meta, problem = read_meta(path)
     if problem:
@@ -38,6 +39,9 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
         "examples_hash": wanted.get("examples_hash"),
         "n_examples": wanted.get("n_examples") if known else meta.get("n_prompts"),
     }
+    same_prompts = all(meta.get(key) == wanted.get(key, "not known") for key in ("n_prompts", "prompts_hash"))
+    if same_prompts and wanted.get("source") != "hub":
+        meta = meta | {"n_examples": wanted.get("n_examples")}
     return differing(earlier | meta, {**wanted, "version": SCHEMAS[probe].version})
 
 

@@ -12,14 +12,15 @@ from ..data.rows import NAMED_SOURCES
 from ..embedded import TOYS, toy_path
 from ..models.gguf import WHEELS, gguf_in
 from ..params import NOT_COMPARED, Params, ParamsError, find_dataset, find_model, not_among, problems
-from ..results.provenance import fingerprint, prompts_hash, read_meta
+from ..results.provenance import fingerprint, prompts_hash, read_meta, why_stale
 from ..results.schemas import ARTIFACTS, artifact_path
 
 
 def in_project(path: str | Path) -> Path:
-    """A relative path as seen from the clone's root, in a notebook too: Jupyter starts its kernel in notebooks/.
+    """A relative path as seen from the clone's root where the working directory is notebooks/, in which Jupyter starts
+    a notebook's kernel; from anywhere else it is left as it is.
 
-    A path that begins with .., or that exists as seen from there, is left as it is.
+    So is a path that begins with .., or that exists in notebooks/ itself.
     """
     root, path = Path(__file__).resolve().parents[2], Path(path).expanduser()
     from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
@@ -44,21 +45,27 @@ class RunSpec:
 
     def path(self, probe: str, offline: bool = False) -> Path:
         """Where the probe's result is kept. Its name says how many prompts it holds, or questions of each level:
-        N_EXAMPLES, or fewer where the source has fewer.
+        N_EXAMPLES, or fewer where the source has fewer. Where there is none of that name yet, a result that earlier
+        versions named by N_EXAMPLES counts, if it is not stale.
 
         offline: without the network; how many prompts the Hub has is then what an earlier run found. Raises PromptError
         for prompts that cannot be read.
         """
         row, n = ARTIFACTS[probe], self.asked["N_EXAMPLES"]
+        by_n_examples = self._file(probe, n)
         if offline and self._fetches:
-            for path in self.folder.glob(row.names("*", self.pair.label)[0]):
-                if read_meta(path)[0].get("n_examples") == n:
-                    return path
-        elif row.by_level:
+            paths = sorted(self.folder.glob(row.names("*", self.pair.label)[0]))
+            paths = [path for path in paths if read_meta(path)[0].get("n_examples") == n]
+            wanted = self.provenance(probe, offline)
+            return min(paths, key=lambda path: bool(why_stale(path, wanted)), default=by_n_examples)
+        if row.by_level:
             n = max(Counter(example.level for example in self.examples).values())
         else:
             n = len(self.prompts)
-        return self._file(probe, n)
+        path = self._file(probe, n)
+        if path.exists() or path == by_n_examples or why_stale(by_n_examples, self.provenance(probe)):
+            return path
+        return by_n_examples
 
     def provenance(self, probe: str, offline: bool = False) -> dict:
         """What a stored result must have been made from to be the one asked for; `why_stale` compares it.

@@ -62,6 +62,29 @@ def test_results_of_as_many_prompts_as_the_hub_had_are_found_without_the_network
     assert "1 stale, 4 missing" in command("status", *hub, "--n-examples", "20").output
 
 
+def test_results_of_all_prompts_there_are_stay_whatever_was_asked_for_and_whatever_their_name(command, study):
+    (study / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
+    few, folder = (*ONE, "--source", "three.txt"), study / "outputs/demo/gsm8k/toy-4l"
+    with pytest.warns(UserWarning, match="three.txt has 3"):
+        command("sweep", *few)
+        assert "5 of 5 done" in command("status", *few, "--n-examples", "5").output
+        for path in folder.glob("*_3exps.pt"):
+            path.rename(path.with_name(path.name.replace("3exps", "10exps")))  # as earlier versions named them
+        assert command("sweep", *few).calls == [] and command.status == 0
+        assert "1 stale, 4 missing" in command("status", *few, "--dtype", "float64").output
+
+
+def test_of_two_results_of_the_hubs_prompts_the_one_that_is_not_stale_counts(command, study):
+    hub, folder = (*ONE, "--probes", "logit_lens", "--source", "hub"), study / "outputs/demo/gsm8k/toy-4l"
+    command("sweep", *hub, "--dtype", "float64")
+    other = (folder / "logitlens_10exps.pt").rename(study / "other.pt")
+    command("sweep", *hub)
+    (folder / "logitlens_10exps.pt").rename(folder / "logitlens_7exps.pt")
+    other.rename(folder / "logitlens_10exps.pt")
+    for words in (hub, (*hub, "--dtype", "float64")):
+        assert "1 of 1 done" in command("status", *words).output
+
+
 def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(command):
     command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
     line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
