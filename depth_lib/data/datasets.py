@@ -27,11 +27,20 @@ _TEMPLATES.globals["fail"] = _fail
 class Dataset(ParamsFile):
     """What a file params/datasets/<name>.yaml says, and the rows, prompts and questions that come of it."""
 
+    @property
+    def path(self) -> Path:
+        """The YAML file."""
+        return params_files("datasets")[self.DATASET]
+
+    def name_of(self, source: str | Path) -> str | Path:
+        """A source as messages name it: of "hub" the file or repository that it stands for."""
+        return (self.FILE or self.REPOSITORY) if source == "hub" else source
+
     def rows(self, source: str | Path) -> Iterator[tuple[str, dict | str]]:
         """Every row of a source with its name for errors; PromptError for a source that cannot be read."""
         if source == "hub" and self.FILE:  # as seen from the working directory, or else from the YAML's folder
             file = Path(self.FILE)
-            return file_rows(file if file.exists() else params_files("datasets")[self.DATASET].parent / file)
+            return file_rows(file if file.exists() else self.path.parent / file)
         if source == "hub":
             return self._hub_rows()
         if source in ("embedded", "sample"):
@@ -45,7 +54,7 @@ class Dataset(ParamsFile):
         import datasets  # takes seconds, and files do not need it
 
         if not self.REPOSITORY:
-            raise PromptError(f"{self.DATASET}.yaml has neither REPOSITORY nor FILE; give one, or source=")
+            raise PromptError(f"{self.path} has neither REPOSITORY nor FILE; give one, or source=")
         with from_hub(self.DATASET, self.REPOSITORY):
             rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, split=self.SPLIT or "train")
         for number, row in enumerate(rows, 1):
@@ -78,13 +87,13 @@ class Dataset(ParamsFile):
     def _write(self, key: str, where: str, row: dict) -> str:
         template = getattr(self, key)
         if not template:
-            raise PromptError(f"{self.DATASET}.yaml has no {key}; write how a row becomes a prompt, as in gsm8k.yaml")
+            raise PromptError(f"{self.path} has no {key}; write how a row becomes a prompt, as in gsm8k.yaml")
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (whatever the template's expressions raise)
             raise PromptError(
                 f"{where} does not fit the template of {self.DATASET} ({problem}); correct the row, or {key} in "
-                f"{self.DATASET}.yaml"
+                f"{self.path}"
             ) from None
 
 

@@ -68,12 +68,13 @@ def _from_rows(name: str, source: str | Path, seed: int) -> list[Example]:
             examples.append(Example(level, *pair, dataset.WITHIN_ANSWER))
         else:
             n_without += 1
+    origin = dataset.name_of(source)
     if not examples:
-        raise PromptError(f"{name} from {source} has no row with a level in {dataset.LEVEL!r}; write a number there")
+        raise PromptError(f"{name} from {origin} has no row with a level in {dataset.LEVEL!r}; write a number there")
     if n_without:
         n_rows = n_without + len(examples)
         warnings.warn(
-            f"{n_without} of {n_rows} rows of {name} from {source} are left out: no level in {dataset.LEVEL!r}",
+            f"{n_without} of {n_rows} rows of {name} from {origin} are left out: no level in {dataset.LEVEL!r}",
             stacklevel=3,
         )
     random.Random(seed).shuffle(examples)

@@ -53,9 +53,10 @@ def load_prompts(
         if len(prompts) == wanted:
             return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
+    name = kind.name_of(source)
     if not prompts:
-        raise PromptError(f"{source} has no {dataset} prompt{longer}; give a source with at least one")
-    warnings.warn(f"{source} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
+        raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
+    warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
 
 
@@ -79,5 +80,5 @@ def _drawn(dataset: str, length: int, seed: int) -> Iterator[str]:
 def _length_tokenizer(dataset: str, name: str) -> Callable:
     from transformers import AutoTokenizer  # takes seconds, and most datasets do not need it
 
-    with from_hub(dataset, name):
+    with from_hub(dataset, name, ", or pass tokenizer="):
         return AutoTokenizer.from_pretrained(name)

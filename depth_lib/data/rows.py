@@ -1,4 +1,4 @@
-"""Rows of a dataset: of the Hub, of a local file, or of the sample that ships with the package."""
+"""Rows of a file, and the errors of datasets: of a file that cannot be read, of the Hub that cannot be reached."""
 
 import contextlib
 import json
@@ -23,8 +23,11 @@ def check_count(name: str, count: object) -> None:
 
 
 @contextlib.contextmanager
-def from_hub(dataset: str, repository: str) -> Iterator[None]:
-    """Raise PromptError if what this block loads from a repository of the Hub cannot be loaded."""
+def from_hub(dataset: str, repository: str, instead: str = "") -> Iterator[None]:
+    """Raise PromptError if what this block loads from a repository of the Hub cannot be loaded.
+
+    instead: what else one can do, the end of the message.
+    """
     try:
         with without_retries(repository):
             yield
@@ -33,12 +36,13 @@ def from_hub(dataset: str, repository: str) -> Iterator[None]:
         sample = '"sample" or ' if dataset in SAMPLES else ""
         raise PromptError(
             f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
-            f"or use as source {sample}the path of a .jsonl or .parquet file"
+            f"or use as source {sample}the path of a .jsonl or .parquet file{instead}"
         ) from problem
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
-    """Every row of a file with its name for errors; a line of a .txt file is a row. PromptError if it is unreadable."""
+    """Every row of a file with its name for errors; a line of a .txt file is a row, and blank lines are none, but are
+    counted, as an editor does. PromptError if the file is unreadable."""
     if path.suffix not in (".jsonl", ".parquet", ".txt"):
         raise PromptError(
             f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
@@ -48,7 +52,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):
-            yield f"{path} row {number}", row
+            if row is not None:
+                yield f"{path} row {number}", row
     except (OSError, ValueError) as problem:
         reason = str(problem).splitlines()[0]
         raise PromptError(
@@ -56,15 +61,18 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
         ) from None
 
 
-def _read(path: Path) -> Iterator[dict | str]:
+def _read(path: Path) -> Iterator[dict | str | None]:
+    """The rows of a file; None for a blank line."""
     if path.suffix == ".parquet":
         import pyarrow.parquet  # takes a moment
 
         yield from pyarrow.parquet.read_table(path).to_pylist()
         return
     with path.open(encoding="utf-8-sig") as file:
-        for line in filter(str.strip, file):
-            if path.suffix == ".txt":
+        for line in file:
+            if not line.strip():
+                yield None
+            elif path.suffix == ".txt":
                 yield line.rstrip("\n")
             elif isinstance(row := json.loads(line), dict):
                 yield row

@@ -122,6 +122,25 @@ def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
     assert load_prompts("hellaswag", 2, source="hub") == HELLASWAG_PROMPTS
 
 
+def test_rows_are_counted_as_an_editor_counts_lines(rows):
+    with pytest.raises(PromptError, match=r"rows\.jsonl row 4 does not fit"):
+        load_prompts("gsm8k", 2, rows("", GSM8K, " ", {"question": "q"}))
+    with pytest.raises(PromptError, match=r"rows\.jsonl row 3 cannot be read"):
+        load_prompts("gsm8k", 2, rows(GSM8K, "", "{oops"))
+
+
+def test_of_the_hub_the_repository_is_named_and_of_a_tokenizer_that_one_can_pass_another(hub, own, rows):
+    hub("Rowan/hellaswag", "validation", HELLASWAG)
+    with pytest.warns(UserWarning, match="^Rowan/hellaswag has 2 hellaswag prompts, not 10: using those"):
+        load_prompts("hellaswag")
+    rows(GSM8K, name="own.jsonl")
+    own(FILE="own.jsonl", TEMPLATE="{{ question }}")
+    with pytest.warns(UserWarning, match=r"^own.jsonl has 1 mine prompts, not 2: using those"):
+        load_prompts("mine", 2)
+    with pytest.raises(PromptError, match=r"Qwen2.5-1.5B-Instruct for aime24 .*, or pass tokenizer=$"):
+        load_prompts("aime24")
+
+
 def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     path = rows(GSM8K, GSM8K)
     with pytest.warns(UserWarning, match=r"rows\.jsonl has 2 gsm8k prompts, not 10: using those"):
@@ -224,8 +243,11 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
 @pytest.mark.parametrize(
     "keys, message",
     [
-        ({"FILE": "rows.jsonl"}, "mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml"),
-        ({"TEMPLATE": "{{ q }}"}, "mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
+        (
+            {"FILE": "rows.jsonl"},
+            "params/datasets/mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml",
+        ),
+        ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
     ],
