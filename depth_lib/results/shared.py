@@ -130,13 +130,22 @@ def read_shared(folder: Path) -> Results:
     results = {}
     try:
         runs = pq.read_table(folder / RUNS, page_checksum_verification=True).to_pylist()
-        values = pq.read_table(folder / RESULTS, columns=["value"], page_checksum_verification=True)["value"]
-        arrays_of = [json.loads(run["arrays"]) for run in runs]
-        sizes = [math.prod(shape) for arrays in arrays_of for _, shape in arrays.values()]
-        pieces = iter(torch.tensor(values.to_numpy()).split(sizes))  # both files have the same order
-        for run, arrays in zip(runs, arrays_of, strict=True):
+        values = pq.read_table(
+            folder / RESULTS, columns=[*_NAMES, "value"], read_dictionary=[*_NAMES], page_checksum_verification=True
+        )
+        start = 0  # both files have the same order
+        for run in runs:
             key, probe = (run["dataset"], run["model"], run["probe"]), without_pair(run["probe"])
-            result = {name: next(pieces).to(getattr(torch, dtype)).reshape(s) for name, (dtype, s) in arrays.items()}
+            arrays = json.loads(run["arrays"])
+            sizes = [math.prod(shape) for _, shape in arrays.values()]
+            of_run, start = values.slice(start, sum(sizes)), start + sum(sizes)
+            if any(of_run[name].unique().to_pylist() != [run[name]] for name in _NAMES):
+                raise ValueError(f"the rows of {' × '.join(key)} are not where {RUNS} says")
+            pieces = torch.tensor(of_run["value"].to_numpy()).split(sizes)
+            result = {
+                name: piece.to(getattr(torch, dtype)).reshape(shape)
+                for (name, (dtype, shape)), piece in zip(arrays.items(), pieces, strict=True)
+            }
             if tokens := json.loads(run["tokens"]):
                 result["tokens"] = tokens
             result["meta"] = json.loads(run["meta"])
@@ -144,6 +153,8 @@ def read_shared(folder: Path) -> Results:
                 results[key] = result
                 if problem := mismatch(probe, result):
                     raise ValueError(f"{' × '.join(key)}: {problem}")
+        if start != len(values):
+            raise ValueError(f"{RESULTS} has {len(values)} rows, of which {RUNS} describes {start}")
     except (OSError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ArtifactError(f"{folder} holds no shared results ({error}); get it again from who shared it") from error
     return results

@@ -155,6 +155,14 @@ def tab(request, browser, study):
     tab.close()
 
 
+def test_a_browser_that_cannot_unpack_the_figures_says_so_in_their_place(browser, study):
+    tab = browser.new_page()
+    tab.add_init_script("delete window.DecompressionStream")
+    tab.goto(write_report(study, read_tables(study)).as_uri())
+    tab.wait_for_function("document.getElementById('explore-plot').textContent.includes('DecompressionStream')")
+    tab.close()
+
+
 def point(tab, run, title, across, down):
     """Chooses a figure, moves the pointer to a share of its inner area, and returns what is said there."""
     tab.select_option("#explore-run", label=run)

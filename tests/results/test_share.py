@@ -76,3 +76,15 @@ def test_a_changed_file_is_refused_by_its_checksum(copy, name, part):
     (copy / name).write_bytes(content)
     with pytest.raises(ArtifactError, match="holds no shared results .*; get it again"):
         Study(copy)
+
+
+def test_files_that_do_not_belong_together_are_refused(copy):
+    runs = pd.read_parquet(copy / "runs.parquet")
+    others = runs.copy()
+    others.loc[0, "model"] = "another-model"
+    others.to_parquet(copy / "runs.parquet")
+    with pytest.raises(ArtifactError, match="the rows of .* × another-model × .* are not where runs.parquet says"):
+        Study(copy)
+    runs[:-1].to_parquet(copy / "runs.parquet")
+    with pytest.raises(ArtifactError, match="rows, of which runs.parquet describes"):
+        Study(copy)
