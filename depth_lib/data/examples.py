@@ -45,7 +45,8 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
         if len(group) < n_per_level:
             fewer.append(f"{len(group)} of level {level}")
     if fewer:
-        warnings.warn(f"{dataset} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
+        name = dataset if dataset == "sums" else f"{dataset} from {dataset_named(dataset).name_of(source)}"
+        warnings.warn(f"{name} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
     return chosen
 
 

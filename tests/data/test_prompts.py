@@ -236,6 +236,8 @@ def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows)
 def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     rows({"q": "2 + 2 =", "a": " 4", "hops": [1, 2]}, {"q": "3 =", "a": " 3", "hops": [1]})
     own(FILE="rows.jsonl", LEVEL="hops", QUESTION_TEMPLATE="{{ q }}", ANSWER_TEMPLATE="{{ a }}")
+    with pytest.warns(UserWarning, match=r"^mine from rows.jsonl has 1 of level 1, 1 of level 2, not 2: using those"):
+        load_examples("mine", 2)
     assert load_examples("mine", 1) == [(1, "3 =", " 3", False), (2, "2 + 2 =", " 4", False)]
     assert load_prompts("mine", 1) == ["2 + 2 = 4"]
 

@@ -184,6 +184,12 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     shutil.rmtree(checkpoint)
 
 
+def test_why_a_notebook_failed_is_its_own_line_and_not_one_that_has_the_word(tmp_path):
+    log = tmp_path / "probe.log"
+    log.write_text("a check printed FAILED: nothing\nFAILED: RuntimeError: no luck\nthe end\n")
+    assert launch._why(log, 1) == "RuntimeError: no luck"
+
+
 def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
     (study / "outputs/demo/gsm8k/toy-4l/probe.log").mkdir(parents=True)
     assert command(*ONE).status == 1 and command.calls == []
