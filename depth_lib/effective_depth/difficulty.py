@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .intervals import DRAWS, SEED, Estimate, NoInterval, centre_of_mass, drawn_centres, studentised, with_effect
+from .intervals import DRAWS, SEED, Estimate, NoInterval, drawn_centres, studentised, with_effect
 from .rules import depth_score
 
 EFFECTS = ("layer", "output")
@@ -72,10 +72,12 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     affected = {level: with_effect(values, f"examples of level {level}") for level, values in groups.items()}
-    seeds = range(seed, seed + len(groups))  # each level draws its own examples
-    scores = {level: centre_of_mass(affected[level], draws, k) for level, k in zip(groups, seeds, strict=True)}
-    drawn = [drawn_centres(values, draws, k) for values, k in zip(affected.values(), seeds, strict=True)]
-    centres, errors = np.array(drawn).swapaxes(0, 1)
+    # each level draws its own examples
+    drawn = {level: drawn_centres(values, draws, seed + k) for k, (level, values) in enumerate(affected.items())}
+    scores = {
+        level: studentised(*drawn[level], len(values), (0, values.shape[1] - 1)) for level, values in affected.items()
+    }
+    centres, errors = np.array(list(drawn.values())).swapaxes(0, 1)
     from_mean = np.array(list(groups)) - np.mean(list(groups))
     weights = from_mean / (from_mean**2).sum()
     n = sum(map(len, affected.values())) - len(affected) + 1
