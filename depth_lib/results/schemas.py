@@ -6,7 +6,7 @@ This module does not import torch, so that listing results is fast.
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -85,14 +85,23 @@ def _shapes(keys: str) -> dict[str, str]:
 
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 _MODES = {"modes": ["future", "all"]}
-_GAUSS = {"quadrature": "gauss", "tolerance": 0.01}
-_SKIPS = "L L: max_future_layer; L 1: max_future_out"
-_FURTHER_SKIPS = (
+
+_EFFECTS = Schema(
+    "layer_effects_{n}exps.pt",
+    "L L: max_future_layer; L 1: max_future_out",
     "L: future_kl future_loss future_top1; "
     "L L: max_all_layer; L 1: max_all_out; L: all_kl all_loss all_top1; "
-    "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl remove_loss remove_top1"
+    "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl remove_loss remove_top1",
+    settings=_MODES,
 )
-_GRADIENTS, _ERRORS = "L T: igrads", "L: completeness f_difference n_nodes error quadrature rounding"
+_GRADIENTS = Schema(
+    "igrads_igrads_{n}exps.pt",
+    "L T: igrads",
+    "L: completeness f_difference n_nodes error quadrature rounding",
+    tokens_file="igrads_tokens_{n}exps.txt",
+    settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
+)
+_PARTS = ("attention", "mlp")
 
 ARTIFACTS = {
     "relative_contribution": Schema(
@@ -102,7 +111,7 @@ ARTIFACTS = {
         "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
         "L+1 L+1: angular_last; L T: first_change; P: n_tokens",
     ),
-    "layer_effects": Schema("layer_effects_{n}exps.pt", _SKIPS, _FURTHER_SKIPS, settings=_MODES),
+    "layer_effects": _EFFECTS,
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
         "L: res_kl_divs res_overlaps",
@@ -115,47 +124,28 @@ ARTIFACTS = {
         settings=_PAIR,
         baseline=True,
     ),
-    "integrated_gradients": Schema(
-        "igrads_igrads_{n}exps.pt",
-        _GRADIENTS,
-        _ERRORS,
-        tokens_file="igrads_tokens_{n}exps.txt",
-        settings=_PAIR | _GAUSS,
-    ),
-    "attention_effects": Schema(
-        "attention_effects_{n}exps.pt",
-        _SKIPS,
-        _FURTHER_SKIPS,
-        settings=_MODES | {"part": "attention"},
-        function="layer_effects",
-        further=True,
-    ),
-    "mlp_effects": Schema(
-        "mlp_effects_{n}exps.pt",
-        _SKIPS,
-        _FURTHER_SKIPS,
-        settings=_MODES | {"part": "mlp"},
-        function="layer_effects",
-        further=True,
-    ),
-    "attention_gradients": Schema(
-        "igrads_attention_igrads_{n}exps.pt",
-        _GRADIENTS,
-        _ERRORS,
-        tokens_file="igrads_attention_tokens_{n}exps.txt",
-        settings=_PAIR | _GAUSS | {"at": "attention"},
-        function="integrated_gradients",
-        further=True,
-    ),
-    "mlp_gradients": Schema(
-        "igrads_mlp_igrads_{n}exps.pt",
-        _GRADIENTS,
-        _ERRORS,
-        tokens_file="igrads_mlp_tokens_{n}exps.txt",
-        settings=_PAIR | _GAUSS | {"at": "mlp"},
-        function="integrated_gradients",
-        further=True,
-    ),
+    "integrated_gradients": _GRADIENTS,
+    **{
+        f"{part}_effects": replace(
+            _EFFECTS,
+            file=f"{part}_effects_{{n}}exps.pt",
+            settings=_EFFECTS.settings | {"part": part},
+            function="layer_effects",
+            further=True,
+        )
+        for part in _PARTS
+    },
+    **{
+        f"{part}_gradients": replace(
+            _GRADIENTS,
+            file=f"igrads_{part}_igrads_{{n}}exps.pt",
+            tokens_file=f"igrads_{part}_tokens_{{n}}exps.txt",
+            settings=_GRADIENTS.settings | {"at": part},
+            function="integrated_gradients",
+            further=True,
+        )
+        for part in _PARTS
+    },
     "local_effects": Schema(
         "local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES, further=True
     ),
