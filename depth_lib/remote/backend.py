@@ -320,16 +320,19 @@ def _hours_to_wait():
 
 
 def _host_and_key(remote):
-    CONFIG._from_env()  # NDIF_HOST, NDIF_API_KEY and a Colab secret may be set after nnsight was imported
-    host = CONFIG.API.HOST if remote is True else remote
+    # the environment as it is now: nnsight's CONFIG has it as it was when nnsight was imported
+    configured = os.environ.get("NDIF_HOST") or CONFIG.API.HOST
+    host = configured if remote is True else remote
     if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
-    key = (CONFIG.API.APIKEY or "").strip()
+    if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
+        CONFIG._from_env()  # a Colab secret may have been granted since
+    key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
     if not re.fullmatch("[!-~]*", key):
         raise NotReady(
             "NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again", host=host
         )
-    if not key and host == CONFIG.API.HOST:
+    if not key and host == configured:
         raise NotReady(
             "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
             "secret) NDIF_API_KEY, never into the notebook",

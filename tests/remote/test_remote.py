@@ -1,5 +1,6 @@
 """Remote runs against the loopback server: nnsight's own client, what is said meanwhile, what is refused before."""
 
+import nnsight
 import pytest
 import torch
 from nnsight.intervention.backends.remote import RemoteBackend
@@ -39,11 +40,11 @@ def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
 
 
 def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):
-    monkeypatch.setattr("nnsight.CONFIG.API.HOST", "https://api.ndif.us")  # set from the variable, for this test
     monkeypatch.setenv("NDIF_HOST", loopback.host)
     with loopback.faults() as submitted:
         dl.logit_lens(llm, TEXTS, remote=True)
         assert submitted() == 1
+    assert nnsight.CONFIG.API.HOST != loopback.host  # without the variable, True goes where it went before
     monkeypatch.delenv("NDIF_API_KEY")
     monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", None)
     with pytest.raises(NotReady, match="NDIF_API_KEY") as caught:
