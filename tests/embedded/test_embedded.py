@@ -47,10 +47,15 @@ def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
 
 
 def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():
-    begins = {"gsm8k": "Given the following problem", "hellaswag": "", "aime24": "Given the following problem"}
-    for dataset in ROWS:
-        text = draw_text(random.Random(1), dataset)
-        assert text.startswith(begins[dataset]) and text == draw_text(random.Random(1), dataset)
+    for dataset, row in ROWS.items():
+        text, row = draw_text(random.Random(1), dataset), row(random.Random(1))
+        assert text == draw_text(random.Random(1), dataset)
+        if dataset == "hellaswag":
+            assert row["ctx"] in text and row["endings"][int(row["label"])] in text
+        else:
+            question, answer = ("Problem", "Solution") if dataset == "aime24" else ("question", "answer")
+            assert text.startswith("Given the following problem") and row[question] in text
+            assert row[answer].partition("\n####")[0] in text
     assert draw_text(random.Random(1)) != draw_text(random.Random(2))
 
 
