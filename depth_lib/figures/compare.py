@@ -119,9 +119,10 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
         image = ax.imshow(relative, origin="lower", aspect="auto", vmin=0, vmax=1, interpolation="none")
         ax.plot([0, n_target - 1], [0, n_source - 1], ":", color="white")
         ax.plot(as_array(result["best"]), "o", color=RED, markeredgecolor="white", markersize=4)
-        ax.set(xlabel=f"Layer of {target}", ylabel=f"Layer of {source}")
+        ax.set_xlabel(f"Layer of {target}", parse_math=False)  # a folder's name may hold dollar signs
+        ax.set_ylabel(f"Layer of {source}", parse_math=False)
         ax.locator_params(integer=True)
-        figure.colorbar(image, extend="max", label="Relative error")
+        figure.colorbar(image, extend="max" if relative.max() > 1 else "neither", label="Relative error")
     return figure
 
 
