@@ -56,8 +56,10 @@ class RunSpec:
         if offline and self._fetches:
             paths = sorted(self.folder.glob(row.names("*", self.pair.label)[0]))
             paths = [path for path in paths if read_meta(path)[0].get("n_examples") == n]
+            if len(paths) < 2:
+                return paths[0] if paths else by_n_examples
             wanted = self.provenance(probe, offline)
-            return min(paths, key=lambda path: bool(why_stale(path, wanted)), default=by_n_examples)
+            return min(paths, key=lambda path: bool(why_stale(path, wanted)))
         if row.by_level:
             n = max(Counter(example.level for example in self.examples).values())
         else:
