@@ -1,7 +1,7 @@
 """What skips and erasures do to SmolLM2-135M-Instruct, by the oracle: `python -m tests.real.interventions`.
 
-Every block is skipped, in float64, and every layer erased, in float32 as the mean that replaces a residual is, with one
-full forward pass for each token and position: two minutes on one core. What comes out is kept beside this file.
+Every block is skipped and every layer erased, in float64, with one full forward pass for each token and position: two
+minutes on one core. What comes out is kept beside this file.
 """
 
 import json
@@ -24,11 +24,11 @@ def effects(model, ids, mode, skips=None):
     return oracles.layer_effects(model, [ids], mode, skips=skips)
 
 
-def erasure(llm, layers=None):
-    """erasure_effect [L+1, T] of PAIR with both texts as baseline; of `layers`, or of all."""
+def erasure(llm, model, layers=None):
+    """erasure_effect [L+1, T] of PAIR in `model` with both texts as baseline; of `layers`, or of all."""
     ids, span = oracles.answer_span(llm.tokenizer, *PAIR)
     baseline = tokenize(llm, list(TEXTS.values()))
-    return oracles.residual_erasure(llm._module, ids, span, baseline, layers)["erasure_effect"]
+    return oracles.residual_erasure(model, ids, span, baseline, layers)["erasure_effect"]
 
 
 def rounded(values):
@@ -42,7 +42,7 @@ def main():
         for mode in MODES:
             found = effects(model, tokenize(llm, [text])[0], mode)
             kept |= {f"{key}, {name}": value.tolist() for key, value in found.items()}
-    kept["erasure_effect"] = erasure(llm).tolist()
+    kept["erasure_effect"] = erasure(llm, model).tolist()
     lines = [f'"{key}": {json.dumps(rounded(value))}' for key, value in kept.items()]
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

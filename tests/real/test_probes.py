@@ -61,15 +61,22 @@ def test_the_effects_of_every_block_equal_the_oracle(llm, name, mode):
     ours = dl.layer_effects(llm, [TEXTS[name]], mode=mode)
     keys = [key for key in TRUTH if key.endswith(f", {name}") and mode in key.split(",")[0].split("_")]
     assert len(keys) == 5
+    n_tokens = len(ids(llm, name)[0])
+    measured = sum(n_tokens - t for t in oracles.effect_positions([n_tokens])[0]) if mode == "future" else n_tokens
     for key in keys:
-        close_by_row(ours[key.split(",")[0]], TRUTH[key])
+        found, truth = ours[key.split(",")[0]], TRUTH[key]
+        if "top1" in key:  # of all blocks and tokens one may be so near a tie that it falls otherwise on another CPU
+            assert measured * (found - truth).abs().sum() <= 1.001
+        else:
+            close_by_row(found, truth)
 
 
 @pytest.mark.slow
 def test_the_erasure_of_every_layer_equals_the_oracle(llm):
-    ours = dl.residual_erasure(llm, *PAIR, list(TEXTS.values()))["erasure_effect"]
-    close(ours, TRUTH["erasure_effect"])
-    close_by_row(ours.flatten(), TRUTH["erasure_effect"].flatten())
+    ours, here = dl.residual_erasure(llm, *PAIR, list(TEXTS.values()))["erasure_effect"], erasure(llm, llm._module)
+    close(ours, here)
+    close_by_row(ours.flatten(), here.flatten())
+    close(ours, TRUTH["erasure_effect"], 5e-5)  # float32 is 1e-5 to 2.5e-5 from float64, on two kinds of CPU
 
 
 @pytest.mark.slow
@@ -81,6 +88,6 @@ def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, 
 
 
 @pytest.mark.slow
-def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm):
-    found = erasure(llm, [14])
-    close(found[14], TRUTH["erasure_effect"][14])
+def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm, in_float64):
+    found = erasure(llm, in_float64, [14])
+    torch.testing.assert_close(found[14].float(), TRUTH["erasure_effect"][14], rtol=1e-6, atol=1e-8)
