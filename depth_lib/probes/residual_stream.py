@@ -157,13 +157,12 @@ def rescaling(total, after):
         return (total * after).sum() / total.square().sum()
 
 
-def total_output(modules, shape, start=0, silenced=None):
+def total_output(modules, shape, start=0, silenced=None, total=None):
     """The sum of scaled outputs at the places from `start` on, float32: a part [B, T − start, d]; None without modules.
 
-    shape: that of the block's input. silenced: (rows, places) where the part is made 0. Outputs are copied, as some
-    families add in place right after a module returns.
+    shape: that of the block's input. silenced: (rows, places) where the part is made 0. total: what the outputs are
+    added to, in place. The first output is copied, as some families add in place right after a module returns.
     """
-    total = None
     for module, scale, bias in modules:
         output = module.output
         x = first(output)
@@ -171,10 +170,10 @@ def total_output(modules, shape, start=0, silenced=None):
             x = x.clone()
             x.view(shape)[silenced] = 0 if bias is None else -bias / scale
             module.output = with_first(output, x)
-        x = x.reshape(shape)[:, start:].to(torch.float32, copy=True)
-        x = x if scale == 1 else x.mul_(scale)
-        x = x if bias is None else x.add_(bias)
-        total = x if total is None else total.add_(x.to(total.device))
+        x = x.reshape(shape)[:, start:]
+        x = x if scale == 1 else x.float() * scale
+        x = x if bias is None else x.float() + bias
+        total = x.to(torch.float32, copy=True) if total is None else total.add_(x.to(total.device))
     return total
 
 
@@ -187,9 +186,7 @@ def added(block, arch, start=0, part=None, silenced=None):
     h = entering(block).clone() if whole else None
     shape, total = block.input.shape, None
     for name, modules in parts(block, arch).items() if arch["parts"] else ():
-        x = total_output(modules, shape, start, silenced if name == part else None)
-        if x is not None:
-            total = x if total is None else total.add_(x.to(total.device))
+        total = total_output(modules, shape, start, silenced if name == part else None, total)
     return _change(h, block)[:, start:] if whole else total
 
 
