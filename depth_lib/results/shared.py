@@ -130,9 +130,7 @@ def read_shared(folder: Path) -> Results:
     results = {}
     try:
         runs = pq.read_table(folder / RUNS, page_checksum_verification=True).to_pylist()
-        values = pq.read_table(
-            folder / RESULTS, columns=[*_NAMES, "value"], read_dictionary=[*_NAMES], page_checksum_verification=True
-        )
+        values = pq.read_table(folder / RESULTS, read_dictionary=[*_NAMES, "key"], page_checksum_verification=True)
         start = 0  # both files have the same order
         for run in runs:
             key, probe = (run["dataset"], run["model"], run["probe"]), without_pair(run["probe"])
