@@ -16,7 +16,7 @@ import torch
 from nnsight import TransformersModel
 
 from .data.examples import Example
-from .data.tokens import answer_span, skips_of, tokenize
+from .data.tokens import answer_span, draw_four, skips_of, tokenize
 from .models.families import describe
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
@@ -87,15 +87,15 @@ def layer_effects(
     up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
     "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
 
-    prompts: list of strings; budget: tokens in one forward pass (default: what fits into free memory). Returns float32
-    `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1], and means over the measured
-    tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`, the rise of −log p(next
-    token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for every prompt as
-    `<key>_by_prompt` [P, …]. In half precision or with quantised weights also `max_<mode>_layer_resolution` [L, L] and
-    `max_<mode>_out_resolution` [L, 1]: smaller effects cannot be told from rounding. A prompt too short for a position
-    (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a prompt
-    without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source: Csordás et
-    al. 2025, section 3.3.
+    prompts: list of strings; budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
+    fast with). Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1],
+    and means over the measured tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`,
+    the rise of −log p(next token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for
+    every prompt as `<key>_by_prompt` [P, …]. In half precision or with quantised weights also
+    `max_<mode>_layer_resolution` [L, L] and `max_<mode>_out_resolution` [L, 1]: smaller effects cannot be told from
+    rounding. A prompt too short for a position (under 13 tokens) is left out of future mode with a warning. Raises
+    ValueError for an unknown mode or part, a prompt without tokens, a part of a model that is read block by block, or
+    if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
     """
     if part not in ("layer", "attention", "mlp"):
         raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
@@ -147,11 +147,11 @@ def residual_erasure(
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
     by u_l, the mean of h_l over all tokens of the baseline prompts.
 
-    question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward
-    pass (default: what fits into free memory). Returns float32 `erasure_effect` [L + 1, T] (row 0: embeddings, row l:
-    output of block l − 1), `tokens`, T strings, and in half precision or with quantised weights
-    `erasure_effect_resolution`: smaller effects cannot be told from rounding. Raises ValueError if the answer
-    has no token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
+    question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward pass
+    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
+    0: embeddings, row l: output of block l − 1), `tokens`, T strings, and in half precision or with quantised weights
+    `erasure_effect_resolution`: smaller effects cannot be told from rounding. Raises ValueError if the answer has no
+    token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
     return {**_erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places), "tokens": tokens}
@@ -200,15 +200,16 @@ def integrated_gradients(
     its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
     what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
 
-    question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 15 nodes, cut where F is
-    steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at most
-    256 nodes per block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps, as in
-    the papers); budget: tokens in one forward pass (default: what fits into free memory). Returns float32 `igrads`
-    [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b), `n_nodes` and `tokens`, T
-    strings. Of Gauss also the estimated largest errors of a token relative to max |igrads[l]| [L]: `quadrature`'s, what
-    half precision's `rounding` makes of the integral, which more nodes do not lessen (0 in float32), and `error`, the
-    root of the sum of their squares. Raises ValueError for an unknown quadrature or place, for a part of a model that
-    is read block by block, if the answer has no token of its own, or for gradients that are not finite.
+    question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where
+    F is steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at
+    most 256 nodes per block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps,
+    as in the papers); budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is fast
+    with). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
+    `n_nodes` and `tokens`, T strings. Of Gauss also the estimated largest errors of a token relative to max |igrads[l]|
+    [L]: `quadrature`'s, what half precision's `rounding` makes of the integral, which more nodes do not lessen (0 in
+    float32), and `error`, the root of the sum of their squares. Raises ValueError for an unknown quadrature or place,
+    for a part of a model that is read block by block, if the answer has no token of its own, or for gradients that are
+    not finite.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
@@ -260,12 +261,13 @@ def depth_by_difficulty(
     range(0, A − 4, 4), shuffled by one Random(123) for all examples (its start where there is none): maxima over t.
 
     examples: from `load_examples`, or a list of Example(level, question, answer); budget: tokens in one forward pass
-    (default: what fits into free memory). Returns float32, for E examples, `layer_effect` [E, L, L] (skipped,
-    affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and the maximum over
-    their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`, `max_output_effect` [K, L].
-    In half precision or with quantised weights also `layer_effect_resolution` and `output_effect_resolution`, as for
-    `layer_effects`. Raises ValueError if there are no examples, or if one is not (level, question, answer), has no
-    answer, or no token between the first and t. `effective_depth.difficulty.depth_scores` makes one number per level.
+    (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32, for E examples, `layer_effect`
+    [E, L, L] (skipped, affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and
+    the maximum over their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`,
+    `max_output_effect` [K, L]. In half precision or with quantised weights also `layer_effect_resolution` and
+    `output_effect_resolution`, as for `layer_effects`. Raises ValueError if there are no examples, or if one is not
+    (level, question, answer), has no answer, or no token between the first and t.
+    `effective_depth.difficulty.depth_scores` makes one number per level.
     Source: Csordás et al. 2025, section 4.
     """
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
@@ -306,9 +308,7 @@ def _checked(number: int, example: Sequence) -> Example:
 
 def _measured_from(answer: list[int], draw: random.Random) -> list[int]:
     """Places within an answer from which on it is measured: four at most, one at least."""
-    offsets = list(range(0, len(answer) - 4, 4))
-    draw.shuffle(offsets)
-    return [answer[0] + offset for offset in offsets[:4] or [0]]
+    return [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
 
 
 def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | str, blocks_held: int = 1) -> int | None:

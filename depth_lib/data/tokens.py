@@ -39,12 +39,14 @@ def _check_length(llm, ids, name):
 def future_positions(lengths: list[int]) -> list[list[int]]:
     """The positions t of every prompt: the first 4 of range(8, T − 4, 8) after one shuffle by one Random(123)."""
     draw = random.Random(123)
-    positions = []
-    for n_tokens in lengths:
-        candidates = list(range(8, n_tokens - 4, 8))
-        draw.shuffle(candidates)
-        positions.append(candidates[:4])
-    return positions
+    return [draw_four(range(8, n_tokens - 4, 8), draw) for n_tokens in lengths]
+
+
+def draw_four(candidates: range, draw: random.Random) -> list[int]:
+    """The first four of the candidates after a shuffle; all of them if there are fewer."""
+    shuffled = list(candidates)
+    draw.shuffle(shuffled)
+    return shuffled[:4]
 
 
 def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[list[int], list[int], list[str]]:
