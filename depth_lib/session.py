@@ -12,7 +12,7 @@ from .models.check import CHECKED, RUNNING, check_call, judge, not_computed, run
 from .models.parallel import check_same
 from .progress import steps, ticked
 from .remote.backend import JobBackend, complete
-from .remote.errors import NotReady, ResultNotFinite
+from .remote.errors import NotReady, RemoteError, ResultNotFinite
 from .remote.journal import Entry
 from .remote.travel import settings_hash
 
@@ -40,15 +40,17 @@ def run(
     one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not satisfy
     the probes' identities (part of the first job).
     """
-    arguments = dict(inspect.signature(probe).bind(llm, *args, **named).arguments)
-    arguments.pop(next(iter(arguments)))
+    signature = inspect.signature(partial(probe, llm))
+    arguments = dict(signature.bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
     if remote == "local":
         return _here(llm, probe, arguments, remote)
     if remote:
-        return joined(_on_server(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
+        jobs = _jobs(arguments, over, per_job)
+        by_variable = over is not None and per_job is None
+        return joined(_on_server(llm, probe, jobs, over, remote, label, by_variable))
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
-    if "tick" in inspect.signature(probe).parameters:
+    if "tick" in signature.parameters:
         with ticked(label) as tick:
             return _here(llm, probe, arguments | {"tick": tick}, remote)
     parts = [arguments] if over in (None, "layers") else _cut(arguments, over, 1)
@@ -108,14 +110,26 @@ def _in_session(llm, calls, **how):
     return result
 
 
-def _on_server(llm, probe, jobs, over, remote, label):
-    """What the probe returns for each job, journalled and one after the other."""
+def _on_server(llm, probe, jobs, over, remote, label, by_variable):
+    """What the probe returns for each job, journalled and one after the other.
+
+    by_variable: whether an environment variable decides how many items of `over` a job has.
+    """
     results, entries = [], []
     for number, arguments in enumerate(steps(jobs, label), 1):
-        n_items = len(arguments[over]) if over else 1
-        backend = JobBackend(llm, remote, f"{_size_variable(over)} to less than {n_items}")
+        smaller, n_items = "use shorter texts", len(arguments[over]) if by_variable else 1
+        if n_items > 1:
+            smaller = f"set {_size_variable(over)} to less than {n_items}"
+        backend = JobBackend(llm, remote, smaller)
         entry = Entry(
-            _settings(llm, probe, arguments, backend),
+            settings_hash(
+                probe,
+                args=arguments,
+                host=backend.host,
+                model=backend.model_key,
+                env=backend.env,
+                names=getattr(llm, "_rename", None),
+            ),
             probe=probe.__qualname__,
             host=backend.host,
             model=backend.model_key,
@@ -133,18 +147,6 @@ def _on_server(llm, probe, jobs, over, remote, label):
     for entry in entries:
         entry.used()
     return results
-
-
-def _settings(llm, probe, arguments, backend):
-    """The hash of all that decides the result of a job."""
-    return settings_hash(
-        probe,
-        args=arguments,
-        host=backend.host,
-        model=backend.model_key,
-        env=backend.env,
-        names=getattr(llm, "_rename", None),
-    )
 
 
 def _send(llm, probe, arguments, backend):
@@ -181,12 +183,15 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     attention's contribution must change m in sequential blocks and must not in parallel ones.
 
     Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
-    dtype. Raises ArchitectureError naming what failed, by how much and where.
+    dtype. Raises ArchitectureError naming what failed, by how much and where, and on a server RemoteError and its
+    kinds.
     """
     if llm not in CHECKED:
         identities, arguments = check_call(llm)
         try:
             found = run(identities, llm, **arguments, remote=remote)
+        except RemoteError:
+            raise
         except (RuntimeError, ValueError, IndexError) as error:
             raise not_computed(llm, error) from error
         CHECKED[llm] = judge(llm, found)

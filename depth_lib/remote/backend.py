@@ -55,13 +55,13 @@ class BrokenDownload(Exception):
 class JobBackend(RemoteBackend):
     """nnsight's client for one job, not blocking: a session that is given it is serialised and sent, and ends.
 
-    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. smaller: the variable that makes such a job
-    smaller, for the message when it takes too long. Raises NotReady if there is no key, no such host, or no name for
+    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. smaller: what to do if it takes too long, for
+    the message. Raises NotReady if there is no key, no such host, or no name for
     the model; sending a session raises ServerUnreachable, RequestRefused (the server took nothing) or
     SubmissionUnconfirmed.
     """
 
-    def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str = "DEPTH_LIB_PROMPTS_PER_JOB"):
+    def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str):
         host, key = _host_and_key(remote)
         super().__init__(_model_key(llm, host), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress, self.smaller, self.content = True, smaller, None

@@ -71,13 +71,13 @@ _TOO_LONG = "Job took longer than timeout"
 
 
 def job_failed(text: str, smaller: str) -> JobFailed:
-    """The exception for an ERROR status with this text. smaller: the variable that makes a job smaller."""
+    """The exception for an ERROR status with this text. smaller: how to make a job smaller."""
     text = text.strip() or "no reason given"
     reports = f"the server reports: {text.splitlines()[-1].strip()}"
     if any(words in text for words in _INTERRUPTED):
         return JobInterrupted(f"{reports}; run again to submit the job anew", text)
     if _TOO_LONG in text:
-        return JobFailed(f"{reports}; make smaller jobs: set {smaller}, then run again", text)
+        return JobFailed(f"{reports}; make smaller jobs: {smaller}, then run again", text)
     return JobFailed(
         f"{reports}; correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the "
         "models that run)",

@@ -205,3 +205,10 @@ def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
 
 def _times(llm, arch, layers, prompts):
     return {"x": torch.tensor(prompts, dtype=torch.float32) * 2.0**127 * 2}
+
+
+def test_a_job_that_cannot_be_cut_and_takes_too_long_needs_shorter_texts(loopback):
+    llm = loopback.model("loopback/gpt2")
+    for call in (lambda **where: dl.logit_lens(llm, TEXTS[:1], **where), lambda **where: dl.check_model(llm, **where)):
+        with loopback.faults(end=[TOO_LONG]), pytest.raises(remote.JobFailed, match="make smaller jobs: use shorter"):
+            call(remote=loopback.host)
