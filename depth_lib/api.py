@@ -47,12 +47,15 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     Raises ValueError for a prompt without tokens.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
-    ids = tokenize(llm, prompts)
-    sums = run(_relative_contribution, llm, describe(llm), ids, remote=remote, over="prompts", label="contribution")
+    ids, arch = tokenize(llm, prompts), describe(llm)
+    sums = run(_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
     result = {"first_change": sums.pop("change")[: len(ids[0])].T, "angular_last": sums.pop("angular_last").mean(0)}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
-    return _pool(sums) | result
+    result = _pool(sums) | result
+    if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
+        result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
+    return result
 
 
 def logit_lens(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
@@ -125,10 +128,15 @@ def local_effects(
     local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, s < l, when block l reads h_l − c_s at tokens 1..t−1 and
     everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
 
-    prompts, mode ("future" or "all"), remote, budget and errors: as for `layer_effects`. Returns float32
-    `max_<mode>_local` [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L]
-    and, where `layer_effects` has it, `max_<mode>_local_resolution` [L, L]. Source: Csordás et al. 2025, section 3.3.
+    prompts, mode ("future" or "all"), remote and budget: as for `layer_effects`. Returns float32 `max_<mode>_local`
+    [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
+    `layer_effects` has it, `max_<mode>_local_resolution` [L, L]. Raises ValueError as `layer_effects` does, and for a
+    model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
     """
+    if not describe(llm)["starts"]:
+        raise ValueError(
+            "local effects need blocks that read only the residual of earlier ones; this model's read more."
+        )
     work, budget = skips_of(llm, prompts, mode, ("future", "all")), tokens_per_pass(llm, budget, remote)
     work, label = (describe(llm), work, mode, budget), f"local effects, {mode}"
     return _over_prompts(run(_local_effects, llm, *work, remote=remote, over="work", label=label))

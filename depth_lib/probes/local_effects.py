@@ -23,10 +23,6 @@ def local_effects(llm, arch, work, mode, budget):
     over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding
     alone does.
     """
-    if not arch["starts"]:
-        raise ValueError(
-            "local effects need blocks that read only the residual of earlier ones; this model's read more."
-        )
     results = []
     for ids, starts in work:
         clean, all_packs = clean_run(llm, arch, ids), packs(starts, len(ids), arch)

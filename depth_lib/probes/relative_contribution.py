@@ -31,8 +31,6 @@ def relative_contribution(llm, arch, prompts):
     results = [_of_prompt(llm, arch, ids) for ids in prompts]
     changes = [result.pop("change") for result in results]
     stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
-    if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
-        stacked |= {key: value * torch.nan for key, value in stacked.items() if "att" in key or "mlp" in key}
     n_tokens = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
     return stacked | {"n_tokens": n_tokens, "change": torch.cat(changes)}
 

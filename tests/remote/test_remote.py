@@ -52,6 +52,23 @@ def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback,
     assert caught.value.host == loopback.host and str(caught.value).endswith(f"[{loopback.host}]")
 
 
+def test_a_model_read_block_by_block_keeps_its_nan_on_a_server(llm, here, loopback, monkeypatch):
+    monkeypatch.setattr("depth_lib.api.describe", lambda llm: families.describe(llm) | {"parts": None})
+    probe = EVERY["relative_contribution"]
+    ours, truth = probe(llm, remote=loopback.host), probe(here)
+    for key, value in truth.items():
+        assert torch.equal(ours[key].nan_to_num(9), value.nan_to_num(9)), key
+        assert value.isnan().all() == ("att" in key or "mlp" in key), key
+
+
+def test_local_effects_of_blocks_that_read_more_than_the_residual_are_refused_before_a_job(llm, loopback, monkeypatch):
+    monkeypatch.setattr("depth_lib.api.describe", lambda llm: families.describe(llm) | {"starts": False})
+    with loopback.faults() as submitted:
+        with pytest.raises(ValueError, match="need blocks that read only the residual"):
+            EVERY["local_effects, all"](llm, remote=loopback.host)
+        assert submitted() == 0
+
+
 def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):
     monkeypatch.setattr("nnsight.modeling.huggingface._ID_CACHE", {})
     with pytest.raises(NotReady, match="load it by its Hub id") as caught:
