@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import contributions, first, last_block, leaving, lens, parts, rescaling, total_output, with_first
+from .residual_stream import contributions, final_residual, first, lens, parts, rescaling, total_output, with_first
 
 
 def identities(llm, arch, ids):
@@ -20,7 +20,7 @@ def identities(llm, arch, ids):
     with torch.no_grad():
         with llm.trace(batch, use_cache=False):
             blocks = [contributions(block, arch) for block in llm.blocks]
-            final = leaving(last_block(llm, arch))
+            final = final_residual(llm, arch)
             ours = lens(llm, arch, final.flatten(0, 1))
             logits = llm.output.logits.float().to(ours.device).flatten(0, 1)
             after = [*(h for h, _, _ in blocks[1:]), final.float().clone()]

@@ -21,13 +21,13 @@ from .residual_stream import (
     contributions,
     enter,
     entering,
+    final_residual,
     first,
     inputs,
     is_sharded,
-    last_block,
     leaving,
+    lens,
     parts,
-    probabilities,
     rescaling,
     rows_of_logits,
     start_at,
@@ -55,22 +55,16 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
     end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
     rows = token_budget(llm, budget, blocks_held=arch["n_layers"]) // end
     rows = max(1, min(rows, rows_of_logits(llm, llm.device) // len(answer)))
-    paths = [_paths(llm, arch, ids, end, layers, at)]
-    if llm.dtype.itemsize < 4 and not steps:
-        paths += [_paths(llm, arch, ids, end, layers, at, seed) for seed in (1, 2)]
+    seeds = (None, 1, 2) if llm.dtype.itemsize < 4 and not steps else (None,)
+    paths = [_paths(llm, arch, ids, end, layers, at, seed) for seed in seeds]
     eps = torch.finfo(llm.dtype).eps
     rules = [left_ends(steps) if steps else panels(tolerance, eps, len(answer)) for _ in layers]
-    costs, wanted, results = [arch["n_layers"] + 1 - l for l in layers], {}, {}
-    while len(results) < len(layers):
-        for k in range(len(wanted) + len(results), len(layers)):
-            if sum(len(points) for points, _ in wanted.values()) < 2 * rows:  # enough to choose from
-                wanted[k] = next(rules[k])
-        taken = _fitting(wanted, rows)
-        requests = []
-        for k in taken:
-            points, which = wanted[k]
-            requests.append((paths[which][k], points))
-        for k, sample in zip(taken, _slopes(llm, arch, requests, ids[:end], (ids, answer), rows), strict=True):
+    costs, results = [arch["n_layers"] + 1 - l for l in layers], {}
+    wanted = {k: next(rule) for k, rule in enumerate(rules)}  # block -> (points, path)
+    while wanted:
+        requests = [(paths[which][k], points) for k, (points, which) in wanted.items()]
+        samples = _slopes(llm, arch, requests, ids[:end], (ids, answer), rows)
+        for k, sample in zip(list(wanted), samples, strict=True):
             try:
                 wanted[k] = rules[k].send(agreed(sample, is_sharded(llm)))  # the same nodes on every rank
             except StopIteration as finished:
@@ -79,16 +73,6 @@ def integrated_gradients(llm, arch, ids, answer, layers, at, steps, tolerance, b
                 if tick:
                     tick(costs[k], sum(costs))
     return {key: torch.stack([results[k][key] for k in range(len(layers))]) for key in results[0]}
-
-
-def _fitting(wanted, rows):
-    """The blocks whose wanted points together fit one pass, as those of one block alone would waste it."""
-    taken, room = [], rows
-    for k in sorted(wanted):
-        n_points = len(wanted[k][0])
-        if not taken or n_points <= room:
-            taken, room = [*taken, k], room - n_points
-    return taken
 
 
 def _result(integrated, n_tokens):
@@ -101,7 +85,7 @@ def _result(integrated, n_tokens):
     return {"igrads": igrads} | {key: torch.as_tensor(x, dtype=torch.float32) for key, x in numbers.items()}
 
 
-def _paths(llm, arch, ids, end, layers, at, seed=None):
+def _paths(llm, arch, ids, end, layers, at, seed):
     """For each l of layers what `_slopes` needs; the blocks after them do not run.
 
     A dict of the path's start `b` [1, d] and its length `step` = x − b [T', d], float32, T' being the first `end`
@@ -180,8 +164,8 @@ def _one_pass(llm, arch, pieces, ids, target):
             else:
                 rows = leaving(llm.blocks[l - 1])
                 rows = torch.cat([rows, own.to(rows.device)])
-                if l < arch["n_layers"]:
-                    enter(llm, arch, l, rows)
+            if l < arch["n_layers"]:
+                enter(llm, arch, l, rows)
             if path["within"]:
                 moved = x
                 for module, scale, bias in parts(llm.blocks[l], arch)["attention"]:
@@ -193,7 +177,7 @@ def _one_pass(llm, arch, pieces, ids, target):
                     module.output = with_first(output, given)
                     moved = torch.zeros_like(x)  # the first module's output is all that attention adds
         if pieces[-1][1]["l"] < arch["n_layers"]:
-            rows = leaving(last_block(llm, arch))
+            rows = final_residual(llm, arch)
         f = _answer_probability(llm, arch, rows[:, [place - 1 for place in target[1]]], *target)
         gradients = torch.autograd.grad(f.sum(), moving)
         slopes = [
@@ -206,8 +190,6 @@ def _one_pass(llm, arch, pieces, ids, target):
 
 def _answer_probability(llm, arch, predicting, ids, answer):
     """F [R]: the summed probability of the answer's true tokens, from final residuals [R, A, d] that predict them."""
-    true, f = torch.tensor([ids[place] for place in answer], device=predicting.device), []
-    for piece in predicting.split(max(1, rows_of_logits(llm, predicting.device) // len(answer))):
-        y = probabilities(llm, arch, piece.flatten(0, 1))
-        f.append(y.gather(1, true.repeat(len(piece)).to(y.device)[:, None]).view(len(piece), -1).sum(1))
-    return torch.cat(f)
+    y = lens(llm, arch, predicting.flatten(0, 1)).softmax(-1).unflatten(0, predicting.shape[:2])
+    true = torch.tensor([ids[place] for place in answer], device=y.device)
+    return y.gather(2, true[:, None].expand(len(y), -1, 1)).sum((1, 2))

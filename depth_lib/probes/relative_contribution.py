@@ -14,7 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import contributions, exact, inputs, last_block, leaving
+from .residual_stream import contributions, exact, final_residual, inputs
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
@@ -44,7 +44,7 @@ def _of_prompt(llm, arch, ids):
                 h, a, m = contributions(block, arch)
                 residuals.append(h[0].cpu())
                 measures.append(_measures(h[0], a[0], m[0], arch["parallel"]))
-            residuals.append(leaving(last_block(llm, arch))[0].float().cpu())
+            residuals.append(final_residual(llm, arch)[0].float().cpu())
             tracer.stop()
     per_token = dict(zip(KEYS, torch.stack(measures, dim=1), strict=True))  # [L, T] each
     per_token["norm_residual"] = torch.stack([h.norm(dim=-1) for h in residuals])

@@ -104,20 +104,19 @@ def enter(llm, arch, l, h):
 
 
 def start_at(llm, arch, l, h):
-    """Begin the forward pass at block l with the residual stream h [B, T, d] (l = L: after the last).
+    """Skip the blocks before l, whose input is then set by `enter` (l = L: skip all), h [B, T, d] standing in for them.
 
-    The blocks before do not run, unless later ones read more of them than the residual.
+    They run all the same where later ones read more of them than the residual.
     """
     streams = h.unflatten(-1, arch["streams"])
     replacement = (streams, *[None] * arch["beside"]) if arch["beside"] else streams
     for k in range(l if arch["starts"] else 0):
         llm.blocks[k].skip(replacement)
-    if l < arch["n_layers"]:
-        enter(llm, arch, l, h)
 
 
-def last_block(llm, arch):
-    return llm.blocks[arch["n_layers"] - 1]
+def final_residual(llm, arch):
+    """h_L [B, T, d], which leaves the last block."""
+    return leaving(llm.blocks[arch["n_layers"] - 1])
 
 
 def contributions(block, arch):
@@ -203,7 +202,7 @@ def clean_run(llm, arch, ids, with_contributions=True, last=None):
                 if with_contributions:
                     c.append(added(block, arch)[0])
             if last >= n_layers:
-                h.append(leaving(last_block(llm, arch))[0].clone())
+                h.append(final_residual(llm, arch)[0].clone())
             tracer.stop()
     return h, c
 
@@ -236,8 +235,3 @@ def finished(arch, logits):
 def lens(llm, arch, h):
     """The logit lens: finish(unembed(final_norm(h))) of residuals h [N, d] as logits [N, V], float32."""
     return finished(arch, unembedded(llm, arch, h))
-
-
-def probabilities(llm, arch, h):
-    """softmax(lens(h)) [N, V] of residuals h [N, d]."""
-    return lens(llm, arch, h).softmax(-1)
