@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from ..probes.packing import additive, pack
 from ..probes.residual_stream import first, with_first
+from .gguf import ModelError
 
 N_TOKENS = 8
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # what configs call that of logits
@@ -26,7 +27,7 @@ SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap
 Addends = tuple[tuple[str, float, str | None], ...]
 
 
-class ArchitectureError(ValueError):
+class ArchitectureError(ModelError):
     """The model has no residual stream that the probes can read, or the identities they rely on do not hold."""
 
 

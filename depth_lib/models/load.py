@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
-from ..params import find_model, registry_names
+from ..params import find_model, params_files
 from .check import check_here, name_of
 from .discovery import ArchitectureError
 from .families import FOUND, aliases, architectures, auto_class
@@ -103,7 +103,7 @@ def load_model(
             FOUND[llm] = found
             return llm
         module = _load_weights(auto_class(config), folder, revision, options)
-    except (ArchitectureError, ModelError):
+    except ModelError:
         raise
     except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
         raise ModelError(_why(name, source, revision, error)) from error
@@ -158,7 +158,7 @@ def _resolve(name, gguf_file=None):
         return f"{name}/{gguf_file}" if gguf_file else name
     if "/" in name or name.startswith("."):
         raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
-    near = difflib.get_close_matches(name, {*TOYS, *registry_names()}, n=3, cutoff=0.4) or TOYS
+    near = difflib.get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
     raise ModelError(
         f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
     )

@@ -20,7 +20,7 @@ _QUANTIZED = {"8bit": 1.0, "4bit": 0.5625}  # bytes a weight of a block; 4-bit o
 _ROOM = 1.02  # buffers, and what a process needs besides
 
 
-class DoesNotFit(ValueError):
+class DoesNotFit(ModelError):
     """A model needs more memory than there is; the message says how much, and what would fit."""
 
 

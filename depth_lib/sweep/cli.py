@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ..models.gguf import WHEELS, ModelError, fetched
 from ..params import LOADING, Params, ParamsError, ParamsFile, find_model, from_text, not_among
+from ..remote.errors import RemoteError
 from ..results.schemas import ArtifactError
 from .launch import run_unfinished
-from .plan import REAL_OUT, Plan, model_params, own_dtype
+from .plan import REAL_OUT, Plan, model_params
 from .status import matrix, status_of, where_others_are
 from .table import chosen_results, make_table
 
@@ -96,13 +97,15 @@ def init(plan: Plan, model: str) -> int:
         raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id {model}")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
-    values = {"MODEL": model, "DEVICE_MAP": "auto"} | plan.model_extra
-    values["MODEL_ID"] = values.get("MODEL_ID") or model
-    values.setdefault("DTYPE", own_dtype(values["MODEL_ID"]))
+    keys = ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS")
+    if problem := not_among(keys, "of a model, key", *plan.model_extra):
+        raise ParamsError(f"{problem}; give others to depth-lib run")
+    source = plan.model_extra.get("MODEL_ID") or model
+    values = model_params(source) | plan.model_extra | {"MODEL": model, "MODEL_ID": source}
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
-        for key in ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS"):
+        for key in keys:
             field = ParamsFile.model_fields[key]
             file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
     print(f"{path} is written; look at it, then: depth-lib run {model} gsm8k")
@@ -147,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> int:
         status = do(plan, **positional)
         sys.stdout.flush()
         return status
-    except (ParamsError, ModelError, ArtifactError) as problem:
+    except (ParamsError, ModelError, ArtifactError, RemoteError) as problem:
         sys.exit(str(problem))
     except BrokenPipeError:  # of `| head`, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
