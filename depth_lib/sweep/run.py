@@ -109,14 +109,12 @@ class Run(RunSpec):
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
         """The probe itself, with the settings of its artifact; effects of skips are measured in two modes."""
-        row = ARTIFACTS[probe]
-        how = {"remote": self.remote} | {key: value for key, value in row.settings.items() if key != "tolerance"}
+        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
+        how.pop("tolerance", None)  # the function's own
         if row.by_level:
-            return function(llm, self.examples, **how)
-        if row.of_pair:
-            how |= {"question": self.pair.question, "answer": self.pair.answer}
-        else:
+            how["examples"] = self.examples
+        elif not row.of_pair:
             how["prompts"] = self.prompts
         if row.baseline:
             how["baseline_prompts"] = self.baseline

@@ -74,10 +74,7 @@ class RunSpec:
 
         offline: without the network, so without the hash of prompts that come from the Hub.
         """
-        row = ARTIFACTS[probe]
-        settings = dict(row.settings)
-        if row.of_pair:
-            settings |= {"question": self.pair.question, "answer": self.pair.answer}
+        row, settings = ARTIFACTS[probe], self.settings(probe)
         made_from = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
         made_from |= {"weights": self._weights, "settings": settings}
         if self.dataset in DRAWN:
@@ -92,6 +89,11 @@ class RunSpec:
         else:
             prompts = self.prompts
         return made_from | {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
+
+    def settings(self, probe: str) -> dict:
+        """The arguments that the probe is called with, as its row says, with this run's question and answer."""
+        pair = {"question": self.pair.question, "answer": self.pair.answer}
+        return {**ARTIFACTS[probe].settings, **(pair if ARTIFACTS[probe].of_pair else {})}
 
     @cached_property
     def prompts(self) -> list[str]:
