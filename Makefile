@@ -56,8 +56,8 @@ status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed
 	@exec $(SWEEP) status $(FLAGS) $(VALUES)
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
-	@exec $(PY) -m depth_lib.model_maps $(or $(SOURCE_MODEL),toy-4l) $(or $(TARGET_MODEL),toy-8l) \
-	  --texts '$(or $(TEXTS),embedded)' --out '$(or $(OUT),outputs)' $(if $(QUANTIZATION),--quantization $(QUANTIZATION))
+	@exec $(PY) -m depth_lib.model_maps "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}" \
+	  --texts "$${TEXTS:-embedded}" --out "$${OUT:-outputs}" $(if $(QUANTIZATION),--quantization "$$QUANTIZATION")
 
 TRAINING := $(PY) -m experiments.training.experiment
 
