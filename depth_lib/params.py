@@ -19,6 +19,7 @@ _INSIDE = Path(__file__).parent / "registry"
 INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
+PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
 FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients"]
 
 
@@ -125,16 +126,6 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
                 raise ParamsError(f"{other}, {path}: results are filed under the name; give each its own")
             files[path.stem] = path
     return dict(sorted(files.items()))
-
-
-def registry_names() -> list[str]:
-    """The names that find_model knows, sorted."""
-    return list(params_files("models"))
-
-
-def dataset_names() -> list[str]:
-    """The names that find_dataset knows, sorted."""
-    return list(params_files("datasets"))
 
 
 def find_model(name: str) -> dict | None:

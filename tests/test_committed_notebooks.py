@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from depth_lib.params import Params, dataset_names
+from depth_lib.params import Params, params_files
 from depth_lib.results.schemas import ARTIFACTS, FURTHER_PROBES
 from tests.notebooks import NOTEBOOKS, code_cells, every_notebook
 
@@ -53,7 +53,7 @@ def test_the_probe_notebooks_parameters_are_those_of_params_with_their_defaults_
 
 def test_the_probe_notebook_names_every_probe_and_every_dataset():
     text = "\n".join(cell.source for cell in NOTEBOOKS["probe"].cells)
-    assert {name for name in (*ARTIFACTS, *dataset_names()) if name not in text} == set()
+    assert {name for name in (*ARTIFACTS, *params_files("datasets")) if name not in text} == set()
 
 
 def test_the_docs_and_the_commands_help_name_every_probe():

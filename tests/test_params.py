@@ -13,12 +13,11 @@ from depth_lib.params import (
     FIVE_PROBES,
     Params,
     ParamsError,
-    dataset_names,
     find_dataset,
     find_model,
     from_text,
     load_params,
-    registry_names,
+    params_files,
 )
 from depth_lib.results.schemas import PROBES
 
@@ -38,7 +37,7 @@ def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship(
             run = dataset | model
             assert set(Params.model_fields) - set(run) <= own
             assert "SOURCE" in run or run["DATASET"] in DRAWN
-    assert registry_names() == sorted(MODELS) and {*dataset_names()} == {*DATASETS}
+    assert [*params_files("models")] == sorted(MODELS) and {*params_files("datasets")} == {*DATASETS}
     assert list(PROBES) == FIVE_PROBES
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
-from ..params import ParamsFile, dataset_names, find_dataset, not_among, params_files
+from ..params import ParamsError, ParamsFile, find_dataset, not_among, params_files
 from .rows import PromptError, file_rows, from_hub
 
 DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
@@ -99,7 +100,7 @@ class Dataset(ParamsFile):
 
 def dataset_named(name: str) -> Dataset:
     """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none."""
-    if problem := not_among(dataset_names(), "DATASET", name):
+    if problem := not_among(params_files("datasets"), "DATASET", name):
         raise PromptError(problem)
     return Dataset(**find_dataset(name))
 
@@ -110,5 +111,9 @@ def _compiled(template: str) -> Template:
 
 
 def with_levels() -> list[str]:
-    """The datasets whose rows, or drawn sums, have levels of difficulty."""
-    return [name for name in dataset_names() if name == "sums" or find_dataset(name).get("LEVEL")]
+    """The datasets whose rows, or drawn sums, have levels of difficulty; a file that cannot be read is not one."""
+    names = ["sums"]
+    for name in params_files("datasets"):
+        with suppress(ParamsError):
+            names += [name] if find_dataset(name).get("LEVEL") else []
+    return sorted(names)

@@ -12,13 +12,12 @@ from pathlib import Path
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import ParamsError, command, find_model
+from ..params import PAPER_DATASETS, ParamsError, command, find_model
 from .artifacts import read_artifact
 from .provenance import read_meta
 from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
 from .shared import RUNS, read_shared, rows
 
-PAPER_DATASETS = ("hellaswag", "gsm8k", "aime24")
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order

@@ -1,5 +1,6 @@
 """What a sweep covers: models × datasets, and the parameters of each run. It loads no torch."""
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -12,20 +13,18 @@ from ..hub import without_retries
 from ..models.gguf import gguf_in
 from ..params import (
     FIVE_PROBES,
+    PAPER_DATASETS,
     ParamsError,
-    dataset_names,
     find_dataset,
     find_model,
     not_among,
     params_files,
     problems,
-    registry_names,
 )
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
-from .spec import RunSpec
+from .spec import RunSpec, in_project
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
-PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
 _ANYWHERE = [probe for probe in FURTHER_PROBES if not ARTIFACTS[probe].by_level]  # run on every dataset if named
 
 
@@ -43,17 +42,17 @@ class Plan(BaseModel):
     PROBES: list[str] = Field(
         [], description=f"of {', '.join(ARTIFACTS)}; unless given those that the params files name"
     )
-    OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for the toys")
+    OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for SET=demo")
     JOBS: int = Field(0, ge=0, description="number of runs side by side, as in -j4 or JOBS=4; 0: one, or one per GPU")
     GPUS: list[str] = Field([], description="each run has one of these to itself")
-    KEEP_GOING: bool = Field(False, description="past failures")
+    KEEP_GOING: bool = Field(False, description="go on past failures")
     LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
     TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
 
     @property
     def folder(self) -> str:
-        """Where the results are: `outputs`, or `outputs/demo` for the toys, unless given."""
-        return self.OUT or (DEMO_OUT if self.SET == "demo" else "outputs")
+        """Where the results are: `outputs`, or `outputs/demo` for SET=demo, unless given."""
+        return str(in_project(self.OUT or (DEMO_OUT if self.SET == "demo" else "outputs")))
 
     @property
     def models(self) -> list[str]:
@@ -71,12 +70,17 @@ class Plan(BaseModel):
 
         Raises ParamsError: unknown names, problems of the params files that are needed, or no probe to run.
         """
-        names = self.DATASETS or PAPER_DATASETS
-        problem = not_among(dataset_names(), "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.PROBES)
-        if problem:
+        names, known = self.DATASETS or PAPER_DATASETS, params_files("datasets")
+        if problem := not_among(known, "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.PROBES):
             raise ParamsError(problem)
         datasets = [find_dataset(name) for name in names]
-        models = [model_params(name) for name in self.models]
+        models = [model_params(name) for name in dict.fromkeys(self.models)]
+        for model, other in itertools.combinations(models, 2):
+            if model["MODEL"] == other["MODEL"]:
+                raise ParamsError(
+                    f"{model['MODEL_ID']} and {other['MODEL_ID']} would share one folder, {model['MODEL']}; give one "
+                    f"another name: depth-lib init NAME --model-id {other['MODEL_ID']}"
+                )
         if "MODEL_ID" in self.model_extra and len(models) > 1:
             raise ParamsError("MODEL_ID is given for several models; name one with MODELS")
         cells = [self._cell(dataset, model) for dataset in datasets for model in models]
@@ -106,7 +110,7 @@ def model_params(name: str) -> dict:
     path = Path(name).expanduser()
     if not path.exists() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", name):
         raise ParamsError(
-            f"{not_among(registry_names(), 'MODELS', name)}; or a folder, a GGUF file, a Hub id owner/name"
+            f"{not_among(params_files('models'), 'MODELS', name)}; or a folder, a GGUF file, a Hub id owner/name"
         )
     short = (path.resolve() if path.exists() else path).name.removesuffix(".gguf")
     return {"MODEL": short, "MODEL_ID": name, "DTYPE": own_dtype(name), "DEVICE_MAP": "auto"}

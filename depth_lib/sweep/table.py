@@ -19,10 +19,11 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     from ..results.study import by_paper, find_results  # loads torch
 
     runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
-    for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", plan.MODELS)):
+    # results are filed under the last part of a Hub id or of a folder
+    models = [Path(name).name.removesuffix(".gguf") for name in plan.models] if plan.MODELS or plan.SET else []
+    for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", models if plan.MODELS else [])):
         if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
             raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    models = plan.models if plan.MODELS or plan.SET else []
     datasets = {dataset for dataset, model in runs if not models or model in models}
     if not datasets.intersection(plan.DATASETS or datasets):
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")

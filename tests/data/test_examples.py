@@ -24,6 +24,15 @@ def file(tmp_path):
     return write
 
 
+def test_a_dataset_does_not_need_the_files_of_others(tmp_path, monkeypatch):
+    (tmp_path / "params" / "datasets").mkdir(parents=True)
+    (tmp_path / "params" / "datasets" / "other.yaml").write_text("TYPO: 1")
+    monkeypatch.chdir(tmp_path)
+    assert len(load_examples("sums", 1)) == 5
+    with pytest.raises(PromptError, match="gsm8k.*use one of math, mquake, sums"):
+        load_examples("gsm8k", 1)
+
+
 def test_sums_have_as_many_terms_as_their_level_and_are_right():
     examples = load_examples("sums")
     assert Counter(one.level for one in examples) == dict.fromkeys(range(2, 7), 20)

@@ -10,11 +10,14 @@ import zipfile
 import pytest
 
 from depth_lib.embedded import toy_path
+from depth_lib.models.discovery import ArchitectureError
 from depth_lib.params import FIVE_PROBES, Params, find_model
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.sweep import cli, launch
 from depth_lib.sweep.launch import execution
+from depth_lib.sweep.plan import Plan
+from depth_lib.sweep.table import chosen_results
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
 from tests.synthetic import result_of
 
@@ -167,6 +170,26 @@ def test_only_params_files_that_are_needed_have_to_be_right(command, study):
     assert 'params/models/mine/Typo.yaml: key "DTYP" is not known; did you mean DTYPE?' in command.error
 
 
+def test_models_that_would_share_a_folder_are_refused_and_one_named_twice_runs_once(command):
+    assert command("sweep", "--models", "a/final", "b/final", "--datasets", "gsm8k").status == 1
+    assert "a/final and b/final would share one folder, final; give one another name: " in command.error
+    assert len(command("sweep", "--models", "toy-4l", "toy-4l", "--datasets", "gsm8k").calls) == 1
+
+
+def test_the_table_takes_a_model_by_the_name_that_a_sweep_took(tmp_path):
+    path = artifact_path(tmp_path, "gsm8k", "x", "logit_lens", 10)
+    save_artifact(path, result_of("logit_lens", 4), {"n_prompts": 10})
+    assert chosen_results(Plan(OUT=str(tmp_path), MODELS=["owner/x"])) == (["x"], ["gsm8k"])
+
+
+def test_check_refuses_a_model_in_one_line(command, monkeypatch):
+    def refuse(*_, **__):
+        raise ArchitectureError("t5 is an encoder-decoder.")
+
+    monkeypatch.setattr("depth_lib.models.load.load_model", refuse)
+    assert command("check", "a/t5").status == 1 and command.error.strip() == "t5 is an encoder-decoder."
+
+
 def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     checkpoint = shutil.copytree(toy_path("toy-4l"), study / "checkpoint")
     config = json.loads((checkpoint / "config.json").read_text())
@@ -179,6 +202,9 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     assert command("init", "checkpoint", "--model-id", "").status == 0
     assert find_model("checkpoint")["MODEL_ID"] == "checkpoint"
     assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
+    assert command("init", "of-toy", "--model-id", "toy-8l").status == 0 and find_model("of-toy")["DTYPE"] == "float32"
+    assert command("init", "other", "--model-id", "a/b", "--n-examples", "3").status == 1
+    assert 'of a model, key "N_EXAMPLES" is not known; use ' in command.error
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", "./checkpoint", "bfloat16")
     shutil.rmtree(checkpoint)
