@@ -1,4 +1,4 @@
-"""The house: what imports what, how big things are, and what loading the package costs."""
+"""The house: what imports what, typed signatures, and what loading the package costs."""
 
 import ast
 import inspect

@@ -1,6 +1,7 @@
 """What is handed to others: the same numbers, described; what was changed is refused, or left out by name."""
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -69,13 +70,16 @@ def copy(shared, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(("name", "part"), [("runs.parquet", 2), ("results.parquet", 3)])
-def test_a_changed_file_is_refused_by_its_checksum(copy, name, part):
-    content = bytearray((copy / name).read_bytes())
-    content[len(content) // part] ^= 1
-    (copy / name).write_bytes(content)
-    with pytest.raises(ArtifactError, match="holds no shared results .*; get it again"):
-        Study(copy)
+@pytest.mark.parametrize("name", ["runs.parquet", "results.parquet"])
+def test_a_changed_byte_in_any_column_is_refused_by_its_checksum(copy, name):
+    intact, groups = (copy / name).read_bytes(), pq.ParquetFile(copy / name).metadata.row_group(0)
+    for column in map(groups.column, range(groups.num_columns)):
+        content = bytearray(intact)
+        begin = column.dictionary_page_offset or column.data_page_offset
+        content[begin + column.total_compressed_size - 2] ^= 1  # of its values
+        (copy / name).write_bytes(content)
+        with pytest.raises(ArtifactError, match="holds no shared results .*; get it again"):
+            Study(copy)
 
 
 def test_files_that_do_not_belong_together_are_refused(copy):
