@@ -1,8 +1,9 @@
-"""docs/speed.md's table of what a 7B and a 70B need, computed, not measured: `.venv/bin/python -m tests.benchmarks.sizes`
+"""The table of docs/speed.md on what a 7B and a 70B need, computed, not measured:
+`.venv/bin/python -m tests.benchmarks.sizes`
 
 Memory: `memory.weights_of` of the published configs' shapes. Time: the products that cannot be avoided (`floor`), for
-ten prompts of 200 tokens, at a rate that one H100 has for them in bfloat16, `RATE`; its other table has how
-much longer the probes take.
+ten prompts of 200 tokens, at a rate that one H100 has for them in bfloat16, `RATE`; the page's other table has how much
+longer the probes take.
 """
 
 import tempfile
