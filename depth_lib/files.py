@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, files moved aside instead of overwritten, and locks."""
 
 import contextlib
+import itertools
 import os
 import socket
 import uuid
@@ -23,16 +24,11 @@ def cache_folder(kind: str) -> Path:
 
 def move_aside(path: Path, reason: str) -> Path:
     """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
-    number = 1
-    while True:
+    for number in itertools.count(1):
         aside = path.with_name(f"{path.name}.{reason}-{number}")
-        try:
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL))  # reserves the name: two processes never take the same
-        except FileExistsError:
-            number += 1
-            continue
-        os.replace(path, aside)
-        return aside
+        with contextlib.suppress(FileExistsError):
+            aside.touch(exist_ok=False)  # reserves the name: two processes never take the same
+            return path.replace(aside)
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:

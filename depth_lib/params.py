@@ -164,14 +164,14 @@ def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
 def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
     """The value of one of these fields given as text, on the command line or to make.
 
-    `null` is None. Else the first reading that fits: the text itself, the text as YAML, words with spaces or commas
-    between them as a list, 1 and 0 as true and false. ParamsError if none fits.
+    `null` is None. Else the first reading that fits: the text itself, the text as YAML, its words as a list (of GPUS
+    "0,1 2,3" gives two runs two each), 1 and 0 as true and false. ParamsError if none fits.
     """
     try:
         as_yaml = yaml.safe_load(text)
     except yaml.YAMLError:
         as_yaml = text
-    readings = [text, as_yaml, text.replace(",", " ").split(), {"0": False, "1": True}.get(text, text)]
+    readings = [text, as_yaml, text.split(), {"0": False, "1": True}.get(text, text)]
     if text.lower() in ("null", "none"):
         readings = [None, None]
     for value in readings:

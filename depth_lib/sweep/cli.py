@@ -186,8 +186,5 @@ def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[s
     values = {}
     for option, text in given.items():
         text = text if isinstance(text, str) else " ".join(text)
-        if OPTIONS[option].annotation == list[str]:
-            values[option] = text.split()  # at spaces only: GPUS "0,1 2,3" gives two runs two GPUs each
-        else:
-            values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
+        values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
     return COMMANDS[name], Plan(**values), positional
