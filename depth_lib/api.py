@@ -157,12 +157,14 @@ def residual_erasure(
 
     question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward pass
     (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
-    0: embeddings, row l: output of block l − 1), `tokens`, T strings, and in half precision or with quantised weights
-    `erasure_effect_resolution`: smaller effects cannot be told from rounding. Raises ValueError if the answer has no
+    0: embeddings, row l: output of block l − 1), `n_answer` [1], the number of tokens from the answer's first one on,
+    `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_resolution`: smaller effects
+    cannot be told from rounding. Raises ValueError if the answer has no
     token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
-    return {**_erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places), "tokens": tokens}
+    result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
+    return {**result, "n_answer": torch.tensor([float(len(ids) - places[0])]), "tokens": tokens}
 
 
 def future_erasure(

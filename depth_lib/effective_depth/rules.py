@@ -163,10 +163,13 @@ def as_array(values: Curve) -> np.ndarray:
 
 
 def n_answer_tokens(result: Mapping) -> int:
-    """How many tokens at the end of an erasure result are the answer's: those whose text reaches into it.
+    """How many tokens at the end of an erasure result are the answer's: its `n_answer`.
 
-    The answer is the one in `meta`, or the papers' ("28") where there is none; 1 if the tokens are not known.
+    Older results and the papers' have none: there it is those whose text reaches into the answer in `meta`, or into the
+    papers' ("28"); 1 if the tokens are not known.
     """
+    if "n_answer" in result:
+        return int(result["n_answer"])
     answer = result.get("meta", {}).get("settings", {}).get("answer", ANSWER)
     count, tokens = 1, result.get("tokens") or []
     while count < len(tokens) and len("".join(tokens[-count:])) < len(answer):

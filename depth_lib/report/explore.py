@@ -106,12 +106,14 @@ def _per_prompt(result: Mapping, key: str) -> np.ndarray:
 
 
 def _prompt_names(dataset: str, meta: Mapping, n: int) -> list[str]:
-    """A name for each of n prompts: its text where it is at hand, else its number."""
+    """A name for each of n prompts: its text where it is at hand, else its number, if none is left out."""
     texts = []
-    if "prompts_hash" in meta:
+    if {"prompts_hash", "source", "n_prompts", "seed"} <= meta.keys():
         source = "hub" if meta["source"] == "drawn" else meta["source"]
         texts = _prompt_texts(dataset, meta["n_prompts"], source, meta["seed"], meta["prompts_hash"])
-    return texts if len(texts) == n else [f"prompt {number}" for number in range(n)]
+    if len(texts) == n:
+        return texts
+    return ["one prompt" if meta.get("n_prompts", n) != n else f"prompt {number}" for number in range(n)]
 
 
 @lru_cache

@@ -23,6 +23,8 @@ from .definitions import DEFINITIONS, SOURCES
 from .explore import explorer_json
 from .table import MISSING, Tables
 
+_LARGEST_WEBP = 16383  # pixels
+
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
     """Draw every figure there can be into `folder/figures`, `figures/summary` and `figures/paper`; the paths."""
@@ -91,10 +93,13 @@ def _rows(frame: pd.DataFrame) -> list[dict]:
 
 
 def _image(path: Path) -> str:
-    """A figure without loss in half the size of a PNG, as base64."""
+    """A figure as an address that holds it, without loss: WebP in half the size of a PNG, which has no largest size."""
+    content, image = path.read_bytes(), Image.open(path)
+    if max(image.size) > _LARGEST_WEBP:
+        return f"data:image/png;base64,{base64.b64encode(content).decode()}"
     buffer = io.BytesIO()
-    Image.open(path).save(buffer, "WEBP", lossless=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+    image.save(buffer, "WEBP", lossless=True)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _breakable(name: str) -> Markup:

@@ -91,8 +91,10 @@ def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without its warning, for callers that warn once about many files."""
     path = Path(path)
     probe, n, pair = parse_name(path)
-    schema, dataset, model = SCHEMAS[probe], path.parent.parent.name, path.parent.name
-    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=str(path.parent.parent.parent), PAIR=pair)}"
+    schema, folder = SCHEMAS[probe], path.parent if len(path.parts) > 2 else path.absolute().parent
+    model, dataset, out = folder.name, folder.parent.name, str(folder.parent.parent)
+    probes = probe if schema.further else ""
+    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair, PROBES=probes)}"
     if probe in BETWEEN_MODELS:
         remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"
     try:
@@ -159,8 +161,11 @@ def _plain(value: object) -> object:
 
 
 def _not_finite(result: Mapping) -> str | None:
+    """What is not finite. Of a model that is read block by block, what attention and MLP add is NaN everywhere."""
     for key, value in result.items():
-        if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
+        if not isinstance(value, torch.Tensor) or (("att" in key or "mlp" in key) and value.isnan().all()):
+            continue
+        if not torch.isfinite(value).all():
             return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
     return None
 

@@ -120,6 +120,7 @@ ARTIFACTS = {
     "residual_erasure": Schema(
         "logit_erasure_{n}exps.pt",
         "L+1 T: erasure_effect",
+        "1: n_answer",
         tokens_file="logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,

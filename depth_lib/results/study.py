@@ -15,7 +15,7 @@ from ..data.datasets import with_levels
 from ..params import PAPER_DATASETS, ParamsError, command, find_model
 from .artifacts import read_artifact
 from .provenance import read_meta
-from .schemas import ARTIFACTS, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
+from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
 from .shared import RUNS, read_shared, rows
 
 TABLE_PROBES = ("relative_contribution", "logit_lens")
@@ -54,7 +54,7 @@ class Study(dict):
             if file := found.get((dataset, model, probe)):
                 try:
                     self[dataset, model, probe] = file if self.is_shared else read_artifact(file)
-                except ArtifactError as error:
+                except (ArtifactError, OSError) as error:
                     warnings.warn(str(error), stacklevel=2)
         self.paths = {} if self.is_shared else {key: found[key] for key in self}
         if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
@@ -84,7 +84,8 @@ class Study(dict):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
-                remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder))
+                probes = " ".join(lacking) if {*lacking} & {*FURTHER_PROBES} else ""
+                remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder), PROBES=probes)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
 
@@ -144,12 +145,14 @@ def facts_of(model: str) -> ModelFacts:
 def in_order(models: Iterable[str]) -> list[str]:
     """Models as the papers' table has them: small ones first, then R1-distilled, instruct, base, then by name.
 
-    Size is the number in the name: billions of parameters or, as in toy-8l, blocks. Names without one come last.
+    Size is that of the params file, in billions of parameters, else the number in the name: these, or, as in toy-8l,
+    blocks. Models with neither come last.
     """
 
     def place(model: str) -> tuple:
-        size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
-        return float(size[1]) if size else math.inf, TRAINING.index(facts_of(model).training), model.lower()
+        facts, size = facts_of(model), re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
+        billions = facts.billions or (float(size[1]) if size else math.inf)
+        return billions, TRAINING.index(facts.training), model.lower()
 
     return sorted(set(models), key=place)
 

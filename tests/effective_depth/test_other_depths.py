@@ -79,6 +79,7 @@ def test_the_depth_score_is_the_centre_of_mass():
 def test_answer_tokens_are_counted_from_the_end_by_their_text(tokens, n):
     assert n_answer_tokens({"tokens": tokens, "meta": {"settings": {"answer": "28"}}}) == n
     assert n_answer_tokens({"tokens": tokens}) == n
+    assert n_answer_tokens({"tokens": tokens, "n_answer": torch.tensor([2.0])}) == 2
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,9 @@ def test_a_curve_that_is_not_finite_has_no_depth_and_a_note_and_stops_nothing(tm
 def test_a_model_without_attention_and_mlp_apart_has_no_cosine_depth_and_a_note_that_says_why(tmp_path):
     result = result_of("relative_contribution", 8)
     result |= {key: torch.full_like(result[key], float("nan")) for key in result if key.startswith(("att_", "mlp_"))}
-    path = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 10)
-    path.parent.mkdir(parents=True)
-    torch.save(result, path)
+    save_artifact(artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 10), result, {})
+    study = Study(tmp_path)
     with pytest.warns(UserWarning, match="attention and MLP cannot be told apart in this model"):
-        study = Study(tmp_path)
         intervals = depths_with_intervals(study, depths(study)).set_index("metric")
     assert pd.isna(intervals.ed["cosine"])
     assert intervals.note["cosine"] == "attention and MLP cannot be told apart in this model"

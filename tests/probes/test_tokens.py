@@ -4,6 +4,7 @@ import pytest
 
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span, future_positions, tokenize
+from depth_lib.effective_depth.rules import n_answer_tokens
 from tests.families import save_family
 from tests.tiny_tokenizers import char_tokenizer, merging_tokenizer
 
@@ -33,6 +34,12 @@ def test_tokens_are_counted_and_the_answers_are_found_as_they_stand_in_the_text(
         assert result["tokens"] == tokens
         curve = result.get("erasure_effect", result.get("igrads"))
         assert curve.shape[1] == n_tokens and not curve[:, -1].any() and curve[0, : places[-1]].all()
+
+
+def test_a_character_split_over_tokens_makes_the_answer_as_many_tokens_as_it_has():
+    result = dl.residual_erasure(dl.load_model("toy-4l"), "1 + 2 = ", "東京", ["3"])
+    assert "".join(result["tokens"][:-6]) == "1 + 2 = " and result["n_answer"].tolist() == [6]
+    assert n_answer_tokens(result) == 6
 
 
 def bos(tokens):

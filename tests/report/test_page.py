@@ -1,5 +1,6 @@
 """The report is one file with every figure in its place, and what a reader has to know stands first."""
 
+import base64
 import re
 from importlib.metadata import version
 
@@ -106,6 +107,12 @@ def test_names_that_are_markup_stay_text(tmp_path):
     study = Study(tmp_path)
     page = write_report(study, read_tables(study)).read_text()
     assert "&lt;b&gt;&amp;model" in page and "<b>&model" not in page and "<i>x" not in page
+
+
+def test_a_figure_that_is_too_high_for_webp_stays_a_png(study, tables, tmp_path):
+    Image.new("L", (2, 20000)).save(tmp_path / "norms.png")
+    page = write_report(study, tables, [tmp_path / "norms.png"]).read_text()
+    assert f"data:image/png;base64,{base64.b64encode((tmp_path / 'norms.png').read_bytes()).decode()}" in page
 
 
 def test_provenance_names_probes_that_were_made_otherwise(tmp_path):

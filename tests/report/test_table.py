@@ -22,6 +22,7 @@ def test_the_published_table_comes_back_number_for_number(paper):
     ]
     assert [re.sub(" +", " ", line) for line in lines] == expected
     assert Study(paper).models == list(PUBLISHED) == in_order(sorted(PUBLISHED))
+    assert in_order(["Llama-3.1-70B", "nameless", "SmolLM2-135M-Instruct", "toy-8l"])[0] == "SmolLM2-135M-Instruct"
     assert len(lines) == 36 and len({line.index(" : ") for line in lines}) == 1
 
 
@@ -70,7 +71,10 @@ def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     assert f"{table}; run: make sweep MODELS=toy-8l DATASETS=aime24 OUT={gaps}" in missing
     assert not any(line.startswith("no artifact for gsm8k × toy-8l") for line in missing)
     (line,) = Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()
-    assert "gsm8k × Qwen2.5-7B" in line
+    assert "gsm8k × Qwen2.5-7B" in line and "PROBES=" not in line
+    save_artifact(artifact_path(gaps, "gsm8k", "toy-8l", "local_effects", 10), result_of("local_effects", 8), {})
+    (line,) = Study(gaps, ["toy-4l"], ["gsm8k"]).missing()
+    assert line.endswith("'PROBES=layer_effects residual_erasure integrated_gradients local_effects'")
 
 
 def test_the_probes_of_a_table_are_missing_until_they_are_there_and_of_a_dataset_with_levels_its_own(tmp_path):

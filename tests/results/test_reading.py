@@ -26,7 +26,7 @@ class Code:
         return (os.mkdir, (str(self.trace),))
 
 
-def test_a_missing_result_names_the_command_that_makes_it():
+def test_a_missing_result_names_the_command_that_makes_it(tmp_path, monkeypatch):
     with pytest.raises(MissingArtifact) as error:
         load_artifact("outputs/gsm8k/Qwen2.5-7B/logitlens_10exps.pt")
     assert str(error.value) == (
@@ -34,6 +34,12 @@ def test_a_missing_result_names_the_command_that_makes_it():
     )
     with pytest.raises(MissingArtifact, match="DATASETS=gsm8k OUT=outputs/demo PAIR=spouse"):
         load_artifact("outputs/demo/gsm8k/toy-8l/logit_erasure_10exps_spouse.pt")
+    with pytest.raises(MissingArtifact, match="DATASETS=gsm8k PROBES=local_effects"):
+        load_artifact("outputs/gsm8k/toy-8l/local_effects_10exps.pt")
+    (tmp_path / "gsm8k" / "toy-8l").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "gsm8k" / "toy-8l")
+    with pytest.raises(MissingArtifact, match=f"gsm8k × toy-8l .* DATASETS=gsm8k OUT={tmp_path}"):
+        load_artifact("logitlens_10exps.pt")
     with pytest.raises(MissingArtifact, match="run: make maps"):
         load_artifact("outputs/linear_maps/linear_map_a_to_b.pt")
 
@@ -152,6 +158,10 @@ def test_a_file_that_cannot_be_opened_is_an_oserror_with_its_name_and_is_never_m
     with pytest.raises(ArtifactError, match=f"{lens_path.name} was not written: Is a directory"):
         save_artifact(lens_path, result_of("logit_lens", 8), {})
     assert os.listdir(lens_path.parent) == [lens_path.name]
+    contribution = lens_path.with_name("relative_contribution.pt")
+    save_artifact(contribution, result_of("relative_contribution", 8), {"source": "hub"})
+    with pytest.warns(UserWarning, match=f"Is a directory: .*{lens_path.name}"):
+        assert list(Study(lens_path.parents[2]).paths.values()) == [contribution]
 
 
 @pytest.mark.filterwarnings("ignore:.*no meta")

@@ -90,6 +90,8 @@ def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_pa
         ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[P, L\].*'P': 10"),
         ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
         ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, r"res_kl_divs is not finite at index \[0\]"),
+        ("relative_contribution", {"layer_cos": torch.full((8,), torch.nan)}, "layer_cos is not finite at index"),
+        ("relative_contribution", {"att_cos": torch.tensor([0.1] * 7 + [torch.nan])}, r"att_cos .* at index \[7\]"),
         ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[L, L\]"),
         ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
         ("residual_erasure", {"erasure_effect": None}, "no key erasure_effect"),
