@@ -107,6 +107,8 @@ class Curves(Kind):
             curve, name = values.ravel(), self.keys.get(key, key)
             if name.startswith(("Attention:", "MLP:")) and not curve.any():
                 name += " = 0, one mixer only"
+            if np.isnan(curve).all():  # of a model that is read block by block
+                name += " is not known"
             if alone or key == self.filled:
                 _fill(ax, curve, name, BARS)
             else:  # thinner and thinner, so that no line hides one on the same values

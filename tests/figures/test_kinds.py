@@ -65,6 +65,12 @@ def test_an_mlp_that_blocks_lack_is_named_in_the_legend():
     assert [label.endswith("= 0, one mixer only") for label in labels] == [False, True, False]
 
 
+def test_parts_that_are_not_known_say_so_in_the_legend():
+    unknown = torch.full((3,), torch.nan)
+    result = {"att_cos": unknown, "mlp_cos": unknown, "layer_cos": torch.tensor([0.1, 0.2, 0.3])}
+    assert [label.endswith(" is not known") for label in legend(plot("cosine", result))] == [True, True, False]
+
+
 def test_what_cannot_be_drawn_is_refused_in_one_line():
     result = result_of("layer_effects", 8)
     with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
