@@ -4,8 +4,9 @@ from pathlib import Path
 
 import torch
 
+from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import ARTIFACTS, PROBES, artifact_path
+from depth_lib.results.schemas import ARTIFACTS, artifact_path
 
 PAPER_MODELS = {
     f"{family}{size}{ending}": layers
@@ -36,7 +37,7 @@ def curves_with_depths(n_layers: int, cosine: int | None, kl: int | None, overla
 def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tokens: list[str] | None = None) -> dict:
     """One probe's result with every key, per-prompt sums included."""
     draw = torch.Generator().manual_seed(seed)
-    if probe not in PROBES:
+    if probe not in FIVE_PROBES:
         letters = {
             "L": n_layers,
             "L+1": n_layers + 1,
@@ -67,7 +68,7 @@ def write_run(
     dataset: str,
     model: str,
     n_layers: int,
-    probes=PROBES,
+    probes=FIVE_PROBES,
     n_examples: int = 10,
     seed: int = 0,
     papers_keys_only: bool = False,

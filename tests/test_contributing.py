@@ -41,7 +41,7 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
     return _pool(run(probe, llm, describe(llm), tokenize(llm, prompts), remote=remote, over="prompts"))
 '''
 SCHEMA = """
-    "stream_length": Schema("stream_length.pt", "L: length", further=True),
+    "stream_length": Schema("stream_length.pt", "L: length"),
 """
 KIND = """
     "stream_length": Curves(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from depth_lib.files import Busy, hold, holder, remove_leftovers
-from depth_lib.results.schemas import PROBES
+from depth_lib.params import FIVE_PROBES
 from depth_lib.sweep.run import Run
 from tests.forked import processes
 from tests.sweep.cells import parameters
@@ -25,7 +25,7 @@ def keep(path, ready):
 def compute(cell, printed=os.devnull):
     with open(printed, "a", buffering=1) as file, contextlib.redirect_stdout(file):
         run = Run(cell)
-        for probe in PROBES:
+        for probe in FIVE_PROBES:
             run.result(probe)
 
 
@@ -71,7 +71,7 @@ def test_only_half_written_results_are_left_over(tmp_path):
 
 @pytest.fixture
 def cell(tmp_path):
-    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(PROBES)}
+    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(FIVE_PROBES)}
 
 
 def started(cell, *printed):
@@ -97,7 +97,7 @@ def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path, n_kills):
     draw, killed, before = random.Random(5), tmp_path / "killed", {}
     for _ in range(n_kills):
         process = started(cell | {"OUT": str(killed)})
-        wanted = min(len(before) + draw.randrange(2), len(PROBES) - 1)
+        wanted = min(len(before) + draw.randrange(2), len(FIVE_PROBES) - 1)
         while process.is_alive() and (len(files(killed)) < wanted or not list(killed.rglob(".computing.holder"))):
             time.sleep(0.01)
         process.join(draw.uniform(0, 0.5))  # a moment of any probe's
@@ -123,4 +123,4 @@ def test_two_processes_on_one_run_share_the_work(cell, tmp_path):
         process.join()
         assert process.exitcode == 0
     printed = (tmp_path / "printed").read_text()
-    assert printed.count(": computed in") == printed.count("nothing to compute") == len(PROBES), printed
+    assert printed.count(": computed in") == printed.count("nothing to compute") == len(FIVE_PROBES), printed

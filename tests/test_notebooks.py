@@ -7,7 +7,8 @@ import pytest
 from jupyter_client.provisioning import local_provisioner
 
 import depth_lib as dl
-from depth_lib.results.schemas import PROBES, artifact_path
+from depth_lib.params import FIVE_PROBES
+from depth_lib.results.schemas import artifact_path
 from tests.forked import Kernel
 from tests.notebooks import NOTEBOOKS, ROOT, n_pictures, printed
 
@@ -46,12 +47,12 @@ def first(execute, out):
 
 
 def paths(out):
-    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in PROBES}
+    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in FIVE_PROBES}
 
 
 def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, out):
     assert all(path.is_file() for path in paths(out).values())
-    assert printed(first).count(": computed in") == len(PROBES)
+    assert printed(first).count(": computed in") == len(FIVE_PROBES)
     assert n_pictures(first) == 8
     assert "toy-4l @ gsm8k :" in printed(first)
 

@@ -2,6 +2,7 @@
 
 import importlib.resources
 
+import numpy as np
 import pandas as pd
 
 
@@ -28,18 +29,16 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
     )
     both = published.merge(intervals.rename(columns={"ed": "ours"}), on=["model", "dataset", "metric"])
     both["difference"] = both["ours"] - both["published"]
-    both["verdict"] = [_verdict(row) for row in both.to_dict("records")]
+    below = both["low"].isna() | (both["low"] <= both["published"])
+    above = both["high"].isna() | (both["published"] <= both["high"])
+    no_interval, no_depth = both["low"].isna() & both["high"].isna(), both["ours"].isna()
+    verdicts = {
+        "other depth": both["layers"] != both["published_layers"],
+        "same": both["difference"] == 0,
+        "no effective depth": no_interval & no_depth,
+        "differs, no interval": no_interval,
+        "within the interval": below & above,
+    }
+    both["verdict"] = np.select([x.fillna(False).astype(bool) for x in verdicts.values()], list(verdicts), "differs")
     order = ["model", "dataset", "metric", "published", "ours", "difference", "low", "high"]
     return both[[*order, "published_ratio", "ratio", "verdict"]]
-
-
-def _verdict(row: dict) -> str:
-    if row["layers"] != row["published_layers"]:
-        return "other depth"
-    if not pd.isna(row["ours"]) and row["ours"] == row["published"]:
-        return "same"
-    if pd.isna(row["low"]) and pd.isna(row["high"]):
-        return "no effective depth" if pd.isna(row["ours"]) else "differs, no interval"
-    above = pd.isna(row["low"]) or row["published"] >= row["low"]
-    below = pd.isna(row["high"]) or row["published"] <= row["high"]
-    return "within the interval" if above and below else "differs"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..results.study import TRAINING, Study, facts_of
+from ..results.study import TRAINING, Study, facts_of, in_order
 from .grid import grid, save_drawn
 from .kinds import KINDS
 
@@ -43,7 +43,7 @@ def paper_figure(name: str, study: Study) -> Figure:
     kind = KINDS[kind_name]
     if future := {key: "" for key in kind.keys if "future" in key}:
         kind = replace(kind, keys=future)
-    models = sorted(study.models, key=_training_and_size)
+    models = sorted(in_order(study.models), key=lambda model: TRAINING.index(facts_of(model).training))
     return grid(kind, study, models=models, datasets=datasets, columns=min(len(models), 4))
 
 
@@ -51,8 +51,3 @@ def save_paper_figures(study: Study) -> list[Path]:
     """Write every figure of the paper that the results allow to `folder/figures/paper/<name>.pdf` and `.png`."""
     folder = study.folder / "figures" / "paper"
     return [path for name in PAPER_FIGURES for path in save_drawn(folder / name, paper_figure, name, study)]
-
-
-def _training_and_size(model: str) -> tuple[int, float]:
-    name = facts_of(model)
-    return TRAINING.index(name.training), name.billions or 0

@@ -23,7 +23,7 @@ import torch
 from .. import __version__
 from ..files import move_aside, write_together
 from ..params import command
-from .schemas import BETWEEN_MODELS, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
+from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 1
 # Characters that end a line, that are invisible, or that utf-8 cannot encode.
@@ -93,7 +93,7 @@ def read_artifact(path: str | Path) -> dict:
     probe, n, pair = parse_name(path)
     schema, folder = SCHEMAS[probe], path.parent if len(path.parts) > 2 else path.absolute().parent
     model, dataset, out = folder.name, folder.parent.name, str(folder.parent.parent)
-    probes = probe if schema.further else ""
+    probes = probe if probe in FURTHER_PROBES else ""
     remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair, PROBES=probes)}"
     if probe in BETWEEN_MODELS:
         remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"

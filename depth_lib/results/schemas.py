@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
+from ..params import FIVE_PROBES
 
 
 class ArtifactError(Exception):
@@ -31,8 +32,7 @@ class Schema:
     the whole file.
     `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it is not the row's.
     `baseline`: the probe reads further prompts, whose hash is a setting too. `by_level`: it runs on examples with
-    levels of difficulty. `further`: it runs only if PROBES names it. `version`: raise it when a mistake in the probe is
-    corrected, so that older results are stale.
+    levels of difficulty. `version`: raise it when a mistake in the probe is corrected, so that older results are stale.
     """
 
     file: str
@@ -43,7 +43,6 @@ class Schema:
     function: str = ""
     baseline: bool = False
     by_level: bool = False
-    further: bool = False
     version: int = 1
 
     @cached_property
@@ -132,7 +131,6 @@ ARTIFACTS = {
             file=f"{part}_effects_{{n}}exps.pt",
             settings=_EFFECTS.settings | {"part": part},
             function="layer_effects",
-            further=True,
         )
         for part in _PARTS
     },
@@ -143,32 +141,26 @@ ARTIFACTS = {
             tokens_file=f"igrads_{part}_tokens_{{n}}exps.txt",
             settings=_GRADIENTS.settings | {"at": part},
             function="integrated_gradients",
-            further=True,
         )
         for part in _PARTS
     },
-    "local_effects": Schema(
-        "local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES, further=True
-    ),
+    "local_effects": Schema("local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
         "L+1 T: future_erasure past_erasure",
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
-        further=True,
     ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps.pt",
         "E: level; E L L: layer_effect; E L: output_effect",
         "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect",
         by_level=True,
-        further=True,
     ),
 }
 
-PROBES = tuple(probe for probe, row in ARTIFACTS.items() if not row.further)  # the papers' five
-FURTHER_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.further)
+FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only where PROBES names them
 
 
 # Results about two models are in `out/linear_maps/`, outside the folders of a dataset × model.

@@ -38,10 +38,11 @@ def status_of(run: RunSpec) -> RunStatus:
         try:
             reasons = why_stale(run.path(probe, offline=True), run.provenance(probe, offline=True))
         except (ValueError, OSError) as error:  # the prompts cannot be read
-            reasons = [str(error)]
-        states[probe] = "done" if not reasons else "missing" if reasons == [NONE_YET] else "stale"
-        if states[probe] == "stale":
-            notes.append(f"{probe} is stale: {'; '.join(reasons)}")
+            kept = run.folder.glob(ARTIFACTS[probe].names("*", run.pair.label)[0])
+            reasons = [str(error)] if any(kept) else [NONE_YET, str(error)]
+        states[probe] = "done" if not reasons else "missing" if reasons[0] == NONE_YET else "stale"
+        if reasons not in ([], [NONE_YET]):
+            notes.append(f"{probe} is {states[probe]}: {'; '.join(reasons)}")
     for journal in sorted(run.folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, ArtifactError):  # a run may remove it now, or it is not ours
             job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]

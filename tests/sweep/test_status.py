@@ -34,6 +34,14 @@ def test_what_differs_is_shown_and_a_sweep_makes_it_again(command, study):
     assert "5 of 5 done" in command("status", *other).output
 
 
+def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(command):
+    gone = (*TOY_4L, "--datasets", "gsm8k", "hellaswag", "--source", "gone.jsonl")
+    command("sweep", *ONE)
+    shown = command("status", *gone).output
+    assert "gsm8k × toy-4l: logit_lens is stale: no file gone.jsonl" in shown and "5 stale, 3 missing" in shown
+    assert "hellaswag × toy-4l: logit_lens is missing: there is none yet; no file gone.jsonl" in shown
+
+
 def test_another_number_of_the_hubs_prompts_is_seen_without_the_network(command):
     command("sweep", *ONE, "--source", "hub")
     assert "5 of 5 done" in command("status", *ONE, "--source", "hub").output
