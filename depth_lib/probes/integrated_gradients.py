@@ -156,14 +156,14 @@ def _one_pass(llm, arch, pieces, ids, target):
         for _, path, points in pieces:
             l, r = path["l"], torch.tensor(points, dtype=torch.float32, device=path["b"].device)
             moving.append(x := (path["b"] + r[:, None, None] * path["step"]).requires_grad_())
-            own = path["rest"].expand_as(x) if path["within"] else (path["rest"] + x) * path["scale"]
-            own = own.to(path["dtype"])
+            joining = path["rest"].expand_as(x) if path["within"] else (path["rest"] + x) * path["scale"]
+            joining = joining.to(path["dtype"])
             if rows is None:
-                rows = own
+                rows = joining
                 start_at(llm, arch, l, rows)
             else:
                 rows = leaving(llm.blocks[l - 1])
-                rows = torch.cat([rows, own.to(rows.device)])
+                rows = torch.cat([rows, joining.to(rows.device)])
             if l < arch["n_layers"]:
                 enter(llm, arch, l, rows)
             if path["within"]:
@@ -171,10 +171,10 @@ def _one_pass(llm, arch, pieces, ids, target):
                 for module, scale, bias in parts(llm.blocks[l], arch)["attention"]:
                     moved = moved if bias is None else moved - bias
                     output = module.output
-                    given = first(output)
-                    others = given.reshape(rows.shape)[: -len(points)]
-                    given = torch.cat([others, (moved / scale).to(given)]).reshape(given.shape)
-                    module.output = with_first(output, given)
+                    added = first(output)
+                    others = added.reshape(rows.shape)[: -len(points)]
+                    added = torch.cat([others, (moved / scale).to(added)]).reshape(added.shape)
+                    module.output = with_first(output, added)
                     moved = torch.zeros_like(x)  # the first module's output is all that attention adds
         if pieces[-1][1]["l"] < arch["n_layers"]:
             rows = final_residual(llm, arch)

@@ -49,10 +49,10 @@ def left_ends(steps):
 def panels(tolerance, eps, largest_f=1, limit=256):
     """Panels that are refined until no token's estimated error is above tolerance · the largest |integral|.
 
-    A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, or in half
-    precision for less than the rounding of the integral, nor once six rounds have not taken a fifth off the error;
-    nor below a width of eps: points closer than that are told apart by their rounding alone. largest_f: the largest F
-    there can be. At most `limit` points.
+    A panel is not refined for less than 2.5 · eps · F, eps being the machine epsilon of the model's dtype, nor below a
+    width of eps: points closer than that are told apart by their rounding alone. In half precision no panel is refined
+    for less than the rounding of the integral, nor once six rounds have not taken a fifth off the error. largest_f: the
+    largest F there can be. At most `limit` points.
 
     Returns `integral` [T], `n_nodes`, the points taken, `f`, F(0) and F(1), and relative to the largest |integral|
     `quadrature`, the largest estimated error of the panels, `rounding`, and `error`, the root of their squares' sum.
