@@ -95,7 +95,7 @@ def report(llm: TransformersModel) -> str:
         f"{name_of(llm)} ({llm.config.model_type})",
         f"blocks: {len(llm.blocks)}, {found.blocks}",
         *(f"h + a + m: {words} (blocks: {count})" for words, count in parts),
-        f"order: {'parallel' if found.parallel else 'sequential'}",
+        *([f"order: {'parallel' if found.parallel else 'sequential'}"] if parts else []),
         f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
         "probes: all" if found.parts else f"probes: those of whole blocks, what needs a and m is NaN ({found.missing})",
     ]
