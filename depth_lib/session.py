@@ -2,13 +2,14 @@
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from nnsight import TransformersModel
 
-from .models.check import CHECKED, RUNNING, check_call, judge, not_computed, running
+from .models.check import CHECKED, RUNNING, check_call, judge, name_of, not_computed, running
 from .models.parallel import check_same
 from .progress import steps, ticked
 from .remote.backend import JobBackend, complete
@@ -49,6 +50,12 @@ def run(
         jobs = _jobs(arguments, over, per_job)
         by_variable = over is not None and per_job is None
         return joined(_on_server(llm, probe, jobs, over, remote, label, by_variable))
+    if not llm.dispatched:
+        warnings.warn(
+            f"{name_of(llm)} was loaded for a server and this probe runs here, so its weights are loaded here now; to "
+            "run there, give remote=True to the probe too",
+            stacklevel=4,
+        )
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
     if "tick" in signature.parameters:
         with ticked(label) as tick:

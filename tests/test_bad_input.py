@@ -57,6 +57,12 @@ def test_prompts_that_cannot_be_measured(llm, prompts, message):
     assert [line(probe, llm, prompts) for probe in PROBES] == [message] * len(PROBES)
 
 
+def test_a_models_name_is_no_model():
+    for probe in (*PROBES, lambda llm, texts: dl.integrated_gradients(llm, *texts)):
+        with pytest.raises(ValueError, match=r"'toy-4l' is a name; give the model itself, dl.load_model\('toy-4l'\)"):
+            probe("toy-4l", [TEXT, "28"])
+
+
 def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(llm):
     assert dl.relative_contribution(llm, ["a"])["n_tokens"].tolist() == [1]
     assert dl.logit_lens(llm, ["a"])["res_kl_divs"].isfinite().all()

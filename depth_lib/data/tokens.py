@@ -8,6 +8,7 @@ from nnsight import TransformersModel
 
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
+    _check_model(llm)
     prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
@@ -24,6 +25,11 @@ def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
         _check_length(llm, ids, f"prompt {p}")
         all_ids.append(ids)
     return all_ids
+
+
+def _check_model(llm):
+    if isinstance(llm, str):
+        raise ValueError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
 
 
 def _check_length(llm, ids, name):
@@ -54,6 +60,7 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
+    _check_model(llm)
     if not llm.tokenizer.is_fast:
         raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
     if not (isinstance(question, str) and isinstance(answer, str)):

@@ -13,7 +13,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from ..effective_depth.rules import METRICS, as_array
+from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
 from ..results.artifacts import escape_token
 
 STYLE = {
@@ -118,9 +118,9 @@ class Curves(Kind):
                 _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
         if (depth := self.depth(result)) is not None:
             if alone:
-                _fill(ax, curve[depth : depth + 1], "effective depth", MARKED_BAR, first=depth)
+                _fill(ax, curve[depth : depth + 1], self.depth_name, MARKED_BAR, first=depth)
             else:
-                ax.axvline(depth + self.depth_at, color="black", ls=":", label="effective depth")
+                ax.axvline(depth + self.depth_at, color="black", ls=":", label=self.depth_name)
         if (threshold := self.threshold(result)) is not None:
             ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
         if self.log:
@@ -130,6 +130,10 @@ class Curves(Kind):
         if self.cut:
             ax.set_ylim(top=min(self.cut, ax.get_ylim()[1]))
         ax.locator_params("x", integer=True)
+
+    @property
+    def depth_name(self) -> str:
+        return "effective depth" if self.metric in PAPER_METRICS else f"{self.metric} depth"
 
     def depth(self, result: Mapping) -> int | None:
         """The layer to mark; None if there is none, or if the result lacks what the metric reads."""

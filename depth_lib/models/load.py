@@ -64,6 +64,8 @@ def load_model(
     fail).
     """
     name, weights_here = str(name), remote is False or remote == "local"
+    if not (weights_here or remote is True or re.match("https?://", str(remote))):
+        raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
     entry = _entry(name)
     revision = revision or entry.get("REVISION")
     entry = entry if weights_here else {}

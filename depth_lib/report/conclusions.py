@@ -41,7 +41,6 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
         "known to within a layer": (width <= 1).sum(),
         "known less well": (width > 1).sum(),
         "without a closed interval": width.isna().sum(),
-        "without an effective depth": runs.ed.isna().sum(),
     }
     template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
     text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
@@ -50,6 +49,7 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
         unit=unit,
         n_depths=len(runs),
         certainty=certainty,
+        n_without=runs.ed.isna().sum(),
         verdicts=published.verdict.value_counts().to_dict(),
     )
     return [line for line in text.splitlines() if line]

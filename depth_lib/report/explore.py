@@ -88,10 +88,10 @@ def _add_curves(figure: go.Figure, kind: Curves, panel: Panel, result: Mapping, 
         figure.add_hline(threshold, line_width=1, line_dash="dash")
         note.append("Dashed: the threshold.")
     if depth is not None:
-        figure.add_vline(depth, line_width=1, line_dash="dot")
-        note.append(f"Dotted: the effective depth, layer {depth}.")
+        figure.add_vline(depth + kind.depth_at, line_width=1, line_dash="dot")
+        note.append(f"Dotted: the {kind.depth_name}, layer {depth}.")
     elif kind.metric:
-        note.append("No effective depth.")
+        note.append(f"No {kind.depth_name}.")
     return note
 
 

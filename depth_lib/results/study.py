@@ -35,9 +35,9 @@ class Study(dict):
     labels of these questions. `paths`: (dataset, model, probe) -> file. A folder that `make share` wrote is read too;
     its results have no files of their own.
 
-    Warns of files that are unreadable, which are left out, and of results without `meta` (the papers' own). Nothing is
-    written or renamed. Raises MissingArtifact if there are no results, ArtifactError for a shared folder that is
-    damaged.
+    Warns of its `problems`: files that are unreadable, which are left out, and results of another model. It warns of
+    results without `meta` (the papers' own) too. Nothing is written or renamed. Raises MissingArtifact if there are no
+    results, ArtifactError for a shared folder that is damaged.
     """
 
     def __init__(
@@ -49,13 +49,20 @@ class Study(dict):
         self.models = in_order(model for _, model, _ in found) if models is None else list(models)
         self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
         self.pairs = sorted({probe.partition(":")[2] for _, _, probe in found} - {""})
+        self.problems = []
         self.probes = [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
         for model, dataset, probe in itertools.product(self.models, self.datasets, self.probes):
             if file := found.get((dataset, model, probe)):
                 try:
                     self[dataset, model, probe] = file if self.is_shared else read_artifact(file)
                 except (ArtifactError, OSError) as error:
-                    warnings.warn(str(error), stacklevel=2)
+                    self.problems.append(str(error))
+                    continue
+                of = self[dataset, model, probe]["meta"].get("model", model)
+                if of != model:
+                    self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
+        for problem in self.problems:
+            warnings.warn(problem, stacklevel=2)
         self.paths = {} if self.is_shared else {key: found[key] for key in self}
         if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
             warnings.warn(

@@ -62,7 +62,7 @@ def run(plan: Plan, model: str, dataset: str) -> int:
     (run,) = plan.runs()
     study = Study(run.out, [run.asked["MODEL"]], [dataset])
     if study.with_depths:
-        rule = "layer (share of the depth), or – where no layer satisfies the rule"
+        rule = "layer (share of the depth), or – where no layer satisfies the rule or its probe was not run"
         print(f"effective depth by cosine, kl, overlap: {rule}")
         print(*summary_lines(effective_depth_table(study)), sep="\n")
     if len(scores := scores_by_level(study)):
@@ -94,7 +94,7 @@ def status(plan: Plan) -> int:
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
     if Path(model).name != model:
-        raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id {model}")
+        raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     keys = ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS")

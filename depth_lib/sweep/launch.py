@@ -195,5 +195,5 @@ def _why(log: Path, status: int) -> str:
     scheduler = [line for word in ("CANCELLED", "Job step aborted") for line in lines if word in line]
     notebook = [line for line in lines if line.startswith(FAILED)]
     for line in [*scheduler, *notebook, *lines[-1:]]:
-        return line.removeprefix(FAILED).strip("* ")
+        return line.removeprefix(FAILED).strip("* ").rstrip(".")
     return f"its command ended with status {status}"

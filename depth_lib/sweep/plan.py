@@ -72,6 +72,8 @@ class Plan(BaseModel):
         """
         names, known = self.DATASETS or PAPER_DATASETS, params_files("datasets")
         if problem := not_among(known, "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.PROBES):
+            if any(Path(name).is_file() for name in names):
+                problem += "; for a file of prompts give a dataset's name and SOURCE"
             raise ParamsError(problem)
         datasets = [find_dataset(name) for name in names]
         models = [model_params(name) for name in dict.fromkeys(self.models)]
@@ -109,6 +111,8 @@ def model_params(name: str) -> dict:
         return params
     path = Path(name).expanduser()
     if not path.exists() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", name):
+        if name.startswith((".", "/", "~")):
+            raise ParamsError(f"{name} does not exist; check the path")
         raise ParamsError(
             f"{not_among(params_files('models'), 'MODELS', name)}; or a folder, a GGUF file, a Hub id owner/name"
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..files import hold
 from ..params import ParamsError, not_among
+from ..results.schemas import ArtifactError
 from .launch import execution
 from .plan import Plan
 
@@ -36,18 +37,24 @@ def make_table(plan: Plan) -> int:
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     models, datasets = chosen_results(plan)
+    from ..results.study import Study
+
     out = Path(plan.folder)
+    Study(out, models or None, datasets)  # warns here of what is unreadable or misplaced, not only in the notebook
     parameters = {"OUT": str(out), "MODELS": models, "DATASETS": datasets}
     notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
-    out.mkdir(parents=True, exist_ok=True)
-    with hold(out / ".table"):
-        print(f"table and figures: running, log in {log}", flush=True)
-        with log.open("wb") as file:
-            command = execution("effective_depth", partial, parameters)
-            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
-        if status:
-            print(f"table and figures: {log.read_text(errors='replace').rstrip().splitlines()[-1]}")
-            return 1
-        partial.replace(notebook)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with hold(out / ".table"):
+            print(f"table and figures: running, log in {log}", flush=True)
+            with log.open("wb") as file:
+                command = execution("effective_depth", partial, parameters)
+                status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+            if status:
+                print(f"table and figures: {log.read_text(errors='replace').rstrip().splitlines()[-1]}")
+                return 1
+            partial.replace(notebook)
+    except OSError as error:
+        raise ArtifactError(f"{error.filename or out}: {error.strerror}; choose another OUT") from None
     print(f"table and figures: done, {' '.join(str(out / name) for name in TABLES)}")
     return 0

@@ -77,6 +77,12 @@ def test_a_remote_model_needs_no_weights_and_holds_none(cache):
     assert llm.unembed._module is llm._module.lm_head
 
 
+def test_a_model_that_was_loaded_for_a_server_says_so_where_a_probe_runs_here():
+    llm, truth = dl.load_model("toy-4l", remote=True), dl.logit_lens(dl.load_model("toy-4l"), ["abc"])
+    with pytest.warns(UserWarning, match="toy-4l was loaded for a server and this probe runs here.*give remote=True"):
+        assert torch.equal(dl.logit_lens(llm, ["abc"])["res_kl_divs"], truth["res_kl_divs"])
+
+
 @needs_bitsandbytes
 @pytest.mark.parametrize("quantization, tolerance", [("8bit", 0.1), ("4bit", 1e-4)])
 def test_quantised_weights_give_the_numbers_of_the_same_weights_written_out(checkpoint, quantization, tolerance):

@@ -81,7 +81,7 @@ def test_how_much_depth_is_used_and_how_sure_that_is():
     )
     assert sentences == [
         "The share of its depth after which a model only refines its answer: 50% by cosine, 60% by kl.",
-        "Of 3 depths: 1 known to within a layer, 1 known less well, 1 without a closed interval, "
-        "1 without an effective depth.",
+        "Of 3 depths: 1 known to within a layer, 1 known less well, 1 without a closed interval "
+        "(1 without an effective depth).",
     ]
     assert concluded(depth("mine", "gsm8k", "kl", None)) == ["No model has an effective depth here."]

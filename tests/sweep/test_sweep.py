@@ -147,6 +147,8 @@ def test_a_rank_that_fails_is_named(command, study):
         (["--set", "demo", "--launch", "srun --comment='a"], "which is no command (No closing quotation); close its"),
         (["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"], "TENSOR_PARALLEL needs several; leave out"),
         (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
+        (["--models", "./toy-4"], "./toy-4 does not exist; check the path"),
+        (["--datasets", "Makefile"], "for a file of prompts give a dataset's name and SOURCE"),
         (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
         (["--probes", "logitlens"], 'PROBES "logitlens" is not known; did you mean logit_lens?'),
         (["--set", "papers"], 'SET "papers" is not known; did you mean paper?'),

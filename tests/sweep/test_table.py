@@ -33,6 +33,12 @@ def test_an_unknown_name_is_refused_before_a_good_table_is_touched(command, stud
     assert {name: (out / name).stat().st_mtime_ns for name in TABLES} == before
 
 
+def test_a_result_that_cannot_be_read_is_named_on_the_terminal_too(command, study):
+    result_of(study / "outputs", "gsm8k", "toy-4l")
+    with pytest.warns(UserWarning, match="relative_contribution.pt is no relative_contribution artifact"):
+        command("table")
+
+
 def test_a_folder_without_results_is_named_with_the_next_step(command, study):
     (study / "outputs").mkdir()
     assert command("table").status == 1 and command.calls == []
