@@ -45,15 +45,13 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"breakable": _breakable, "colour": _colour, "rows": _rows}
-    own_datasets, toys = made_here(study)
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
         plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
         runs=explorer_json(study),
         study=study,
         tables=tables,
-        own_datasets=own_datasets,
-        toys=toys,
+        notices=[*study.problems, *notices(study)],
         conclusions=conclusions(tables.intervals, tables.beside_the_paper),
         paper_metrics=PAPER_METRICS,
         definitions=DEFINITIONS,
@@ -66,6 +64,18 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     path = study.folder / "report.html"
     write_together({path: text.encode()})
     return path
+
+
+def notices(study: Study) -> list[str]:
+    """What a reader has to know first: which prompts and models are this package's own."""
+    own_datasets, toys = made_here(study)
+    sentences = {
+        f"Prompts of {', '.join(own_datasets)} were written for depth_lib in the form of these datasets: they are not "
+        "the datasets' own rows, and their numbers are not comparable with published ones.": own_datasets,
+        f"{', '.join(toys)}: toy model{'s' * (len(toys) > 1)} of depth_lib's own, trained on sums and short texts, to "
+        "show how the probes work; the numbers say nothing about language models.": toys,
+    }
+    return [sentence for sentence, is_true in sentences.items() if is_true]
 
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:

@@ -56,6 +56,8 @@ counted from 0, of 28; a dash is a missing value:
 {depths}
 ```
 
+{notes}
+
 ## Made from
 
 {origin}
@@ -100,18 +102,20 @@ here.
 """
 
 
-def share(study: Results, folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = ()) -> list[Path]:
+def share(
+    study: Results, folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = (), notes: Iterable[str] = ()
+) -> list[Path]:
     """Write a `Study` to a folder as `results.parquet`, `runs.parquet` and README.md; the paths written.
 
     Equal results give equal files. `Study(folder)` reads it back, and so does `make table OUT=folder`. licence: an
-    identifier of the Hub's, for the numbers; depths: lines of effective depths for the card. ArtifactError for a folder
-    that has results of its own, or if the files cannot be written.
+    identifier of the Hub's, for the numbers; depths: lines of effective depths for the card; notes: what has to be
+    known of them. ArtifactError for a folder that has results of its own, or if the files cannot be written.
     """
     folder = Path(folder)
     if any(folder.glob("*/*/*.pt")):
         raise ArtifactError(f"{folder} holds results of its own; give an empty folder to share into, such as TO=shared")
     contents = _as_parquet(study)
-    contents[CARD] = _card(study, licence, depths).encode()
+    contents[CARD] = _card(study, licence, depths, notes).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_together({folder / name: content for name, content in contents.items()})
@@ -189,12 +193,13 @@ def rows(probe: str, key: str, tensor: torch.Tensor) -> pd.DataFrame:
     return pd.DataFrame(columns | {"value": tensor.double().flatten().numpy()}).assign(key=key)
 
 
-def _card(study: Results, licence: str, depths: Iterable[str]) -> str:
+def _card(study: Results, licence: str, depths: Iterable[str], notes: Iterable[str]) -> str:
     origins = [f"- {model}, {dataset}: {made_from(result['meta'])}" for (dataset, model, _), result in study.items()]
     return _CARD.format(
         licence=licence,
         n_models=len({model for _, model, _ in study}),
         depths="\n".join(depths),
+        notes="\n\n".join(notes),
         origin="\n".join(dict.fromkeys(origins)),
         dataset=next(iter(study))[0],
     )

@@ -73,13 +73,15 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 def share(plan: Plan) -> int:
     """Write what is in OUT as Parquet with a dataset card, for others to read: --to folder."""
     models, datasets = chosen_results(plan)
-    from ..report.table import effective_depth_table, summary_lines  # loads torch and pandas
+    from ..report.page import notices  # loads torch and pandas
+    from ..report.table import effective_depth_table, summary_lines
     from ..results.shared import share as share_study
     from ..results.study import Study
 
     study = Study(plan.folder, models or None, datasets)
     depths = summary_lines(effective_depth_table(study))
-    print(*share_study(study, plan.TO or Path(plan.folder) / "shared", depths=depths), sep="\n")
+    written = share_study(study, plan.TO or Path(plan.folder) / "shared", depths=depths, notes=notices(study))
+    print(*written, sep="\n")
     return 0
 
 

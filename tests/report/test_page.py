@@ -1,6 +1,7 @@
 """The report is one file with every figure in its place, and what a reader has to know stands first."""
 
 import base64
+import html
 import re
 from importlib.metadata import version
 
@@ -37,8 +38,8 @@ def page(study, tables, tmp_path_factory):
     drawn = [tmp_path_factory.mktemp("figures") / f"{name}.png" for name in (*COMPARISONS, *KINDS)]
     for size, path in enumerate(drawn, start=1):
         Image.new("L", (size, 1)).save(path)
-    html = write_report(study, tables, drawn).read_text()
-    return re.sub("<script.*?</script>|<style.*?</style>", "", html, flags=re.DOTALL)
+    text = write_report(study, tables, drawn).read_text()
+    return re.sub("<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
 
 
 def words_of(page):
@@ -95,7 +96,7 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
     study = Study(tmp_path)
     datasets, toys = made_here(study)
     assert sorted(datasets) == ["gsm8k (for some models)", "hellaswag"] and toys == ["toy-4l"]
-    text = words_of(write_report(study, read_tables(study)).read_text())
+    text = html.unescape(words_of(write_report(study, read_tables(study)).read_text()))
     prompts = f"Prompts of {', '.join(datasets)} were written for depth_lib"
     assert text.index(prompts) < text.index("toy-4l: toy model of depth_lib's own") < text.index("What the numbers say")
 
