@@ -63,6 +63,9 @@ class Estimate:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
 
 def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, seed: int = SEED) -> DepthInterval:
     """The bootstrap interval over prompts of one effective depth (at least 95 %), and how often draws keep the depth.
