@@ -1,8 +1,7 @@
-"""The only place that opens an nnsight session: a probe runs in one here, or as journalled jobs on a server."""
+"""A probe runs in one nnsight session here, or as journalled jobs on a server."""
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +9,7 @@ import torch
 from nnsight import TransformersModel
 
 from .models.check import CHECKED, RUNNING, check_call, judge, name_of, not_computed, running
+from .models.discovery import ArchitectureError
 from .models.parallel import check_same
 from .progress import steps, ticked
 from .remote.backend import JobBackend, complete
@@ -44,18 +44,17 @@ def run(
     signature = inspect.signature(partial(probe, llm))
     arguments = dict(signature.bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
-    if remote == "local":
-        return _here(llm, probe, arguments, remote)
-    if remote:
+    if remote and remote != "local":
         jobs = _jobs(arguments, over, per_job)
         by_variable = over is not None and per_job is None
         return joined(_on_server(llm, probe, jobs, over, remote, label, by_variable))
     if not llm.dispatched:
-        warnings.warn(
-            f"{name_of(llm)} was loaded for a server and this probe runs here, so its weights are loaded here now; to "
-            "run there, give remote=True to the probe too",
-            stacklevel=4,
+        raise ValueError(
+            f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
+            "it with remote=False"
         )
+    if remote == "local":
+        return _here(llm, probe, arguments, remote)
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
     if "tick" in signature.parameters:
         with ticked(label) as tick:
@@ -96,7 +95,7 @@ def _size_variable(over):
 def _whole_number(variable):
     """The whole number in an environment variable; None if it is not set."""
     value = os.environ.get(variable)
-    if value and not (value.isdigit() and int(value)):
+    if value and not (value.isdecimal() and int(value)):
         raise NotReady(f"{variable} is {value!r}; give a whole number of at least 1")
     return int(value) if value else None
 
@@ -146,9 +145,13 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
             send = partial(_send, llm, probe, arguments, backend)
             accept = partial(_check_finite, probe, arguments, over)
             measured = complete(backend, entry, send, accept)
-        RUNNING[llm] = measured["model"]
-        if llm not in CHECKED and "check" in measured["results"]:
-            CHECKED[llm] = judge(llm, measured["results"]["check"])
+            RUNNING[llm] = measured["model"]
+            if llm not in CHECKED and "check" in measured["results"]:
+                try:
+                    CHECKED[llm] = judge(llm, measured["results"]["check"])
+                except ArchitectureError as error:
+                    entry.note("ended", problem=str(error))  # another deployment may be the model that was found
+                    raise
         results.append(measured["results"]["result"])
         entries.append(entry)
     for entry in entries:

@@ -82,7 +82,7 @@ class Dataset(ParamsFile):
         value = row.get(self.LEVEL)
         if isinstance(value, list):
             return len(value) or None
-        number = re.fullmatch(r"\D*([1-9][0-9]*)\D*", str(value))
+        number = re.fullmatch(r"(?!\s*-)\D*([1-9][0-9]*)(\.0+)?\D*", str(value))
         return int(number[1]) if number else None
 
     def _write(self, key: str, where: str, row: dict) -> str:

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from ..params import params_files
 from .datasets import dataset_named, with_levels
 from .prompts import one_sum
 from .rows import PromptError, check_count
@@ -35,6 +36,8 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
     if dataset not in with_levels():
+        if dataset in params_files("datasets"):
+            dataset_named(dataset)  # which says what is wrong in its file
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
     examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(dataset, source, seed)

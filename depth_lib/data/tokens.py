@@ -34,8 +34,9 @@ def _check_model(llm):
 
 def _check_length(llm, ids, name):
     """After the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense."""
-    limit = getattr(llm.config, "max_position_embeddings", None)
-    rope = getattr(llm.config, "rope_parameters", None) or {}
+    config = llm.config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
     if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
         limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])
     if limit and len(ids) > limit:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import prompts_hash, why_stale
+from ..results.provenance import fingerprint, prompts_hash, why_stale
 from ..results.schemas import ArtifactError
 from .maps import linear_maps
 from .stretch import MEASURES, stretch
@@ -40,9 +40,12 @@ def _run(made_from: dict) -> None:
     """Read the artifact of two models if it is there and was made from this, else compute it."""
     models = made_from["source_model"], made_from["target_model"]
     names = [Path(model).name for model in models]
-    path = Path(made_from.pop("out")) / "linear_maps" / "linear_map_{}_to_{}.pt".format(*names)
+    what = "" if made_from["what"] == "residual" else f"{made_from['what']}_"
+    path = Path(made_from.pop("out")) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
     documents = read_texts(made_from["texts"], made_from.pop("n_characters"))
     made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
+    if here := [fingerprint(model) for model in models if Path(model).exists()]:
+        made_from["weights"] = here  # the Hub's have a name of their own
     if why_stale(path, made_from):
         start = time.time()
         loading = {key: made_from[key] for key in ("dtype", "quantization") if key in made_from}

@@ -66,8 +66,9 @@ def linear_maps(
         raise CannotRead("both models are on a server; load one of them here, where the maps are fitted: remote=False")
     texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
-    longest = min(getattr(llm.config, "max_position_embeddings", None) or LONGEST for llm in (source, target))
-    excerpts = cut(documents, longest, holdout, source.config.get_text_config().hidden_size)
+    configs = [llm.config.get_text_config() for llm in (source, target)]
+    longest = min(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs)
+    excerpts = cut(documents, longest, holdout, describe(source)["width"])
     readers = [_Reader(llm, what, excerpts, remote, memory) for llm in (source, target)]
     device = next((reader.device for reader in readers[::-1] if reader.device.type == "cuda"), torch.device("cpu"))
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))

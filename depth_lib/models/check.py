@@ -19,7 +19,8 @@ RUNNING = weakref.WeakKeyDictionary()  # model -> what `running` said of it wher
 
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     """What measures the identities: (function, its arguments), for a session with this model."""
-    ids = llm.tokenizer(_SENTENCE)["input_ids"][: getattr(llm.config, "max_position_embeddings", None)]
+    longest = getattr(llm.config.get_text_config(), "max_position_embeddings", None)
+    ids = llm.tokenizer(_SENTENCE)["input_ids"][:longest]
     return identities, {"arch": describe(llm), "ids": [ids, ids[::-1]]}  # as one batch: the tokens, and reversed
 
 

@@ -63,6 +63,7 @@ class Call:
 def discover(model: PreTrainedModel) -> Architecture:
     """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
     ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
+    ids %= model.config.get_text_config().vocab_size
     logits, calls = _run(model, ids)
     changed, _ = _run(model, torch.cat([ids[:, :-1], ids[:, :1]], dim=1))
     if not _alike(changed[:, :-1], logits[:, :-1]):

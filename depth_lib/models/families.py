@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from .discovery import Architecture, ArchitectureError, discover
+from .gguf import reason
 from .twin import twin
 
 FOUND = weakref.WeakKeyDictionary()  # nnsight model -> Architecture
@@ -43,13 +44,15 @@ def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = Non
     except ArchitectureError as error:
         refusal = error
     except Exception as error:  # noqa: BLE001 (whatever transformers and torch raise for sizes that do not fit)
-        refusal = f"no tiny twin of it could be built and run ({str(error).strip().splitlines()[0]})"
+        refusal = f"no tiny twin of it could be built and run ({reason(error)})"
     if module is not None and not any(weight.is_meta for weight in module.parameters()):
         try:
             yield discover(module)
             return
         except ArchitectureError as error:
             refusal = refusal and error  # what was found on the twin and did not hold says more
+        except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
+            refusal = f"it does not run ({reason(error)})"
     if refusal:
         raise ArchitectureError(f"{config.model_type}: {refusal}.")
 

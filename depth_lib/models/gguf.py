@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ from ..files import cache_folder
 
 class ModelError(ValueError):
     """The model could not be found or loaded; the message names it and the next step."""
+
+
+def reason(error: BaseException) -> str:
+    """The first sentence of an error's text: transformers' go on for paragraphs."""
+    text = " ".join(str(error).split())
+    if not text or isinstance(error, KeyError):
+        text = f"{type(error).__name__} {text}".strip()
+    return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")
 
 
 @dataclass(frozen=True)

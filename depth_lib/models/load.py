@@ -19,8 +19,8 @@ from ..params import find_model, params_files
 from .check import check_here, name_of
 from .discovery import ArchitectureError
 from .families import FOUND, aliases, architectures, auto_class
-from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub
-from .memory import check_devices, check_quantization, floating_type, reason
+from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub, reason
+from .memory import check_devices, check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
 # transformers would write 5,000 characters about a model that reads images too
@@ -103,6 +103,7 @@ def load_model(
             found = next(architectures(config))
             llm = TransformersModel(source, rename=aliases(found), **names, **options)
             FOUND[llm] = found
+            _warn_of_missing_parts(llm)
             return llm
         module = _load_weights(auto_class(config), folder, revision, options)
     except ModelError:
@@ -130,13 +131,18 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
         except ArchitectureError as error:
             refusal = error
             continue
-        if found.parts is None:
-            warnings.warn(
-                f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
-                stacklevel=3,
-            )
+        _warn_of_missing_parts(llm)
         return llm
     raise refusal
+
+
+def _warn_of_missing_parts(llm):
+    found = FOUND[llm]
+    if found.parts is None:
+        warnings.warn(
+            f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
+            stacklevel=4,
+        )
 
 
 def _resolve(name, gguf_file=None):
@@ -187,7 +193,8 @@ def _fetch(source, revision):
 def _load_weights(auto, source, revision, options):
     """The model itself, not through transformers' pipeline: that would answer an error with a retry in float32."""
     options = {"revision": revision, "ignore_mismatched_sizes": True, **resolve_load_kwargs(options)}
-    model, report = auto.from_pretrained(source, output_loading_info=True, **options)
+    with without_retries(source):
+        model, report = auto.from_pretrained(source, output_loading_info=True, **options)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if drawn:  # at random, by transformers, which says so and goes on
         more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""

@@ -1,7 +1,6 @@
 """What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
 
 import re
-import textwrap
 from dataclasses import dataclass
 
 import psutil
@@ -12,7 +11,7 @@ from transformers.utils import is_bitsandbytes_available
 
 from ..hub import without_retries
 from .families import auto_class
-from .gguf import ModelError
+from .gguf import ModelError, reason
 
 QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
@@ -140,11 +139,3 @@ def check_devices(device_map: str | dict | None) -> None:
                 f"device_map names {place!r}, which is not here ({reason(error)}); "
                 f"use another device, or one of {', '.join(SPREADS)}."
             ) from error
-
-
-def reason(error: BaseException) -> str:
-    """The first sentence of an error's text: transformers' go on for paragraphs."""
-    text = " ".join(str(error).split())
-    if not text or isinstance(error, KeyError):
-        text = f"{type(error).__name__} {text}".strip()
-    return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import pickle
 import re
@@ -128,18 +129,24 @@ class JobBackend(RemoteBackend):
             raise job_failed(self._without_key(str(error)), self.smaller) from error
 
     def download_result(self, url: str | bytes | None) -> dict:
-        """As nnsight's; a download that breaks is repeated. Raises ResultLost."""
+        """As nnsight's; a damaged result is fetched again, and while none comes the job is asked for again.
+
+        Raises ResultLost.
+        """
         problem = "no address and no data"
         for pause in itertools.islice(_pauses(), _FETCHES if url else 0):
             try:
                 return super().download_result(url)
-            except (httpx.HTTPError, BrokenDownload) as error:
+            except BrokenDownload as error:
                 problem = one_line(error)
-                if _status_code(error) in (403, 404, 410):
+            except httpx.HTTPStatusError as error:
+                code = _status_code(error)
+                if code < 500 and code not in _TRY_AGAIN:
                     raise ResultLost(
-                        f"the job has completed, but the address of its result has expired ({problem}); run again to "
+                        f"the job has completed, but the address of its result has expired (HTTP {code}); run again to "
                         "compute it anew"
                     ) from error
+                raise httpx.ReadError(f"HTTP {code} from the address of the result") from error
             time.sleep(pause)
         raise ResultLost(
             f"the job has completed, but its result could not be fetched ({problem}); run again to compute it anew"
@@ -314,16 +321,22 @@ def _hours_to_wait():
     """For one job, queue included."""
     hours = os.environ.get("DEPTH_LIB_DEADLINE") or 12
     try:
-        return float(hours)
+        if not math.isnan(float(hours)):
+            return float(hours)
     except ValueError:
-        raise NotReady(f"DEPTH_LIB_DEADLINE is {hours!r}; give the hours to wait for a job as a number") from None
+        pass
+    raise NotReady(f"DEPTH_LIB_DEADLINE is {hours!r}; give the hours to wait for a job as a number")
+
+
+def host_of(remote: bool | str) -> str:
+    """The server that `remote` names."""
+    # the environment as it is now: nnsight's CONFIG has it as it was when nnsight was imported
+    return (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
 
 
 def _host_and_key(remote):
-    # the environment as it is now: nnsight's CONFIG has it as it was when nnsight was imported
-    configured = os.environ.get("NDIF_HOST") or CONFIG.API.HOST
-    host = configured if remote is True else remote
-    if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host)):
+    host = host_of(remote)
+    if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host) and _is_url(host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
@@ -332,13 +345,20 @@ def _host_and_key(remote):
         raise NotReady(
             "NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again", host=host
         )
-    if not key and host == configured:
+    if not key and host == host_of(True):
         raise NotReady(
             "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
             "secret) NDIF_API_KEY, never into the notebook",
             host=host,
         )
     return host.rstrip("/"), key
+
+
+def _is_url(text):
+    try:
+        return bool(httpx.URL(text).host)
+    except (httpx.InvalidURL, UnicodeError):
+        return False
 
 
 def _model_key(llm, host):

@@ -22,6 +22,7 @@ from ..models.parallel import is_first, join_ranks
 from ..params import LOADING
 from ..probes.residual_stream import agreed
 from ..remote import journalled
+from ..remote.backend import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, why_stale
 from ..results.schemas import ARTIFACTS
@@ -136,6 +137,6 @@ class Run(RunSpec):
 
     def _where(self) -> str:
         if self.remote not in (False, "local"):
-            return f"NDIF {nnsight.CONFIG.API.HOST if self.remote is True else self.remote}"
+            return f"NDIF {host_of(self.remote)}"
         device = next(self.llm._module.parameters()).device
         return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"

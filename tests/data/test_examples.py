@@ -61,6 +61,7 @@ def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level
     with pytest.warns(UserWarning, match="^1 of 2 rows of math from .*are left out: no level in .level."):
         found = load_examples("math", 1, source=rows)
     assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
+    assert [one.level for one in load_examples("math", 1, source=file({**MATH, "level": 2.0}))] == [2]
 
 
 def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(file):
@@ -88,7 +89,7 @@ def test_what_cannot_be_loaded_is_named(asked, message):
 def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(file):
     with pytest.raises(PromptError, match="row 1 does not fit the template of mquake .'answer' is undefined."):
         load_examples("mquake", source=file({"questions": ["q"]}))
-    for level in ("Level ?", "Level ²", "3 of 5", "Level 0", None):
+    for level in ("Level ?", "Level ²", "3 of 5", "Level 0", -1, 2.5, None):
         with pytest.raises(PromptError, match="has no row with a level in 'level'; write a number there"):
             load_examples("math", source=file({**MATH, "level": level}))
 

@@ -8,6 +8,7 @@ import pytest
 
 from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
+from depth_lib.params import ParamsError
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
 GSM8K_PROMPT = (
@@ -252,6 +253,10 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
         ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
+        (
+            {"FILE": "rows.jsonl", "TEMPLATE": "{{ q }}", "MAX_TOKENS": 9},
+            "params/datasets/mine.yaml has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=",
+        ),
     ],
 )
 def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
@@ -259,3 +264,9 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
     own(**keys)
     with pytest.raises(PromptError, match=re.escape(message)):
         load_prompts("mine", 1)
+
+
+def test_a_mistake_in_a_yaml_with_levels_is_not_said_to_be_a_lack_of_levels(own):
+    own(FILE="rows.jsonl", LEVELS="hops")
+    with pytest.raises(ParamsError, match="mine.yaml.*LEVELS"):
+        load_examples("mine")

@@ -78,6 +78,9 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     rounded = load_artifact(folder / f"{stem}.pt")
     assert rounded["meta"]["dtype"] == "bfloat16"
     assert not np.array_equal(rounded["relative"], result["relative"])
+    assert main([*asked, "--what", "contribution"]) == 0
+    assert (folder / "linear_map_contribution_toy-4l_to_toy-4l.pt").is_file()
+    assert torch.equal(load_artifact(folder / f"{stem}.pt")["relative"], rounded["relative"])
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
     assert main([*asked[:3], str(tmp_path / "none.txt")]) == 1

@@ -8,10 +8,12 @@ import transformers as tf
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
+from depth_lib.data.tokens import tokenize
 from depth_lib.models import families, load
 from depth_lib.models.check import report
-from depth_lib.models.discovery import ArchitectureError
+from depth_lib.models.discovery import ArchitectureError, discover
 from tests.families import FAMILIES, REFUSED, SHAPE, build, randomise, save_family
+from tests.models.kinds import tiny
 from tests.tiny_tokenizers import char_tokenizer
 
 SOME = ("llama", "gemma2", "granite", "opt_projected")
@@ -161,3 +163,34 @@ def test_the_check_runs_once_a_load(tmp_path, monkeypatch):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     monkeypatch.setattr("depth_lib.session.run", None)
     assert dl.check_model(llm)["identity_2"] <= 1e-5
+
+
+def test_a_model_that_reads_images_too_is_as_long_as_its_language_model():
+    llm = load.wrapped(tiny("mistral3"), char_tokenizer())
+    limit = llm.config.text_config.max_position_embeddings = 16
+    assert len(tokenize(llm, ["x" * (limit - 1)])[0]) == limit
+    with pytest.raises(ValueError, match=f"{limit + 1} tokens, but the model has {limit} positions"):
+        tokenize(llm, ["x" * limit])
+
+
+def test_what_a_remote_model_cannot_be_asked_is_said_when_it_is_loaded(tmp_path):
+    tiny("openai-gpt").save_pretrained(tmp_path)
+    char_tokenizer().save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="What attention and MLP add is not known: what needs it is NaN"):
+        dl.load_model(tmp_path, remote=True)
+
+
+def test_discovery_needs_no_large_vocabulary():
+    small = tf.LlamaForCausalLM(tf.LlamaConfig(**SHAPE | {"vocab_size": 20})).eval()
+    assert discover(small).tail == ("model.norm", "lm_head")
+
+
+def test_an_error_without_a_text_is_named_by_its_kind(monkeypatch):
+    def raises(*model):
+        raise NotImplementedError
+
+    monkeypatch.setattr(families, "_of_twin", raises)
+    assert load.wrapped(build("llama"), char_tokenizer()).blocks
+    monkeypatch.setattr(families, "discover", raises)
+    with pytest.raises(ArchitectureError, match=r"llama: it does not run \(NotImplementedError\)"):
+        load.wrapped(build("llama"), char_tokenizer())

@@ -77,10 +77,12 @@ def test_a_remote_model_needs_no_weights_and_holds_none(cache):
     assert llm.unembed._module is llm._module.lm_head
 
 
-def test_a_model_that_was_loaded_for_a_server_says_so_where_a_probe_runs_here():
-    llm, truth = dl.load_model("toy-4l", remote=True), dl.logit_lens(dl.load_model("toy-4l"), ["abc"])
-    with pytest.warns(UserWarning, match="toy-4l was loaded for a server and this probe runs here.*give remote=True"):
-        assert torch.equal(dl.logit_lens(llm, ["abc"])["res_kl_divs"], truth["res_kl_divs"])
+@pytest.mark.parametrize("remote", [False, "local"])
+def test_a_model_that_was_loaded_for_a_server_is_refused_where_a_probe_would_run_here(remote):
+    llm = dl.load_model("toy-4l", remote=True)
+    with pytest.raises(ValueError, match="toy-4l was loaded for a server, without its weights; give remote=True to"):
+        dl.logit_lens(llm, ["abc"], remote=remote)
+    assert not llm.dispatched
 
 
 @needs_bitsandbytes

@@ -218,10 +218,13 @@ def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
     assert not list(artifact.parent.iterdir())
 
 
-@pytest.mark.parametrize("variable", ["DEPTH_LIB_PROMPTS_PER_JOB", "DEPTH_LIB_DEADLINE"])
-def test_a_setting_that_is_no_number_is_named(llm, loopback, monkeypatch, variable):
-    monkeypatch.setenv(variable, "many")
-    with pytest.raises(NotReady, match=f"{variable} is 'many'"):
+@pytest.mark.parametrize(
+    "variable, value",
+    [("DEPTH_LIB_PROMPTS_PER_JOB", "²"), ("DEPTH_LIB_DEADLINE", "many"), ("DEPTH_LIB_DEADLINE", "nan")],
+)
+def test_a_setting_that_is_no_number_is_named(llm, loopback, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(NotReady, match=f"{variable} is '{value}'"):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 

@@ -10,7 +10,7 @@ from depth_lib.models import families
 from depth_lib.remote import NotReady
 from depth_lib.remote.backend import JobBackend
 from tests.calls import EVERY, TEXTS
-from tests.remote.loopback.fixture import KEY, same
+from tests.remote.loopback.fixture import KEY, journal, same
 
 
 def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):
@@ -33,7 +33,7 @@ def test_a_rehearsal_gives_the_local_numbers(here):
     same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 
 
-@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1, "https://", "http:///a"])
+@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1, "https://", "http:///a", "http://a:b"])
 def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
         dl.logit_lens(llm, TEXTS, remote=remote)
@@ -84,6 +84,8 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
         with pytest.raises(families.ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert submitted() == 1
+        (entry,) = journal()
+        assert entry["state"] == "ended" and "identity 2 fails" in entry["problem"]
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):
