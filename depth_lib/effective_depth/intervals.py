@@ -127,7 +127,7 @@ def with_effect(profiles: np.ndarray, what: str) -> np.ndarray:
     """The profiles in which any layer has an effect; the others do not move the centre. NoInterval for fewer than 3."""
     affected = profiles[profiles.any(1)]
     if len(affected) < FEWEST_PROMPTS:
-        raise NoInterval(f"{len(affected)} {what} with an effect are too few; run {FEWEST_PROMPTS} or more")
+        raise NoInterval(f"too few {what} with an effect: {len(affected)}; run {FEWEST_PROMPTS} or more")
     return affected
 
 
@@ -228,7 +228,7 @@ def _per_prompt(result: Mapping, metric: str) -> tuple[np.ndarray, np.ndarray]:
     except KeyError:
         raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None
     if len(n_tokens) < FEWEST_PROMPTS:
-        raise NoInterval(f"{len(n_tokens)} prompts are too few to resample; run {FEWEST_PROMPTS} or more")
+        raise NoInterval(f"too few prompts to resample: {len(n_tokens)}; run {FEWEST_PROMPTS} or more")
     if not np.isfinite(sums).all():
         raise NoInterval("per-prompt sums that are not finite; run the probe again")
     return sums, n_tokens

@@ -337,9 +337,9 @@ KINDS: dict[str, Kind] = {
         "future_erasure",
         "Erasure and all that follows",
         "Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by an "
-        "uninformative one: of this token, or of all tokens before it but the first (white: there are none). That is "
-        "the mean over the baseline prompts, in a sweep GSM8K's, as many as the run has; of a model with runs on "
-        "several datasets, the first that the study names is shown.",
+        "uninformative one: of this token, or of all tokens before it but the first (white: there are none). The "
+        "uninformative one is the mean over the baseline prompts, in a sweep GSM8K's, as many as the run has; of a "
+        "model with runs on several datasets, the first that the study names is shown.",
         {"future_erasure": "this token", "past_erasure": "all before it"},
     ),
     "effects_by_level": Heat(

@@ -19,7 +19,6 @@ from ..figures.kinds import KINDS, kinds_of
 from ..figures.marks import COLOURS, Curves, Heat, Panel, question_of, token_label
 from ..hub import cached_only
 from ..results.provenance import prompts_hash
-from ..results.schemas import of_pair
 from ..results.study import Study
 
 _DECADES = 100  # largest over smallest value of a curve from which its axis is logarithmic
@@ -41,7 +40,7 @@ def explorer_json(study: Study) -> str:
                         note = _add_curves(figure, kind, panel, result, dataset)
                     else:
                         note = _add_map(figure, kind, panel, result)
-                    title = f"{of_pair(kind.title, pair)}: {name}".removesuffix(": ")
+                    title = ": ".join(filter(None, [f"{kind.title} ({pair})" if pair else kind.title, name]))
                     entry = {"title": title, "note": " ".join(note), **figure.to_dict()}
                     runs.setdefault(f"{model}, {dataset}", []).append(entry)
     entries = [{"run": run, "figures": figures} for run, figures in runs.items()]

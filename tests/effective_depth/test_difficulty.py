@@ -93,5 +93,5 @@ def test_examples_without_any_effect_are_left_out():
     found = depth_scores(result_of(as_map(with_idle), with_idle, levels), "output")
     assert found == depth_scores(result_of(as_map(effects[~idle]), effects[~idle], levels[~idle]), "output")
     with_idle[:8] = 0
-    with pytest.raises(NoInterval, match="2 examples of level 2 with an effect are too few; run 3"):
+    with pytest.raises(NoInterval, match="too few examples of level 2 with an effect: 2; run 3"):
         depth_scores(result_of(as_map(with_idle), with_idle, levels), "output")

@@ -84,7 +84,7 @@ def test_without_sums_with_too_few_prompts_or_with_nan_there_is_no_interval_and_
     theirs = {"res_kl_divs": result_of("logit_lens", 8)["res_kl_divs"]}
     for result, reason in (
         (theirs, "no per-prompt sums in the file"),
-        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "2 prompts are too few to resample; run 3 or more"),
+        (prompts_of("kl", [[3.0, 2.0, 1.0]] * 2), "too few prompts to resample: 2; run 3 or more"),
         (prompts_of("kl", [[3.0, float("nan"), 1.0]] * 4), "not finite"),
     ):
         with pytest.raises(NoInterval, match=reason):
@@ -125,5 +125,5 @@ def test_equal_profiles_leave_no_doubt_and_those_without_an_effect_change_nothin
     assert estimate.low == estimate.value == estimate.high == 1.75
     some = np.random.default_rng(2).gamma(2, 1, (5, 3))
     assert centre_of_mass(np.vstack([some, np.zeros((4, 3))])) == centre_of_mass(some)
-    with pytest.raises(NoInterval, match="2 prompts with an effect are too few; run 3 or more"):
+    with pytest.raises(NoInterval, match="too few prompts with an effect: 2; run 3 or more"):
         centre_of_mass(np.vstack([some[:2], np.zeros((4, 3))]))

@@ -216,7 +216,7 @@ def test_depth_scores_of_too_few_examples_are_bars_without_whiskers():
     ax = plot("depth_score_by_level", result)
     assert len(ax.patches) == 6 and all(bar.get_height() > 0 for bar in ax.patches)
     assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
-    assert why_no_interval(ax) == "1 examples of level 2 with an effect are too few; run 3 or more."
+    assert why_no_interval(ax) == "too few examples of level 2 with an effect: 1; run 3 or more."
 
 
 def test_depth_scores_of_layers_without_any_effect_have_no_bars_and_the_panel_says_why():
@@ -225,7 +225,7 @@ def test_depth_scores_of_layers_without_any_effect_have_no_bars_and_the_panel_sa
     ax = plot("depth_score_by_level", result)
     ax.figure.draw_without_rendering()
     assert np.isnan([bar.get_height() for bar in ax.patches]).all()
-    assert why_no_interval(ax) == "0 examples of level 2 with an effect are too few; run 3 or more."
+    assert why_no_interval(ax) == "too few examples of level 2 with an effect: 0; run 3 or more."
     assert [text.get_text() for text in ax.get_xticklabels()] == ["2", "3", "4"]
 
 
