@@ -75,7 +75,7 @@ class Plan(BaseModel):
             if any(Path(name).is_file() for name in names):
                 problem += "; for a file of prompts give a dataset's name and SOURCE"
             raise ParamsError(problem)
-        datasets = [find_dataset(name) for name in names]
+        datasets = [find_dataset(name) for name in dict.fromkeys(names)]
         models = [model_params(name) for name in dict.fromkeys(self.models)]
         for model, other in itertools.combinations(models, 2):
             if model["MODEL"] == other["MODEL"]:
