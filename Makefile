@@ -11,52 +11,57 @@ READY  := $(VENV)/.depth-lib-installed
 ## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           names, folders or Hub ids, instead of the whole set
 ## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
-## OUT=folder             where results are; outputs, and outputs/demo for SET=demo
+## OUT=folder             where results are; outputs, and outputs/demo for SET=demo; status without it: all that has been run
 ## PROBES="logit_lens"    instead of those the params name
 ## N_EXAMPLES=20          so any parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
 ##                        QUANTIZATION=null, DTYPE=bfloat16, PAIR=spouse … (depth-lib sweep --help has all)
+## REPLACE=1              move aside results in OUT that were made with other settings
 ## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
-## JOBS=4                 runs side by side, as -j4
+## JOBS=4                 runs at a time, as -j4, which share out the GPUs; without it one, or one per GPU
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
-## GPUS="0 1 2 3"         each run has one of them to itself, as CUDA_VISIBLE_DEVICES
+## GPUS="0 1 2 3"         instead of all GPUs there are; "0,1 2,3": two runs with two each
+## LIST=1                 the command of each run that is left, for a job array of a cluster; none is run
 ## TO=folder              of share; OUT/shared unless given
 SWEEP := $(PY) -m depth_lib.sweep
 NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
-NAMED += $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),$(name)))
 VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
-FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(patsubst -j%,--jobs=%,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
+PAIR_WORDS = $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),-p $(name)="$$$(name)"))
+JFLAG  = $(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS)))
+# of -j4, make 3.81 keeps the number to itself; its command line has it
+COUNT  = $(or $(patsubst -j%,%,$(JFLAG)),$(shell ps -o args= -p $$PPID | sed -n 's/^[^=]* -k*j *\([0-9][0-9]*\).*/\1/p'))
+FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(if $(JFLAG),--jobs=$(COUNT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles test-ndif bench lint clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-	@exec $(SWEEP) demo $(FLAGS) $(VALUES)
+	@exec $(SWEEP) demo $(FLAGS) $(VALUES) $(PAIR_WORDS)
 
 real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
-	@exec $(SWEEP) real $(FLAGS) $(VALUES)
+	@exec $(SWEEP) real $(FLAGS) $(VALUES) $(PAIR_WORDS)
 
 sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures
-	@exec $(SWEEP) sweep $(FLAGS) $(VALUES)
+	@exec $(SWEEP) sweep $(FLAGS) $(VALUES) $(PAIR_WORDS)
 
 table: $(READY) ## the table and figures of what is in OUT
-	@exec $(SWEEP) table $(FLAGS) $(VALUES)
+	@exec $(SWEEP) table $(VALUES)
 
 report: $(READY) ## table, intervals, figures and provenance on one page, OUT/report.html
-	@exec $(SWEEP) report $(FLAGS) $(VALUES)
+	@exec $(SWEEP) report $(VALUES)
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
 
-share: $(READY) ## what is in OUT as Parquet with a dataset card, for others to read: TO=folder
-	@exec $(SWEEP) share $(FLAGS) $(VALUES)
+share: $(READY) ## the results in OUT with a table of all numbers and a dataset card, for others to read: TO=folder
+	@exec $(SWEEP) share $(VALUES)
 
 status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
-	@exec $(SWEEP) status $(FLAGS) $(VALUES)
+	@exec $(SWEEP) status $(VALUES) $(PAIR_WORDS)
 
 maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
-	@exec $(PY) -m depth_lib.model_maps "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}" \
+	@exec $(SWEEP) maps "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}" \
 	  --texts "$${TEXTS:-embedded}" --out "$${OUT:-outputs}" $(if $(QUANTIZATION),--quantization "$$QUANTIZATION")
 
 TRAINING := $(PY) -m experiments.training.experiment
@@ -91,8 +96,13 @@ test-all: $(READY) ## every test, with those marked slow
 oracles: $(READY) ## install other people's libraries, the extra `oracles`: make test then holds the probes against them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
 
-test-oracles: oracles ## probes against TransformerLens, captum and shorter models; a page of 36 runs in a browser
-	@REPORT_OF_36=1 $(PY) -m pytest -rs tests/third_party tests/report/test_explore.py
+test-oracles: oracles ## probes against TransformerLens, captum and shorter models
+	@$(PY) -m pytest -rs tests/third_party
+
+ndif: $(READY) ## install NDIF's own server code, the extra `ndif`: make test then runs the remote tests on it
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[ndif]' --constraint requirements.txt
+	@# 0.1.2 asks for Python 3.12; what the tests use of it runs on 3.11.
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python ndif==0.1.2
 
 test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
@@ -104,8 +114,8 @@ lint: $(READY) ## check style
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 
-clean: ## remove the environment and caches; results in outputs/ stay
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache
+clean: ## remove the environment and caches; results in outputs/ and models trained in build/training stay
+	rm -rf $(VENV) build/bdist.* build/lib *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list

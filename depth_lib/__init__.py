@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 
 # Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
 _HOMES = {
+    "block_removal": "api",
+    "choice_accuracy": "api",
     "check_model": "session",
     "depth_by_difficulty": "api",
     "effective_depth_cosine": "effective_depth.rules",
@@ -32,6 +34,7 @@ _HOMES = {
     "layer_effects": "api",
     "linear_maps": "model_maps.maps",
     "load_artifact": "results.artifacts",
+    "load_choices": "data.choices",
     "load_examples": "data.examples",
     "load_model": "models.load",
     "load_prompts": "data.prompts",
@@ -40,6 +43,7 @@ _HOMES = {
     "logit_lens": "api",
     "relative_contribution": "api",
     "residual_erasure": "api",
+    "remove_blocks": "models.removal",
     "save_artifact": "results.artifacts",
 }
 __all__ = sorted(_HOMES)

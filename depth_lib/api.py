@@ -3,9 +3,12 @@
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
 layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what one job gives, bit for bit; only the
-layers of erasure give it to rounding (1e-6 of the largest value), as they share a batch with fewer others.
+layers of erasure give it to rounding, as they share a batch with fewer others: in float32 to 1e-6 of the largest value,
+in half precision, in TF32 (off unless `torch.set_float32_matmul_precision` or a server allows it) or with quantised
+weights only to the rounding of their products. Numbers that are NaN or infinite are a ValueError.
 """
 
+import itertools
 import random
 import reprlib
 import warnings
@@ -15,9 +18,12 @@ from numbers import Integral, Real
 import torch
 from nnsight import TransformersModel
 
+from .data.choices import Choice
 from .data.examples import Example
 from .data.tokens import answer_span, draw_four, skips_of, tokenize
 from .models.families import describe
+from .probes.block_removal import block_removal as _block_removal
+from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
 from .probes.local_effects import local_effects as _local_effects
@@ -25,7 +31,9 @@ from .probes.logit_lens import logit_lens as _logit_lens
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .probes.residual_stream import agreed, is_sharded, tokens_in
+from .probes.residual_stream import agreed, bytes_of_a_token, is_sharded, tokens_in
+from .remote.errors import JobFailed, NotReady
+from .remote.gradients import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from .session import run
 
 Result = dict[str, torch.Tensor]
@@ -100,9 +108,7 @@ def layer_effects(
     ValueError for an unknown mode or part, a prompt without tokens, a part of a model that is read block by block, or
     if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
     """
-    if part not in ("layer", "attention", "mlp"):
-        raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
-    _check_parts(llm, part != "layer")
+    _check_part(llm, part)
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote), f"{part} effects, {mode}"
     work = (describe(llm), work, mode, part, budget)
@@ -114,6 +120,93 @@ def _over_prompts(effects):
     result = {key: value.amax(0) if key.startswith("max_") else value.mean(0) for key, value in effects.items()}
     by_prompt = {f"{key}_by_prompt": value for key, value in effects.items() if not key.endswith("_resolution")}
     return result | by_prompt
+
+
+def block_removal(
+    llm: TransformersModel,
+    prompts: list[str],
+    sizes: Sequence[int] | str = "doubling",
+    part: str = "layer",
+    remote: bool | str = False,
+    budget: int | None = None,
+) -> Result:
+    """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
+
+    Blocks s..s + n − 1 are removed for every s and every n of `sizes` (a list, "doubling": 1, 2, 4 … up to half of the
+    blocks, or "all": 1..L − 1). With part "attention" or "mlp" this part is removed from one block, and then from
+    several: in ascending order of the loss that removing one causes, each time from one more.
+
+    prompts: list of strings; remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts:
+    `removal_loss`, the rise of −log p(next token) in nats; `removal_kl` = KL(y ‖ ȳ) in nats; `removal_top1`, the
+    fraction of tokens whose top token stays: [N, L] over n and s, NaN where s + n > L; `removal_sizes` [N]; and from
+    one clean pass `angular_distance` [N, L], arccos(cos(h_s, h_{s+n})) / π of the last token, and `block_influence`
+    [L], 1 − cos(h_l, h_{l+1}). Of a part `removal_order` [L], and the three measures after each removal [L]. Each also
+    per prompt, `<key>_by_prompt` [P, …]. Raises ValueError for a size that is not in 1..L − 1, an unknown part, a part
+    of a model that is read block by block, or a prompt without tokens.
+    Sources: Men et al. 2024 (ShortGPT, arXiv 2403.03853), Gromov et al. 2024 (2403.17887), He et al. 2024 (LLM-Drop,
+    2406.15786).
+    """
+    _check_part(llm, part)
+    arch, ids, budget = describe(llm), tokenize(llm, prompts), tokens_per_pass(llm, budget, remote)
+    n_layers = arch["n_layers"]
+
+    def removed(rows):
+        found = run(_block_removal, llm, arch, ids, rows, part, budget, remote=remote, over="prompts")
+        return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
+
+    if part != "layer":
+        single = removed([(l, l, [l]) for l in range(n_layers)])["removal_loss"].mean(0)
+        order = single.argsort(stable=True).tolist()
+        rows = [(min(order[:k]), min(order[:k]), order[:k]) for k in range(n_layers, 0, -1)]
+        found = removed(rows)
+        by_prompt = {key: value.flip(1) for key, value in found.items() if key.startswith("removal_")}
+        return _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
+    sizes = _sizes(sizes, n_layers)
+    rows = [(s + n, s, []) for s, n in sorted(itertools.product(range(n_layers), sizes), key=sum) if s + n <= n_layers]
+    found = removed(rows)
+    n, s = torch.tensor([(sizes.index(l - s), s) for l, s, _ in rows]).T
+    by_prompt = {"block_influence": found.pop("influence")}
+    found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
+    for key, values in found.items():
+        by_prompt[key] = torch.full((len(ids), len(sizes), n_layers), torch.nan, dtype=torch.float32)
+        by_prompt[key][:, n, s] = values
+    return _over_prompts(by_prompt) | {"removal_sizes": torch.tensor(sizes, dtype=torch.float32)}
+
+
+def choice_accuracy(
+    llm: TransformersModel,
+    choices: Sequence[Choice],
+    removed: tuple[int, int] | None = None,
+    remote: bool | str = False,
+) -> Result:
+    """How often the likeliest ending of a text is the right one, with blocks removed or not.
+
+    An ending's score is Σ log p of its tokens, given the context. choices: from `load_choices`, or a list of (context,
+    endings, number of the right one), all with the same number E of endings; removed: (s, n), without blocks
+    s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1]. Raises ValueError if
+    there are no choices, an ending has no token, or there are no such blocks.
+    """
+    arch, n_endings = describe(llm), {len(endings) for _, endings, _ in choices}
+    if len(n_endings) != 1:
+        raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
+    s, n = removed or (0, 1)
+    if not (0 <= s and 1 <= n and s + n <= arch["n_layers"]):
+        raise ValueError(f"removed={removed} are not blocks of this model; it has {arch['n_layers']}.")
+    texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
+    found = run(_ending_log_probs, llm, arch, texts, removed, remote=remote, over="texts", label="choices")
+    log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings))
+    correct = (log_probs.argmax(1) == torch.tensor([right for *_, right in choices])).float()
+    return {"log_probs": log_probs, "correct": correct, "accuracy": correct.mean()[None]}
+
+
+def _sizes(sizes, n_layers):
+    """The numbers of blocks to remove, ascending."""
+    if sizes == "doubling":
+        sizes = [2**k for k in range(n_layers.bit_length()) if 2 ** (k + 1) <= n_layers]
+    found = sorted({*(range(1, n_layers) if sizes == "all" else sizes)})
+    if not found or not all(isinstance(n, int) and 0 < n < n_layers for n in found):
+        raise ValueError(f'sizes={sizes!r}: give numbers from 1 to {n_layers - 1}, "doubling" or "all".')
+    return found
 
 
 def local_effects(
@@ -203,6 +296,9 @@ def integrated_gradients(
     remote: bool | str = False,
     budget: int | None = None,
     at: str = "block",
+    method: str | None = None,
+    max_nodes: int = 256,
+    steps: int = 16,
 ) -> dict:
     """Which tokens' residuals, at which depth, the answer's probability comes from.
 
@@ -210,16 +306,21 @@ def integrated_gradients(
     its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
     what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
 
-    question, answer: strings, tokenised together; quadrature: "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where
-    F is steep until no token's estimated error is above 1 % of max |igrads[l]|, or a number: above that share of it; at
-    most 256 nodes per block, which is not always enough: a warning names the blocks) or "riemann" (256 left-end steps,
-    as in the papers); budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is fast
-    with). Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
-    `n_nodes` and `tokens`, T strings. Of Gauss also the estimated largest errors of a token relative to max |igrads[l]|
-    [L]: `quadrature`'s, what half precision's `rounding` makes of the integral, which more nodes do not lessen (0 in
-    float32), and `error`, the root of the sum of their squares. Raises ValueError for an unknown quadrature or place,
-    for a part of a model that is read block by block, if the answer has no token of its own, or for gradients that are
-    not finite.
+    question, answer: strings, tokenised together. method: "gradients", or forward passes alone, "increments": the sum
+    over `steps` of the path of what F changes by when token t alone takes the step, the mean of before and after the
+    others take it, which converges as steps⁻² and takes 2 T rows per step. None: gradients here, and on a server where
+    the key has NDIF's tag "trusted"; else increments, as no gradient leaves NDIF's sandbox. quadrature, of gradients:
+    "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where F is steep until no token's estimated error is above 1 %
+    of max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
+    steps, as in the papers). budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
+    fast with).
+
+    Returns float32 `igrads` [L, T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
+    `n_nodes` (of increments `n_steps`) and `tokens`, T strings; except of Riemann also `error` [L], an estimated bound
+    of a token's error relative to max |igrads[l]|. A warning names the blocks where it is above the tolerance; half
+    precision is coarse. Raises ValueError for an unknown quadrature, method or place, for a part of a model that is
+    read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
+    method "gradients" on a server that runs this key's jobs in its sandbox.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
@@ -227,37 +328,45 @@ def integrated_gradients(
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if at not in ("block", "attention", "mlp"):
         raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
+    if method not in (None, "gradients", "increments"):
+        raise ValueError(f'method {method!r} is not known; use "gradients", "increments" or None.')
+    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     _check_parts(llm, at != "block")
     ids, places, tokens = answer_span(llm, question, answer)
-    arch, steps = describe(llm), 256 if quadrature == "riemann" else None
-    budget = tokens_per_pass(llm, budget, remote, blocks_held=arch["n_layers"])
-    work = (arch, ids, places, list(range(arch["n_layers"])), at, steps, tolerance, budget)
-    result = run(_integrated_gradients, llm, *work, remote=remote, over="layers")
-    _check_gradients(result, tolerance, str(llm.dtype).removeprefix("torch."))
+    method = method_there(remote, method)
+    if method == "increments" and quadrature == "riemann":
+        raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
+    arch, left_ends = describe(llm), 256 if quadrature == "riemann" else None
+    held = arch["n_layers"] if method == "gradients" else 1
+    budget = tokens_per_pass(llm, budget, remote, blocks_held=held)
+    work = (arch, ids, places, list(range(arch["n_layers"])), at)
+    work += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
+    try:
+        result = run(_integrated_gradients, llm, *work, remote=remote, over="layers")
+    except JobFailed as failed:
+        if not NO_GRADIENT.search(str(failed)):
+            raise
+        raise NotReady(NO_GRADIENTS_THERE) from failed
+    _check_gradients(result, tolerance, method)
     return {**result, "tokens": tokens}
 
 
-def _check_gradients(result, tolerance, dtype):
-    """ValueError that names the blocks with values that are not finite, a warning those with errors above tolerance."""
+def _check_gradients(result, tolerance, method):
+    """A warning that names the blocks with errors above the tolerance."""
 
     def blocks(mask):
         return f"the integrated gradients of block {', '.join(str(int(l)) for l in mask.nonzero())} are"
 
-    finite = torch.stack([value.reshape(len(value), -1).isfinite().all(1) for value in result.values()]).all(0)
-    if not finite.all():
-        raise ValueError(
-            f'{blocks(~finite)} not finite: numbers overflow there; load it with dtype="float32" or "bfloat16".'
+    rough = result.get("error", torch.zeros(1)) > tolerance
+    if rough.any():
+        finer = "max_nodes" if method == "gradients" else "steps"
+        warnings.warn(
+            f"{blocks(rough)} not known better than {100 * result['error'][rough].max():.2g} % of the largest "
+            f"attribution: F jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
+            stacklevel=3,
         )
-    if "error" not in result:
-        return
-    rough, rounded = result["error"] > tolerance, result["rounding"] >= result["quadrature"]
-    for mask, cause in ((rough & ~rounded, "where F jumps"), (rough & rounded, f"which is the rounding of {dtype}")):
-        if mask.any():
-            warnings.warn(
-                f"{blocks(mask)} rough: the estimated error is up to {100 * result['error'][mask].max():.2g} % of the "
-                f"largest attribution, {cause}",
-                stacklevel=3,
-            )
 
 
 def depth_by_difficulty(
@@ -339,7 +448,14 @@ def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | s
         torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         for gpu in gpus
     ]
-    return agreed(tokens_in(llm, min(free) // 2, blocks_held), is_sharded(llm))
+    n_bytes = bytes_of_a_token(describe(llm)["width"], llm.dtype, blocks_held)
+    return agreed(tokens_in(min(free) // 2, n_bytes, blocks_held), is_sharded(llm))
+
+
+def _check_part(llm, part):
+    if part not in ("layer", "attention", "mlp"):
+        raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
+    _check_parts(llm, part != "layer")
 
 
 def _check_parts(llm, needed):

@@ -4,11 +4,12 @@ import contextlib
 import itertools
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
 COMPUTING = ".computing"  # in a run's folder, locked while one of its results is computed and written
 
@@ -54,12 +55,17 @@ def hold(path: str | Path, wait: bool = True) -> Iterator[None]:
     Beside it `<path>.holder` notes the holder's process id and host. If another process holds the lock, that is printed
     before waiting; without `wait` it raises Busy. OSError if the file cannot be made. The lock file stays afterwards,
     unlocked.
+
+    On a file system without flock the file itself is the lock. That of a killed process is only removed by the same
+    machine, so the message says which file another one has to delete.
     """
     lock, note = FileLock(path), Path(f"{path}.holder")
     try:
         lock.acquire(timeout=0.3)  # `holder` holds it for a moment to see whether it is free
     except Timeout:
         why = f"{_read(note)} holds {path}"
+        if isinstance(lock, SoftFileLock):
+            why += "; if that process is gone, delete the file"
         if not wait:
             raise Busy(why) from None
         print(f"waiting: {why}", flush=True)
@@ -88,9 +94,14 @@ def holder(path: str | Path) -> str | None:
 
 
 def remove_leftovers(folder: str | Path) -> None:
-    """Remove what a killed writer left half-written in a run's folder. Hold its lock: then no writer is alive."""
+    """Remove what a killed writer left half-written in a run's folder more than an hour ago.
+
+    A younger file may be another machine's that is being written: not every network drive has locks between machines.
+    """
     for part in Path(folder).glob(".*.part"):
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - part.stat().st_mtime > 3600:
+                part.unlink()
 
 
 def _read(note: Path) -> str:

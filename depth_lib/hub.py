@@ -1,6 +1,7 @@
 """A Hugging Face Hub that cannot be reached: within seconds its files come from the cache, or there is an error."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -34,6 +35,17 @@ def without_retries(source: str) -> Iterator[None]:
     nothing_to_wait_for = Path(source).is_dir() or constants.HF_HUB_OFFLINE or _is_reachable(minute)
     with contextlib.nullcontext() if nothing_to_wait_for else cached_only():
         yield
+
+
+def cached_commit(repository: str, revision: str | None) -> str | None:
+    """The commit of this branch or tag of a model when this machine last asked the Hub; None if it never did."""
+    if re.fullmatch("[0-9a-f]{40}", revision or ""):
+        return revision
+    from huggingface_hub import constants
+
+    name = "models--" + "--".join(repository.split("/")[:2])  # of "owner/name/file.gguf" too
+    ref = Path(constants.HF_HUB_CACHE, name, "refs", revision or "main")
+    return ref.read_text().strip() if ref.is_file() else None
 
 
 @contextlib.contextmanager

@@ -5,7 +5,11 @@ The parameters cell of notebooks/probe.ipynb has the same names, defaults and co
 """
 
 import json
+import os
+import re
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,12 +70,16 @@ class Params(BaseModel):
     ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION")
     SEED: int = Field(123, description="the seed of everything drawn at random")
     OUT: str = Field("outputs/demo", min_length=1, description="folder of the results")
+    REPLACE: bool = Field(False, description="move aside results in OUT that were made with other settings")
 
 
 # What `load_model` is given of them.
 LOADING = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")
 # Where and how a run computes: a kept result is not stale if these differ. PAIR is among its probes' settings.
-NOT_COMPARED = ("DEVICE_MAP", "TENSOR_PARALLEL", "REMOTE", "PROBES", "PAIR", "QUESTION", "ANSWER", "OUT")
+NOT_COMPARED = ("DEVICE_MAP", "TENSOR_PARALLEL", "REMOTE", "PROBES", "PAIR", "QUESTION", "ANSWER", "OUT", "REPLACE")
+# What a study remembers of a command's parameters. Others are about one model, or results do not depend on them.
+REMEMBERED = ("DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
+NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
 
 
 class ParamsFile(Params):
@@ -82,6 +90,7 @@ class ParamsFile(Params):
     REPOSITORY: str | None = Field(None, description="the dataset's repository on the Hub")
     CONFIG: str | None = Field(None, description="the dataset's configuration on the Hub")
     SPLIT: str | None = Field(None, description="the dataset's split on the Hub")
+    DATASET_REVISION: str | None = Field(None, description="the dataset's branch, tag or commit on the Hub")
     FILE: str | None = Field(None, description="a file of rows in place of REPOSITORY")
     TEMPLATE: str | None = Field(None, description="a row as a prompt: a jinja template of the row's fields")
     LEVEL: str | None = Field(
@@ -89,13 +98,20 @@ class ParamsFile(Params):
     )
     WITHIN_ANSWER: bool = Field(False, description="measure inside the answer, for worked solutions")
     MAX_TOKENS: int | None = Field(None, ge=1, description="longer prompts are left out, in tokens of LENGTH_TOKENIZER")
-    LENGTH_TOKENIZER: str | None = Field(None, description="the tokenizer of MAX_TOKENS, whatever model is probed")
+    LENGTH_TOKENIZER: str | None = Field(
+        None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
+    )
     QUESTION_TEMPLATE: str | None = Field(None, description="a row's question, for datasets with levels")
     ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
 
 
-def load_params(path: str | Path) -> dict:
-    """What a params file says.
+# What only the one or the other kind of params file says.
+OF_MODELS = ("MODEL", "MODEL_ID", *LOADING, "TENSOR_PARALLEL", "REMOTE", "TRAINING", "BILLIONS")
+OF_DATASETS = tuple(ParamsFile.model_fields.keys() - Params.model_fields - {*OF_MODELS} | {"DATASET"})
+
+
+def load_params(path: str | Path, refused: Iterable[str] = ()) -> dict:
+    """What a params file says. refused: keys of the other kind of file.
 
     Raises ParamsError with all its problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
     MODEL or DATASET other than the file's own name (by which it is found).
@@ -110,6 +126,7 @@ def load_params(path: str | Path) -> dict:
     for key in ("MODEL", "DATASET"):
         if values.get(key, name) != name:
             wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
+    wrong += [f"{key} belongs in the other kind of params file, models or datasets" for key in values if key in refused]
     if wrong:
         raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
     return values
@@ -131,7 +148,13 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
 def find_model(name: str) -> dict | None:
     """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
     path = params_files("models").get(name)
-    return {"MODEL": name, "MODEL_ID": name} | load_params(path) if path else None
+    return {"MODEL": name, "MODEL_ID": name} | load_params(path, OF_DATASETS) if path else None
+
+
+def by_size(name: str) -> tuple:
+    """Orders models by their number of parameters, those without by the numbers in their names."""
+    numbers = [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", name)]
+    return (find_model(name) or {}).get("BILLIONS") or 0, numbers, name
 
 
 def find_dataset(name: str) -> dict | None:
@@ -140,7 +163,7 @@ def find_dataset(name: str) -> dict | None:
     path = params_files("datasets").get(name)
     if not path:
         return None
-    params = load_params(path)
+    params = load_params(path, OF_MODELS)
     own_rows = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
     return {"DATASET": name} | own_rows | params
 
@@ -192,13 +215,46 @@ def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
     return None
 
 
-def command(target: str, **variables: str) -> str:
-    """The command that a message names: make's, or `depth-lib` if there is no clone. Empty variables are left out."""
-    words = ["depth-lib" if INSTALLED else "make", target]
+def study_file(out: str | Path) -> Path:
+    """The YAML in a folder of results with the parameters that its commands were given."""
+    return Path(out) / "study.yaml"
+
+
+def remembered(out: str | Path) -> dict:
+    """The parameters that earlier commands on this folder of results were given, defaults of the next one."""
+    path = study_file(out)
+    return load_params(path) if path.is_file() else {}
+
+
+def as_texts(values: Mapping) -> dict[str, str | bool]:
+    """Parameters as they are written on the command line."""
+    return {name: "null" if value is None else value if value is True else str(value) for name, value in values.items()}
+
+
+def command(target: str, *names: str, **variables: str | bool) -> str:
+    """The `depth-lib` command that a message names, as it can be pasted here. Empty variables are left out.
+
+    A sweep's has the parameters that the study in OUT remembers.
+    """
+    words = [*_program(), target, *names]
+    if target == "sweep":
+        variables = variables | as_texts(remembered(variables.get("OUT") or "outputs")) | variables
     for name, value in variables.items():
         if value and (name, value) != ("OUT", "outputs"):
-            words.append(f"--{name.lower()}={value}" if INSTALLED else f"{name}={value}")
+            words.append(f"--{name.lower().replace('_', '-')}" + ("" if value is True else f"={value}"))
     return shlex.join(words)
+
+
+def _program() -> list[str]:
+    """`depth-lib`, with its path where the shell would not find it, or the module."""
+    script = Path(sys.executable).with_name("depth-lib")
+    if shutil.which("depth-lib") == str(script):
+        return ["depth-lib"]
+    return (
+        [min(os.path.relpath(script), str(script), key=len)]
+        if script.is_file()
+        else [sys.executable, "-m", "depth_lib.sweep"]
+    )
 
 
 def _shown(value: object) -> str:

@@ -8,13 +8,16 @@ from functools import partial
 import torch
 from nnsight import TransformersModel
 
-from .models.check import CHECKED, RUNNING, check_call, judge, name_of, not_computed, running
-from .models.discovery import ArchitectureError
+from .models.check import SHORTCUTS, check_call, judge, name_of, not_computed, running
+from .models.errors import ArchitectureError
+from .models.families import known
 from .models.parallel import check_same
+from .probes.identities import verified
 from .progress import steps, ticked
-from .remote.backend import JobBackend, complete
+from .remote.backend import JobBackend, complete, say
+from .remote.crossing import PER_SECOND, TOO_MANY, crossing
 from .remote.errors import NotReady, RemoteError, ResultNotFinite
-from .remote.journal import Entry
+from .remote.journal import Entry, finish
 from .remote.travel import settings_hash
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
@@ -38,12 +41,15 @@ def run(
     machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
     DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). A probe with a parameter `tick` is given on this
     machine a function that moves the bar. Each job is journalled: an interrupted run, called again, repeats at most
-    one. Raises depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not satisfy
-    the probes' identities (part of the first job).
+    one. Raises ValueError for results that are not finite (if over is given), depth_lib.remote.RemoteError and its
+    kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
     """
     signature = inspect.signature(partial(probe, llm))
     arguments = dict(signature.bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
+    # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
+    if "arch" in arguments:
+        arguments["arch"] = arguments["arch"] | {"fetched": {} if remote and remote != "local" else None}
     if remote and remote != "local":
         jobs = _jobs(arguments, over, per_job)
         by_variable = over is not None and per_job is None
@@ -53,10 +59,21 @@ def run(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
             "it with remote=False"
         )
+    result = _all_here(llm, probe, arguments, over, remote, label)
+    if over and (found := _not_finite(result, arguments, over)):
+        raise ValueError(
+            f"{probe.__name__}: {found}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
+            'dtype="float32" or "bfloat16"'
+        )
+    return result
+
+
+def _all_here(llm, probe, arguments, over, remote, label):
+    """What the probe returns on this machine."""
     if remote == "local":
         return _here(llm, probe, arguments, remote)
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
-    if "tick" in signature.parameters:
+    if "tick" in inspect.signature(probe).parameters:
         with ticked(label) as tick:
             return _here(llm, probe, arguments | {"tick": tick}, remote)
     parts = [arguments] if over in (None, "layers") else _cut(arguments, over, 1)
@@ -102,7 +119,7 @@ def _whole_number(variable):
 
 def _here(llm, probe, arguments, remote):
     measured = _in_session(llm, {"result": (probe, arguments)}, remote=remote)
-    RUNNING[llm] = measured["model"]
+    known(llm).running = measured["model"]
     return measured["results"]["result"]
 
 
@@ -110,10 +127,20 @@ def _in_session(llm, calls, **how):
     """What each of the named calls (function, arguments) returns, and what the model there is."""
     result = None  # stays so where the session is only serialised; the client knows it by this name
     with llm.session(**how):
-        results = {name: function(llm, **arguments) for name, (function, arguments) in calls.items()}
+        results = _called(llm, calls)
         # not by nnsight.save: requests may not name the module nnsight
         result = {"model": running(llm), "results": results}.save()
     return result
+
+
+def _called(llm, calls):
+    """What each call returns; a probe takes no shortcut that the check before it found not to work."""
+    results = {}
+    for name, (function, arguments) in calls.items():
+        if "check" in results and "arch" in arguments:
+            arguments = arguments | {"arch": verified(arguments["arch"], results["check"])}
+        results[name] = function(llm, **arguments)
+    return results
 
 
 def _on_server(llm, probe, jobs, over, remote, label, by_variable):
@@ -145,64 +172,77 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
             send = partial(_send, llm, probe, arguments, backend)
             accept = partial(_check_finite, probe, arguments, over)
             measured = complete(backend, entry, send, accept)
-            RUNNING[llm] = measured["model"]
-            if llm not in CHECKED and "check" in measured["results"]:
+            known(llm).running = entry.runs = measured["model"]
+            if not known(llm).checked and "check" in measured["results"]:
                 try:
-                    CHECKED[llm] = judge(llm, measured["results"]["check"])
+                    judge(llm, measured["results"]["check"])
                 except ArchitectureError as error:
                     entry.note("ended", problem=str(error))  # another deployment may be the model that was found
                     raise
         results.append(measured["results"]["result"])
         entries.append(entry)
-    for entry in entries:
-        entry.used()
+    finish(entries)
     return results
 
 
 def _send(llm, probe, arguments, backend):
     """Submit the session; the model's check goes along if nobody has made it yet."""
+    n_bytes, _ = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
+    if n_bytes > TOO_MANY:
+        say(
+            f"{probe.__name__}: about {n_bytes / 1e9:,.0f} GB cross the socket of NDIF's sandbox, where a job of an "
+            f"ordinary key runs, about {n_bytes / PER_SECOND / 3600:.0f} hours; give fewer or shorter prompts"
+        )
+    if "arch" in arguments:
+        found, arch = known(llm).found, arguments["arch"]
+        arguments = arguments | {"arch": arch | {name: arch[name] and getattr(found, name) for name in SHORTCUTS}}
     calls = {"result": (probe, arguments)}
     identities, of_sentence = check_call(llm)
-    if llm not in CHECKED and probe is not identities:
+    if not known(llm).checked and probe is not identities:
         calls = {"check": (identities, of_sentence)} | calls
     _in_session(llm, calls, backend=backend)
 
 
 def _check_finite(probe, arguments, over, found):
     """ResultNotFinite names the probe, the layer and the number."""
-    for key, value in found["results"]["result"].items() if over else ():
-        if not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all()):
-            continue
-        first = torch.nonzero(~torch.isfinite(value))[0].tolist()
-        if over == "layers":
-            where = f"layer {arguments['layers'][0] + first[0]}"
-        else:
-            where = ", layer ".join([f"prompt {first[0]} of the job", *map(str, first[1:2])])
+    if over and (problem := _not_finite(found["results"]["result"], arguments, over)):
         raise ResultNotFinite(
-            f"{probe.__name__}: {key} is {value[tuple(first)].item()} at {where}, and is not kept; the server computes "
-            f"in {found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, "
-            "or run it where you choose the dtype"
+            f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
+            f"{found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, or "
+            "run it where you choose the dtype"
         )
+
+
+def _not_finite(result, arguments, over):
+    """The first number that is NaN or infinite, and where it is; None if all are finite."""
+    for key, value in result.items():
+        if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
+            first = torch.nonzero(~torch.isfinite(value))[0].tolist()
+            where = f"prompt {first[0]}" + (f", layer {first[1]}" if len(first) > 1 else "")
+            if over == "layers":
+                where = f"layer {arguments['layers'][0] + first[0]}"
+            return f"{key} is {value[tuple(first)].item()} at {where}"
 
 
 def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     """Measure both identities on a short prompt, in the running model's own dtype; once per loaded model.
 
-    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to ‖h_{l+1}‖). Identity 2: lens(h_L) =
-    the model's own logits (relative to the largest). And whether the MLP reads what was found: changing
-    attention's contribution must change m in sequential blocks and must not in parallel ones.
+    Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to what the block adds, without what
+    rounding explains). Identity 2: lens(h_L) = the model's own logits (relative to the largest). Further that a depends
+    on earlier tokens and m does not, but through a in sequential blocks; and of the ways to compute less (a pass that
+    starts at a block, rows that join, suffixes that share a sequence) those that work: a warning names the others.
 
-    Returns {"identity_1", "identity_2": the largest errors, "tolerance"}: 1e-5, or 2 rounding units of a narrower
-    dtype. Raises ArchitectureError naming what failed, by how much and where, and on a server RemoteError and its
-    kinds.
+    Returns {"identity_1", "identity_2": the largest errors, "tolerance": of identity 1}: 1e-5, or a quarter of the
+    rounding unit of a narrower dtype. Raises ArchitectureError naming what failed, by how much and where, and on a
+    server RemoteError and its kinds.
     """
-    if llm not in CHECKED:
+    if not known(llm).checked:
         identities, arguments = check_call(llm)
         try:
             found = run(identities, llm, **arguments, remote=remote)
         except RemoteError:
             raise
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             raise not_computed(llm, error) from error
-        CHECKED[llm] = judge(llm, found)
-    return CHECKED[llm]
+        judge(llm, found)
+    return known(llm).checked

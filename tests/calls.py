@@ -5,7 +5,8 @@ from depth_lib.data.examples import Example
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
 SUM = ("5 + 7 + 1 = ", "13")
-ANY = {"quadrature": 1.0}  # an estimated error that any first panel has
+ANY = {"quadrature": 1.0, "method": "gradients"}  # an estimated error that any first panel has
+STEPS = {"quadrature": 1.0, "method": "increments", "steps": 2}
 EXAMPLES = [Example(1, "5 + 7 = ", "12"), Example(2, "8 apples and 5, thir", "teen")]
 
 
@@ -23,8 +24,14 @@ EVERY = {
     "gradients": _call(dl.integrated_gradients, *SUM, **ANY),
     "gradients, attention": _call(dl.integrated_gradients, *SUM, **ANY, at="attention"),
     "gradients, mlp": _call(dl.integrated_gradients, *SUM, **ANY, at="mlp"),
-    "gradients, riemann": _call(dl.integrated_gradients, *SUM, quadrature="riemann"),
+    "gradients, riemann": _call(dl.integrated_gradients, *SUM, quadrature="riemann", method="gradients"),
+    "increments": _call(dl.integrated_gradients, *SUM, **STEPS),
+    "increments, attention": _call(dl.integrated_gradients, *SUM, **STEPS, at="attention"),
+    "increments, mlp": _call(dl.integrated_gradients, *SUM, **STEPS, at="mlp"),
     "depth_by_difficulty": _call(dl.depth_by_difficulty, EXAMPLES),
+    "block_removal": _call(dl.block_removal, TEXTS, sizes="all"),
+    "block_removal, mlp": _call(dl.block_removal, TEXTS, part="mlp"),
+    "choice_accuracy": _call(dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)], (1, 2)),
 }
 EVERY |= {
     f"layer_effects, {mode}, {part}": _call(dl.layer_effects, TEXTS, mode=mode, part=part)
@@ -33,5 +40,14 @@ EVERY |= {
 }
 FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "residual_erasure", "gradients")
 # each probe, mode and part at least once
-PAIRWISE = (*FIVE, "future_erasure", "local_effects, all", "gradients, mlp", "depth_by_difficulty")
+PAIRWISE = (
+    *FIVE,
+    "increments",
+    "increments, attention",
+    "future_erasure",
+    "local_effects, all",
+    "gradients, mlp",
+    "depth_by_difficulty",
+    "block_removal",
+)
 PAIRWISE += ("layer_effects, all, attention", "layer_effects, remove, mlp")

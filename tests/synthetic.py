@@ -46,6 +46,7 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             "F": n_prompts,
             "E": 9,
             "K": 3,
+            "N": 3,
             "1": 1,
         }
         beside_each_key = {"effects": {"_by_prompt", "_resolution"}, "erasure": {"_resolution"}}
@@ -56,6 +57,8 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             if not key.endswith(tuple(absent))
         }
         drawn = {key: torch.rand(shape, generator=draw) for key, shape in shapes.items()}
+        if probe == "block_removal":
+            drawn["removal_sizes"] = torch.arange(1.0, 4)
         if ARTIFACTS[probe].by_level:
             drawn |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
             drawn |= {f"{key}_resolution": drawn[key] / 100 for key in ("layer_effect", "output_effect")}

@@ -1,6 +1,8 @@
 """A lock that the dead do not keep, and a run that is killed at any moment and goes on as if it had not been."""
 
 import contextlib
+import errno
+import fcntl
 import os
 import random
 import signal
@@ -62,11 +64,29 @@ def test_a_lock_that_nobody_ever_held_is_free_and_nothing_is_written_to_see_that
     assert holder(tmp_path / ".lock") is None and list(tmp_path.iterdir()) == []
 
 
-def test_only_half_written_results_are_left_over(tmp_path):
-    for name in (".a.pt.0123abcd.part", "a.pt", "mine.part", ".running"):
-        (tmp_path / name).touch()
+def test_only_results_half_written_over_an_hour_ago_are_left_over(tmp_path):
+    old, live = tmp_path / ".a.pt.0123abcd.part", tmp_path / ".a.pt.4567abcd.part"
+    kept = [live, *(tmp_path / name for name in ("a.pt", "mine.part", ".running"))]
+    for path in (old, *kept):
+        path.touch()
+    for path in (old, *kept[1:]):
+        os.utime(path, (time.time() - 3700,) * 2)
     remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".running", "a.pt", "mine.part"]
+    assert {*tmp_path.iterdir()} == {*kept}
+
+
+def test_without_flock_a_lock_of_another_machine_names_the_file_to_delete(tmp_path, monkeypatch):
+    def no_flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    lock = tmp_path / ".lock"
+    lock.write_text("123\nanother-machine\n")
+    lock.with_name(".lock.holder").write_text("process 123 on another-machine")
+    message = f"process 123 on another-machine holds {lock}; if that process is gone, delete the file"
+    with pytest.warns(UserWarning, match="flock not supported"), pytest.raises(Busy) as busy, hold(lock, wait=False):
+        pass
+    assert str(busy.value) == message
 
 
 @pytest.fixture
@@ -113,8 +133,8 @@ def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path, n_kills):
         one, two = (torch.load(tmp_path / root / path.relative_to(killed)) for root in ("killed", "alone"))
         assert one.keys() == two.keys()
         assert all(torch.equal(one[key], two[key]) for key in one if isinstance(one[key], torch.Tensor)), path.name
-    left = {path.name for path in killed.glob("*/*/*") if path.suffix not in (".pt", ".txt")}
-    assert left == {".computing"}, "a lock that nobody holds, and no temporary file"
+    left = {path.name for path in killed.glob("*/*/*") if path.suffix not in (".pt", ".txt", ".part")}
+    assert left == {".computing"}, "a lock that nobody holds"
 
 
 def test_two_processes_on_one_run_share_the_work(cell, tmp_path):

@@ -60,7 +60,9 @@ def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, ou
 def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first, execute, out):
     notebook = execute("effective_depth", OUT=str(out), DATASETS=["gsm8k", "aime24"])
     assert "toy-4l @ gsm8k  :" in printed(notebook)
-    assert "no artifact for aime24 × toy-4l" in printed(notebook) and "make sweep MODELS=toy-4l" in printed(notebook)
+    assert "no artifact for aime24 × toy-4l" in printed(notebook) and "depth-lib sweep --models=toy-4l" in printed(
+        notebook
+    )
     drawn = [path.stem for path in (out / "figures").rglob("*.png")]  # per kind, the paper's over GSM8K, intervals
     assert n_pictures(notebook) == len(drawn) - drawn.count("proxies") >= 20
     assert (out / "report.html").read_text().count("<img") >= 10
@@ -124,7 +126,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
         (
             "effective_depth",
             {"OUT": "nowhere"},
-            "/nowhere; run: make sweep OUT=nowhere, or give the folder of a study, such as outputs/demo",
+            "depth-lib sweep --out=nowhere, or give the folder of a study, such as outputs/demo",
         ),
     ],
 )

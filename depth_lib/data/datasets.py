@@ -1,5 +1,7 @@
 """A dataset is one YAML file, params/datasets/<name>.yaml: where its rows are, and jinja templates that write them."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,10 +12,12 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
-from ..params import ParamsError, ParamsFile, find_dataset, not_among, params_files
+from ..params import Params, ParamsError, ParamsFile, find_dataset, not_among, params_files
 from .rows import PromptError, file_rows, from_hub
 
 DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
+# What a dataset's file says of its rows on the Hub and of the prompts that they become.
+_DEFINITION = {*ParamsFile.model_fields} - {*Params.model_fields, "TRAINING", "BILLIONS", "FILE"}
 
 
 def _fail(message: str) -> None:
@@ -32,6 +36,16 @@ class Dataset(ParamsFile):
     def path(self) -> Path:
         """The YAML file."""
         return params_files("datasets")[self.DATASET]
+
+    @property
+    def definition(self) -> str:
+        """16 hexadecimal digits of a hash of repository, split, templates: of all that decides the Hub's prompts."""
+        fields = json.dumps(self.model_dump(include=_DEFINITION), sort_keys=True)
+        return hashlib.sha256(fields.encode()).hexdigest()[:16]
+
+    def is_fetched(self, source: str | Path) -> bool:
+        """Whether its rows come from the Hub."""
+        return source == "hub" and not self.FILE and self.DATASET not in DRAWN
 
     def name_of(self, source: str | Path) -> str | Path:
         """A source as messages name it: of "hub" the file or repository that it stands for."""
@@ -57,7 +71,8 @@ class Dataset(ParamsFile):
         if not self.REPOSITORY:
             raise PromptError(f"{self.path} has neither REPOSITORY nor FILE; give one, or source=")
         with from_hub(self.DATASET, self.REPOSITORY):
-            rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, split=self.SPLIT or "train")
+            how = {"split": self.SPLIT or "train", "revision": self.DATASET_REVISION}
+            rows = datasets.load_dataset(self.REPOSITORY, self.CONFIG, **how)
         for number, row in enumerate(rows, 1):
             yield f"{self.REPOSITORY} row {number}", row
 
@@ -98,8 +113,13 @@ class Dataset(ParamsFile):
             ) from None
 
 
-def dataset_named(name: str) -> Dataset:
-    """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none."""
+def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
+    """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none.
+
+    source: of a .txt file, whose lines are the prompts, the name can be any.
+    """
+    if name not in params_files("datasets") and Path(source).suffix == ".txt":
+        return Dataset(DATASET=name)
     if problem := not_among(params_files("datasets"), "DATASET", name):
         raise PromptError(problem)
     return Dataset(**find_dataset(name))

@@ -39,7 +39,7 @@ def load_prompts(
     if dataset in DRAWN:
         check_count("length", length)
         return list(itertools.islice(_drawn(dataset, length, seed), n_examples or 10))
-    kind, prompts, too_long = dataset_named(dataset), [], 0
+    kind, prompts, too_long = dataset_named(dataset, source), [], 0
     wanted = n_examples or (10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:

@@ -9,8 +9,6 @@ from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..params import ParamsError
 
-NAMED_SOURCES = ("hub", "embedded", "sample")  # any other is a file
-
 
 class PromptError(ParamsError):
     """These prompts cannot be made; the message is one line and ends with the next step."""

@@ -62,8 +62,7 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
 
     The slope is that of the least-squares line through the levels' scores. Intervals: examples are drawn with
     replacement within each level, deviations studentised (see `intervals`); examples without any effect change no score
-    and are left out. In simulations of 3 levels of 5 to 20 examples the intervals of scores and slope held the truth in
-    91 to 96 % of cases, where examples are skewed (a lognormal weight on layer 0) and where they are not.
+    and are left out. How often the intervals cover the truth: docs/coverage.md.
 
     result: what `depth_by_difficulty` returns or `load_artifact` reads. Raises NoInterval for a single level, or fewer
     than 3 examples of one that have an effect. Source: Csordás et al. 2025, section 4; the slope is ours.

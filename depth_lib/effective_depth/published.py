@@ -20,9 +20,9 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
 
     intervals: what `depths_with_intervals` returns. Columns model, dataset, metric, published, ours, difference (ours -
     published, layers), low, high, published_ratio, ratio, verdict: "same"; "within the interval" (the published layer
-    is one that our prompts do not rule out); "differs"; "differs, no interval" (no per-prompt sums, or prompts that
-    rule out no layer); "no effective depth"; "other depth" (the model here has another number of layers than the
-    published one: another model).
+    is in ours, 95 % over prompts); "differs"; "differs, no interval" (no per-prompt sums); "undecided" (the prompts
+    rule out no layer); "no effective depth" of ours; "other depth" (the model here has another number of
+    layers than the published one: another model).
     """
     published = published_depths().rename(
         columns={"ed": "published", "ratio": "published_ratio", "layers": "published_layers"}
@@ -31,12 +31,13 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
     both["difference"] = both["ours"] - both["published"]
     below = both["low"].isna() | (both["low"] <= both["published"])
     above = both["high"].isna() | (both["published"] <= both["high"])
-    no_interval, no_depth = both["low"].isna() & both["high"].isna(), both["ours"].isna()
+    no_interval = both["low"].isna() & both["high"].isna()
     verdicts = {
         "other depth": both["layers"] != both["published_layers"],
         "same": both["difference"] == 0,
-        "no effective depth": no_interval & no_depth,
-        "differs, no interval": no_interval,
+        "no effective depth": both["ours"].isna(),
+        "differs, no interval": no_interval & both["prompts"].isna(),
+        "undecided": no_interval,
         "within the interval": below & above,
     }
     both["verdict"] = np.select([x.fillna(False).astype(bool) for x in verdicts.values()], list(verdicts), "differs")

@@ -1,4 +1,4 @@
-"""Effective depth: the layer at which a model stops composing features and starts refining its answer.
+"""Effective depth: a layer that a rule reads off a curve over the layers.
 
 Three rules on three curves over the layers l = 0..L-1 are the papers' (Hu et al. 2025, Table 1). They look at l in
 0..L-2 only, and where no layer satisfies a rule the effective depth is missing (`None`): neither -1 nor an error.
@@ -16,12 +16,11 @@ from ..data.prompts import ANSWER
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
-KL_THRESHOLD, OVERLAP_THRESHOLD = 0.5, 0.3  # Hu et al. 2025, Table 1
 LATE = 0.85  # of the model's depth
 
 
 def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> int | None:
-    """The last layer after which the contributions turn from removing to adding features.
+    """The last layer where the mean cosine changes from negative to non-negative.
 
     c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0.
     Each curve has shape [L], cosines in [-1, 1]. None for a model in which attention and MLP cannot be told apart,
@@ -31,36 +30,26 @@ def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> 
     if np.isnan(as_array(att_cos)).all() and np.isnan(as_array(mlp_cos)).all():
         return None
     curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
-    c = np.stack([_checked(f"cosine: {name}", curve) for name, curve in curves.items()]).sum(0) / 3
-    return _last(holds("cosine", c))
+    checked = [_checked(f"cosine: {name}", curve) for name, curve in curves.items()]
+    return _last(METRICS["cosine"].crosses(mean_curve(checked)))
 
 
-def effective_depth_kl(kl: Curve, threshold: float = KL_THRESHOLD) -> int | None:
-    """The first layer whose logit lens is near the model's answer, relative to the farthest layer.
+def effective_depth_kl(kl: Curve, threshold: float = 0.5) -> int | None:
+    """The first layer where the logit lens's KL divergence is below half of its maximum over layers.
 
     The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    return _first(holds("kl", _checked("kl", kl), threshold))
+    return _first(METRICS["kl"].crosses(_checked("kl", kl), float(threshold)))
 
 
-def effective_depth_overlap(overlap: Curve, threshold: float = OVERLAP_THRESHOLD) -> int | None:
-    """The first layer whose logit lens already ranks the answer's top tokens high.
+def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | None:
+    """The first layer where more than 0.3 of the logit lens's top five tokens are among the output's.
 
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
     [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    return _first(holds("overlap", _checked("overlap", overlap), threshold))
-
-
-def holds(metric: str, curves: np.ndarray, threshold: float = 0) -> np.ndarray:
-    """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for curves [..., L]."""
-    threshold = float(threshold)  # a NumPy float64 would widen a float32 curve, and 0.3 exceed 0.3
-    if metric == "cosine":
-        return (curves[..., :-1] < 0) & (curves[..., 1:] >= 0)
-    if metric == "kl":
-        return curves[..., :-1] < threshold * curves.max(-1, keepdims=True)
-    return curves[..., :-1] > threshold
+    return _first(METRICS["overlap"].crosses(_checked("overlap", overlap), float(threshold)))
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
@@ -206,9 +195,11 @@ def _last(hits: np.ndarray) -> int | None:
 class Metric:
     """One depth of a model: the probe and keys it reads, and how it follows from them.
 
-    rule: a layer, from the keys' curves; None where the depth is a centre of mass only. threshold: the papers';
-    thresholds: those they might have chosen as well. profile: the effect of each layer, whose centre of mass is the
-    depth score; None for the papers' own metrics.
+    rule: a layer, from the keys' curves; None where the depth is a centre of mass only. profile: the effect of each
+    layer, whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers';
+    thresholds: those they might have chosen as well. gap: of the papers' metrics, from curves [..., L] and a threshold,
+    what is below zero where a layer has crossed it; turns: the depth is not the first such layer but the last one
+    followed by one that has not.
     """
 
     probe: str
@@ -217,18 +208,50 @@ class Metric:
     threshold: float | None = None
     thresholds: tuple[float, ...] = ()
     profile: Callable[..., np.ndarray] | None = None
+    gap: Callable[[np.ndarray, float | None], np.ndarray] | None = None
+    turns: bool = False
 
     def arguments(self, result: Mapping) -> list:
         """What rule and profile take from a probe's result."""
         curves = [result[key] for key in self.keys]
         return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 
+    def crosses(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
+        """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for [..., L]."""
+        below = self.gap(curves, self.threshold if threshold is None else threshold) < 0
+        return below[..., :-1] & ~below[..., 1:] if self.turns else below[..., :-1]
+
+
+def mean_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of curves of one length."""
+    return np.stack(curves).sum(0) / len(curves)
+
 
 _TENTHS = tuple((np.arange(1, 10) / 10).tolist())
 METRICS = {
-    "cosine": Metric("relative_contribution", ("att_cos", "mlp_cos", "layer_cos"), effective_depth_cosine),
-    "kl": Metric("logit_lens", ("res_kl_divs",), effective_depth_kl, KL_THRESHOLD, _TENTHS),
-    "overlap": Metric("logit_lens", ("res_overlaps",), effective_depth_overlap, OVERLAP_THRESHOLD, _TENTHS[:7]),
+    "cosine": Metric(
+        "relative_contribution",
+        ("att_cos", "mlp_cos", "layer_cos"),
+        effective_depth_cosine,
+        gap=lambda cosine, _: cosine,
+        turns=True,
+    ),
+    "kl": Metric(
+        "logit_lens",
+        ("res_kl_divs",),
+        effective_depth_kl,
+        0.5,
+        _TENTHS,
+        gap=lambda kl, threshold: kl - threshold * kl.max(-1, keepdims=True),
+    ),
+    "overlap": Metric(
+        "logit_lens",
+        ("res_overlaps",),
+        effective_depth_overlap,
+        0.3,
+        _TENTHS[:7],
+        gap=lambda overlap, threshold: threshold - overlap,
+    ),
     "skips_future": Metric("layer_effects", ("future_kl",), profile=skip_profile),
     "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),
     "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.schemas import of_pair
-from ..results.study import TABLE_PROBES, Study
+from ..results.study import Study
 from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
@@ -38,9 +38,6 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
                 rows.append(row)
                 if row["note"]:
                     warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
-        metas = [study.get((dataset, model, probe), {}).get("meta", {}) for probe in TABLE_PROBES]
-        if len({meta.get("prompts_hash") for meta in metas} - {None}) > 1:
-            warnings.warn(f"{dataset} × {model} mixes results of different prompts; run the sweep again", stacklevel=2)
     order = ["model", "dataset", "metric", "layers", "ed", "ratio", "score", "score_low", "score_high", "note"]
     return _frame(rows, order)
 
@@ -48,7 +45,7 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
 def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
     """The papers' three depths with what each rests on; every_depth: what `depths` returns.
 
-    Columns: layers (L), prompts, ed, ratio; low, high (the layers that the prompts do not rule out; NA where the
+    Columns: layers (L), prompts, ed, ratio; low, high (its 95 % confidence interval over prompts; NA where the
     interval is open) and ratio_low, ratio_high; same and without (the shares of bootstrap draws with this ED and with
     none); note (why there is no depth or no interval, or which end is open).
     """

@@ -12,44 +12,67 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..effective_depth.rules import METRICS, as_array
-from ..results.study import TRAINING, Study, by_paper, facts_of
+from ..results.study import TABLE_PROBES, TRAINING, Study, by_paper, facts_of
 from .grid import DOTS_PER_INCH, WIDTH, add_legend, save_drawn, short_name
-from .marks import COLOURS, GREY, RED, STYLE
+from .kinds import KINDS
+from .marks import COLOURS, GREY, LAYER, RED, STYLE
 
 RATIO = "Ratio (ED + 1) / L"
 _PALETTE = (*COLOURS, "#8c564b", "#9467bd", "#7fc97f", "#bcbd22", "#7f0000")
 _SHAPES = "os^DvPX*phd"
+_DASHES = ("-", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+
+
+@plt.rc_context(STYLE)
+def overview_figure(study: Study) -> Figure | None:
+    """The three curves that the papers' rules read, each with its depth, a row per model and dataset."""
+    rows = [(m, d) for m in study.models for d in study.datasets if all((d, m, p) in study for p in TABLE_PROBES)]
+    if not rows:
+        return None
+    figure = Figure(figsize=(WIDTH, 1.5 * len(rows) + 0.8), layout="constrained", dpi=DOTS_PER_INCH)
+    grid = figure.subplots(len(rows), 3, squeeze=False)
+    for axes, (model, dataset) in zip(grid, rows, strict=True):
+        for ax, name in zip(axes, ("cosine", "lens_kl", "lens_overlap"), strict=True):
+            kind = KINDS[name]
+            result = study[dataset, model, kind.probe]
+            (panel,) = kind.panels(result).values()
+            kind.draw(ax, panel, result)
+            ax.set_ylabel(kind.ylabel)
+        axes[1].set_title(f"{short_name(model)}, {dataset}", parse_math=False)
+    for ax in grid[-1]:
+        ax.set_xlabel(LAYER)
+    add_legend(figure)
+    return figure
 
 
 def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
-    """ED ratio of every model × dataset × metric with its interval (at least 95 %) over prompts, a panel per metric.
+    """ED ratio of every model × dataset × metric with its 95 % confidence interval over prompts, a panel per metric.
 
     intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: a curve without
     an effective depth fits the prompts too, so that the interval is open. None if no run has an effective depth.
     """
     models = pd.Categorical(intervals.model, intervals.model.unique())
-    title = "Ratio of effective depth, with intervals (at least 95 %) over prompts"
-    return _ratio_figure(title, intervals, models, columns=1, whiskers=True)
+    title = "Ratio of effective depth, with 95 % confidence intervals over prompts"
+    return _ratio_figure(title, intervals, models, columns=1, fewest=1)
 
 
 def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
-    """Does a larger model use a larger share of its depth? Ratio against size, with the mean of each size as a line.
+    """Does a larger model use a larger share of its depth? Ratio against size on a logarithmic axis.
 
     Size is billions of parameters where every model's params file says it, else the number of blocks.
     """
     sizes, unit = intervals.model.map(lambda model: facts_of(model).billions), "billions of parameters"
     if sizes.isna().any():
         sizes, unit = intervals.layers, "number of blocks"
-    return _ratio_figure(f"Ratio of effective depth against {unit}", intervals, pd.Categorical(sizes))
+    return _ratio_figure(f"Ratio of effective depth against {unit}", intervals, sizes.astype(float))
 
 
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
-    """Does training change it? Ratio of models by the training that their params files name, the mean as a line."""
+    """Does training change it? Ratio of models by the training that their params files name."""
     training = intervals.model.map(lambda model: facts_of(model).training)
     known = [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
-    return _ratio_figure(
-        "Ratio of effective depth by training", intervals, pd.Categorical(training.mask(training == "unknown"), known)
-    )
+    by_training = pd.Categorical(training.mask(training == "unknown"), known)
+    return _ratio_figure("Ratio of effective depth by training", intervals, by_training)
 
 
 def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -139,6 +162,12 @@ class Comparison:
 
 
 COMPARISONS = {
+    "overview": Comparison(
+        overview_figure,
+        "The three curves that the effective depth is read from: cosine of what layers add, KL divergence and top-5 "
+        "overlap of the logit lens with the output. Thin: each prompt. Marked: the effective depth.",
+        reads="study",
+    ),
     "ratio_intervals": Comparison(
         intervals_figure,
         "Ratio of effective depth with its interval. A whisker to the panel's edge: open at this end, since a curve "
@@ -146,8 +175,8 @@ COMPARISONS = {
     ),
     "ratio_by_size": Comparison(
         ratio_by_size_figure,
-        "Model size: does a larger model use a larger share of its depth? Lines: means of a size, broken where no "
-        "model of that size has an effective depth.",
+        "Model size: does a larger model use a larger share of its depth? Lines: means of a size; whiskers: 95 % "
+        "confidence intervals over prompts.",
     ),
     "ratio_by_training": Comparison(
         ratio_by_training_figure,
@@ -197,45 +226,53 @@ def _figure(title: str, n_panels: int, columns: int) -> tuple[Figure, np.ndarray
 
 @plt.rc_context(STYLE)
 def _ratio_figure(
-    title: str, frame: pd.DataFrame, x: pd.Categorical, per: str = "dataset", columns: int = 3, whiskers: bool = False
+    title: str,
+    frame: pd.DataFrame,
+    x: pd.Categorical | pd.Series,
+    per: str = "dataset",
+    columns: int = 3,
+    fewest: int = 2,
 ) -> Figure | None:
-    """Ratio over x, a panel per metric, with its mean at each x, or with whiskers each point's interval.
+    """Ratio over x with its interval, a panel per metric; x are names side by side, or sizes on a logarithmic axis.
 
-    per: "model" or "dataset", which have a look each. None if fewer than two x have a ratio, with whiskers none.
+    per: "model" or "dataset", which have a look each; lines join the means of each, broken where there is none. An open
+    end is beyond the panel, a point without an interval is hollow. None if fewer than `fewest` x have a
+    ratio.
     """
-    frame = frame.assign(x=x).astype({name: float for name in ("ratio", "ratio_low", "ratio_high") if name in frame})
-    frame = frame.dropna(subset="x")
-    if frame[frame.ratio.notna()].x.nunique() < 2 - whiskers:
+    shares = [name for name in ("ratio", "ratio_low", "ratio_high") if name in frame]
+    frame = frame.assign(x=x).astype(dict.fromkeys(shares, float)).dropna(subset="x")
+    if frame[frame.ratio.notna()].x.nunique() < fewest:
         return None
+    by_name = isinstance(x, pd.Categorical)
+    names = x.categories if by_name else np.unique(frame.x)
+    places = range(len(names)) if by_name else names
     looks = _looks(sorted(frame.dataset, key=by_paper) if per == "dataset" else frame.model)
     figure, axes = _figure(title, frame.metric.nunique(), columns)
     for ax, (metric, rows) in zip(axes, frame.groupby("metric", sort=False), strict=True):
         for i, (name, look) in enumerate(looks.items()):
-            draw = _points_and_intervals if whiskers else _points_and_means
-            draw(ax, rows[rows[per] == name], (i + 0.5) / len(looks), look)
+            own, shift = rows[rows[per] == name], (i + 0.5) / len(looks) - 0.5
+            beside = own.x.cat.codes + 0.5 * shift if by_name else own.x * 1.1**shift
+            _points_with_intervals(ax, own.assign(place=beside), look)
+            if fewest > 1:
+                joined = own.groupby("x", observed=True).ratio.mean().reindex(names)
+                ax.plot(places, joined, linewidth=0.8, color=look["color"], ls=_DASHES[i % len(_DASHES)])
         if "threshold" in frame:
-            threshold = x.categories.get_loc(METRICS[metric.split()[0]].threshold)
-            ax.axvline(threshold, color=GREY, linestyle=":", label="the papers' threshold")
-        ax.set(title=metric, xlim=(-0.5, len(x.categories) - 0.5), ylim=(0, 1.04))
-        names = [short_name(value) if isinstance(value, str) else f"{value:g}" for value in x.categories]
-        ax.set_xticks(range(len(names)), names)
-        ax.tick_params("x", rotation=90 if whiskers else 0)
+            ax.axvline(names.get_loc(METRICS[metric.split()[0]].threshold), color=GREY, ls=":", label="papers")
+        ax.set(title=metric, ylim=(0, 1.04))
+        if not by_name:
+            ax.set_xscale("log")
+            ax.minorticks_off()
+        ax.set_xticks(places, [short_name(value) if isinstance(value, str) else f"{value:g}" for value in names])
+        ax.tick_params("x", rotation=0 if fewest > 1 else 90)
     figure.supylabel(RATIO)
     add_legend(figure)
     return figure
 
 
-def _points_and_means(ax: Axes, rows: pd.DataFrame, share: float, look: Mapping) -> None:
-    """The mean is broken where there is no ratio. share: 0 to 1, thinner and smaller, so that none hides another."""
-    size, means = 2.6 - 1.8 * share, rows.groupby("x", observed=False).ratio.mean()
-    ax.plot(range(len(means)), means, linewidth=size, markersize=2, **look)
-    ax.plot(rows.x.cat.codes, rows.ratio, ls="", markersize=2 + size, **look)
-
-
-def _points_and_intervals(ax: Axes, rows: pd.DataFrame, share: float, look: Mapping) -> None:
-    """An open end is beyond the panel; a point without an interval is hollow. share: 0 to 1, from left to right."""
-    rows = rows.assign(place=rows.x.cat.codes + 0.7 * (share - 0.5))
-    known = rows[rows.ratio_low.notna() | rows.ratio_high.notna()]
-    ax.vlines(known.place, known.ratio_low.fillna(-1), known.ratio_high.fillna(2), color=look["color"], linewidth=1)
+def _points_with_intervals(ax: Axes, rows: pd.DataFrame, look: Mapping) -> None:
+    known = rows.iloc[:0]
+    if "ratio_low" in rows:
+        known = rows[rows.ratio_low.notna() | rows.ratio_high.notna()]
+        ax.vlines(known.place, known.ratio_low.fillna(-1), known.ratio_high.fillna(2), color=look["color"], linewidth=1)
     ax.plot(rows.place, rows.ratio, ls="", markersize=3.5, fillstyle="none", **look)
     ax.plot(known.place, known.ratio, ls="", markersize=3.5, **look)

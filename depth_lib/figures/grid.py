@@ -8,7 +8,9 @@ from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ..files import write_together
@@ -151,6 +153,9 @@ def draw_grid(
             ax.remove()
         for ax in figure.axes[-across:]:
             ax.set_xlabel(kind.xlabel)
+        if getattr(kind, "cut", None):  # after all panels that share the axis
+            for ax in figure.axes:
+                ax.set_ylim(top=min(kind.cut, ax.get_ylim()[1]))
         figure.supylabel(kind.ylabel)
         subject = datasets[0] if len(datasets) == 1 else ""
         title = title or f"{kind.title}: {subject}".rstrip(": ")
@@ -178,9 +183,15 @@ def short_name(model: str) -> str:
 
 
 def _add_colorbars(kind: Heat, axes: Sequence[Axes]) -> None:
-    """One colour bar for all maps, or one per map if each has its own limits; pointed where values may lie beyond."""
+    """One colour bar for all maps, or one per map if each has its own limits; pointed where values lie beyond."""
     maps = [ax for ax in axes if ax.images]
-    for ax in maps[:1] if kind.limits else maps:
-        label = kind.colorbar if kind.limits or ax is maps[-1] else ""
-        beside = axes if kind.limits else ax
-        ax.figure.colorbar(ax.images[0], ax=beside, label=label, extend="both" if kind.diverging else "max", aspect=40)
+    for group in [[ax] for ax in maps] if kind.alone else filter(None, [maps]):
+        images = [ax.images[0] for ax in group]
+        values = [image.get_array().filled(np.nan) for image in images]
+        norm = Normalize(*kind.limits_of(values))
+        for image in images:
+            image.set_norm(norm)
+        below, above = (any((norm(x) * sign > limit).any() for x in values) for sign, limit in ((-1, 0), (1, 1)))
+        label = kind.colorbar if group[-1] is maps[-1] else ""
+        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
+        images[0].figure.colorbar(images[0], ax=group if kind.alone else axes, label=label, extend=extend, aspect=40)

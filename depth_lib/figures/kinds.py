@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from ..effective_depth.difficulty import importance_by_level, score_rows
 from ..effective_depth.rules import as_array, settles_late
-from .marks import LAYER, ORANGE, PERCENTILE, SKY, Curves, Heat, Kind, Panel
+from .marks import BLUE, LAYER, ORANGE, SKY, Curves, Heat, Kind, Panel
 
 
 class Scores(Kind):
@@ -27,6 +27,53 @@ class Scores(Kind):
             if scores.score_low.isna().all():
                 reasons.append(textwrap.fill(scores.answer[0], 28))
         ax.text(0.5, 0.1, "\n".join(dict.fromkeys(reasons)), transform=ax.transAxes, ha="center")
+
+
+class Removal(Heat):
+    """The cost of removing n blocks from s on: a row per n, the best s of each marked."""
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        super().draw(ax, panel, result)
+        loss = as_array(result["removal_loss"])
+        ax.plot(np.nanargmin(loss, axis=1), range(len(loss)), "*", color=ORANGE, label="best start")
+        ax.set_yticks(range(len(loss)), as_array(result["removal_sizes"]).astype(int))
+
+
+class RemovalCurves(Curves):
+    """The cost of removing n blocks, by where they start."""
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        super().draw(ax, panel, result)
+        ax.set_xticks(range(len(result["removal_sizes"])), as_array(result["removal_sizes"]).astype(int))
+
+
+def _by_start(result: Mapping) -> dict[str, Panel]:
+    """The loss of removing n blocks at the best start, at the end of the model, and at a random start."""
+    loss, sizes = as_array(result["removal_loss"]), as_array(result["removal_sizes"]).astype(int)
+    last = loss[range(len(sizes)), loss.shape[1] - sizes]
+    return {"": {"best start": np.nanmin(loss, 1), "last blocks": last, "mean over starts": np.nanmean(loss, 1)}}
+
+
+class CheapScores(Kind):
+    """Scores of one clean pass against the loss, a point per start and number of blocks."""
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        for (key, points), colour in zip(_scores_and_losses(result).items(), (BLUE, ORANGE), strict=True):
+            ax.plot(points.score, points.loss, ".", markersize=3, color=colour, label=self.keys[key])
+        ax.set_yscale("symlog", linthresh=0.1)
+
+
+def _scores_and_losses(result: Mapping) -> dict[str, pd.DataFrame]:
+    """The angular distance of all n and the block influence (n = 1), each beside the loss."""
+    loss, angle = as_array(result["removal_loss"]), as_array(result["angular_distance"])
+    points = {"angular_distance": {"score": angle.ravel(), "loss": loss.ravel()}}
+    points["block_influence"] = {"score": as_array(result["block_influence"]), "loss": loss[0]}
+    return {key: pd.DataFrame(columns).dropna() for key, columns in points.items()}
+
+
+def _rank_correlations(result: Mapping) -> str:
+    found = [points.rank().corr().score["loss"] for points in _scores_and_losses(result).values()]
+    return "rank correlations {:.2f}, {:.2f}".format(*found)
 
 
 def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
@@ -98,14 +145,14 @@ def _gradients(probe: str, title: str, what: str) -> Heat:
     return Heat(
         probe,
         title,
-        f"{what} Colours end at the {PERCENTILE}th percentile of the tokens after the first, where many models park "
-        "attention.",
+        f"{what} Colours end at the 98th percentile of the tokens after the first, where many models park attention.",
         {"igrads": ""},
         LAYER,
         "Token",
         of_question=True,
-        colorbar=f"Attribution (to {PERCENTILE}th percentile)",
-        limits=None,
+        colorbar="Attribution (to 98th percentile)",
+        alone=True,
+        percentile=98,
         diverging=True,
         tokens=True,
     )
@@ -169,8 +216,8 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
         "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
-        "tokens. Below zero features are removed, above zero strengthened; dotted: the effective depth, where the "
-        "mean of the three turns for the last time from removing to adding.",
+        "tokens. Dotted: the effective depth, the last layer where the mean of the three changes from negative to "
+        "non-negative.",
         {
             "att_cos": "Attention: $\\mathrm{cossim}(a, h)$",
             "mlp_cos": "MLP: $\\mathrm{cossim}(m, h + a)$",
@@ -243,18 +290,17 @@ KINDS: dict[str, Kind] = {
         "From layer",
         "To layer",
         colorbar="Angular distance / $\\pi$",
-        limits=(0, 0.5),
     ),
     "first_change": Heat(
         "relative_contribution",
         "Turn of the residual stream at each token of the first prompt",
         "1 less the cosine of what enters and what leaves a block, at each token of the first prompt. Colours end "
-        f"at the {PERCENTILE}th percentile of the tokens after the first.",
+        "at the 90th percentile of the tokens after the first.",
         {"first_change": ""},
         LAYER,
         "Token",
         colorbar="$1 - \\mathrm{cossim}(h_l, h_{l+1})$",
-        limits=None,
+        alone=True,
         tokens=True,
     ),
     "layer_effects": _skips(
@@ -333,6 +379,50 @@ KINDS: dict[str, Kind] = {
         "what a layer (row) added is taken out of the later one's input alone",
         "layers that later ones read for",
     ),
+    "block_removal": Removal(
+        "block_removal",
+        "Cost of removing consecutive blocks",
+        "Rise of the next token's loss when n blocks (row) are removed from block s (column) on, mean over tokens and "
+        "prompts. White: there are not that many blocks. Star: the best start for each n.",
+        {"removal_loss": ""},
+        "Blocks removed",
+        "First removed block",
+        colorbar="Loss increase, nats",
+        alone=True,
+    ),
+    "removal_curves": RemovalCurves(
+        "block_removal",
+        "Cost of removing n blocks",
+        "Rise of the next token's loss when n consecutive blocks are removed: from the best start, from the end of the "
+        "model, and the mean over all starts.",
+        {"removal_loss": ""},
+        "Loss increase, nats",
+        "Blocks removed",
+        read=_by_start,
+    ),
+    "removal_scores": CheapScores(
+        "block_removal",
+        "Scores of one clean pass and the cost of removal",
+        "Angular distance between the residual streams before and after the removed blocks (Gromov et al. 2024, all n) "
+        "and block influence (ShortGPT, n = 1) against the rise of the loss, with their rank correlations.",
+        {"angular_distance": "angular distance", "block_influence": "block influence"},
+        "Loss increase, nats",
+        "Score",
+        note=_rank_correlations,
+    ),
+    **{
+        f"{part}_removal": Curves(
+            f"{part}_removal",
+            f"Cost of removing the {name} of several blocks",
+            f"Rise of the next token's loss after the {name} of one more block is removed, in ascending order of the "
+            "loss that each causes alone (LLM-Drop).",
+            {"removal_loss": ""},
+            "Loss increase, nats",
+            f"Blocks without {name}",
+            read=lambda result: {"": {"removal_loss": np.append(0, as_array(result["removal_loss"]))}},
+        )
+        for part, name in (("attention", "attention"), ("mlp", "MLP"))
+    },
     "future_erasure": _erasure(
         "future_erasure",
         "Erasure and all that follows",

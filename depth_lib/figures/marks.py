@@ -44,7 +44,6 @@ _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
 _EFFECTS = ("max_future_layer", "max_future_local", "max_all_local", "mean_layer_effect")  # on later layers only
 
-PERCENTILE = 98
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
 
 
@@ -91,8 +90,9 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, depth_at to the right of it. cut: where the axis ends at the latest. log: a logarithmic axis. Where the
-    result has the resolution of a curve, what is below it is grey.
+    dotted line, depth_at to the right of it; and the key whose curve each prompt has as a thin line. cut: where the
+    axis ends at the latest. log: a logarithmic axis, on which there are no bars. Where the result has the resolution
+    of a curve, what is below it is grey.
     """
 
     filled: str = ""
@@ -109,8 +109,10 @@ class Curves(Kind):
                 name += " = 0, one mixer only"
             if np.isnan(curve).all():  # of a model that is read block by block
                 name += " is not known"
-            if alone or key == self.filled:
+            if (alone or key == self.filled) and not self.log:
                 _fill(ax, curve, name, BARS)
+                if self.metric:
+                    ax.plot(_per_prompt(result, key).T, color=GREY, linewidth=0.3, alpha=0.6)
             else:  # thinner and thinner, so that no line hides one on the same values
                 colour = LEVELS.get(name, COLOURS[i % len(COLOURS)])
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
@@ -127,8 +129,6 @@ class Curves(Kind):
             ax.set_yscale("log")
         else:
             ax.axhline(0, color="black", linewidth=0.5)
-        if self.cut:
-            ax.set_ylim(top=min(self.cut, ax.get_ylim()[1]))
         ax.locator_params("x", integer=True)
 
     @property
@@ -158,16 +158,18 @@ class Curves(Kind):
 class Heat(Kind):
     """Heat maps, a panel per key, a row per layer: by layers, the first at the top, or by tokens, upwards.
 
-    colorbar: its label. limits: of the colours; None: each panel has its own colour bar, to the 98th percentile of all
-    tokens but the first. diverging: from blue to red, as far below zero as above. tokens: columns are tokens, without
-    the last one, which predicts nothing. Cells that can hold nothing are white, unlike a zero. Layers whose relative
-    error is above the tolerance are marked. Where the result has the resolution of a map, what is below it is grey.
+    colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one; it ends at this
+    percentile of all tokens but the first, and is pointed where values lie beyond. diverging: from blue to red, as far
+    below zero as above. tokens: columns are tokens, without the last one, which predicts nothing. Cells that can hold
+    nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked. Where the result
+    has the resolution of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
 
     colorbar: str = ""
-    limits: tuple[float, float] | None = (0, 1)
+    alone: bool = False
+    percentile: int = 90
     diverging: bool = False
     tokens: bool = False
 
@@ -175,8 +177,7 @@ class Heat(Kind):
         ((key, values),) = panel.items()
         values = self.shown(key, values)
         width, origin = values.shape[1], "lower" if self.tokens else "upper"
-        low, high = self.limits or self.limits_of(values)
-        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", vmin=low, vmax=high, origin=origin)
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin=origin)
         if f"{key}_resolution" in result:
             within = np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]
             ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), origin=origin)
@@ -207,10 +208,10 @@ class Heat(Kind):
         tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
         return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
 
-    def limits_of(self, values: np.ndarray) -> tuple[float, float]:
-        """Colour limits that neither the first token nor a few huge values decide."""
-        others = np.abs(values[:, 1:] if values.shape[1] > 1 else values)
-        high = float(np.nanpercentile(others, PERCENTILE, method="higher")) or 1.0
+    def limits_of(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
+        """Colour limits of maps, which neither the first token nor a few huge values decide."""
+        others = [np.abs(values[:, 1:] if self.tokens and values.shape[1] > 1 else values).ravel() for values in maps]
+        high = float(np.nanpercentile(np.concatenate(others), self.percentile, method="higher")) or 1.0
         return -high if self.diverging else 0.0, high
 
 
@@ -243,6 +244,13 @@ def question_of(result: Mapping) -> str:
     settings = result.get("meta", {}).get("settings", {})
     text = "".join(token for token in result.get("tokens") or () if token not in _BEGINNINGS)
     return settings.get("question", "") + settings.get("answer", "") or text.translate(_SPACES).strip()
+
+
+def _per_prompt(result: Mapping, key: str) -> np.ndarray:
+    """Each prompt's mean over its tokens, [P, L]; no row where the result does not have it."""
+    if f"{key}_sums" not in result or "n_tokens" not in result:
+        return np.empty((0, 0))
+    return as_array(result[f"{key}_sums"]) / as_array(result["n_tokens"])[:, None]
 
 
 def _fill(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:

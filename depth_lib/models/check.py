@@ -1,27 +1,31 @@
 """Is the model that runs the one the probes are written for? What is asked of it, and the verdict."""
 
-import weakref
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import nnsight
 import torch
 from nnsight import TransformersModel
 
-from ..probes.identities import identities
-from .discovery import Architecture, ArchitectureError
-from .families import FOUND, describe
+from ..probes.identities import identities, verified
+from .discovery import Architecture
+from .errors import ArchitectureError, reason
+from .families import describe, known
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
-CHECKED = weakref.WeakKeyDictionary()  # model -> what check_model returned for it
-RUNNING = weakref.WeakKeyDictionary()  # model -> what `running` said of it where it ran last
+# What is slower without each shortcut.
+SHORTCUTS = {
+    "starts": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
+    "grows": "rows that join its batch on the way are not read as others, so every row begins at the first block",
+    "packs": "it does not obey a 4-D mask, so suffixes share no sequence",
+}
 
 
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     """What measures the identities: (function, its arguments), for a session with this model."""
-    longest = getattr(llm.config.get_text_config(), "max_position_embeddings", None)
-    ids = llm.tokenizer(_SENTENCE)["input_ids"][:longest]
-    return identities, {"arch": describe(llm), "ids": [ids, ids[::-1]]}  # as one batch: the tokens, and reversed
+    return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:8]}
 
 
 def running(llm: TransformersModel) -> dict[str, str]:
@@ -41,46 +45,80 @@ def running(llm: TransformersModel) -> dict[str, str]:
     }
 
 
-def judge(llm: TransformersModel, measured: dict) -> dict:
-    """The result of check_model from what `identities` measured; ArchitectureError if one fails."""
-    arch, tolerance = describe(llm), max(1e-5, 2 * measured["eps"])
-    identity_1, identity_2 = float(measured["identity_1"].max()), float(measured["identity_2"])
-    mlp_change, problem = measured["mlp_change"], None
-    if not identity_1 <= tolerance:  # NaN fails too
-        problem = (
-            f"identity 1 fails: h + a + m differs from the output of block {int(measured['identity_1'].argmax())} by "
-            f"{identity_1:.1%} (tolerance {tolerance:.1e})"
-        )
-    elif not identity_2 <= tolerance:
-        problem = (
-            f"identity 2 fails: the lens at the last residual differs from the model's logits by {identity_2:.1%} of "
-            f"the largest (tolerance {tolerance:.1e})"
-        )
-    elif mlp_change is not None and (float(mlp_change) <= tolerance) != arch["parallel"]:
-        order, true_order = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
-        problem = (
-            f"its blocks were found to be {order}, but they are {true_order}: changing attention's contribution "
-            f"changes the MLP's by {float(mlp_change):.1%}"
-        )
+def judge(llm: TransformersModel, measured: dict) -> None:
+    """Keep what check_model returns, of what `identities` measured, and which shortcuts work; ArchitectureError if the
+    model is not what was found."""
+    record, arch = known(llm), describe(llm)
+    tolerance = max(1e-5, measured["eps"] / 4)
+    problem = _problem(arch, measured, tolerance, measured["eps"] ** 0.5)
     if problem:
-        kind = f"{llm.config.model_type}, {str(llm.dtype).removeprefix('torch.')}"
+        kind = f"{llm.config.model_type}, eps {measured['eps']:.1e}"
         raise ArchitectureError(
             f"{name_of(llm)} ({kind}): {problem}. What was found in it does not hold, and the probes would be silently "
             "wrong."
         )
-    return {"identity_1": identity_1, "identity_2": identity_2, "tolerance": tolerance}
+    works = {name: verified(arch, measured)[name] for name in SHORTCUTS}
+    for name in SHORTCUTS:
+        if arch[name] and not works[name]:
+            warnings.warn(f"{name_of(llm)}: {SHORTCUTS[name]}: slower.", stacklevel=4)
+    record.found = replace(record.found, **works)
+    identity_1, identity_2 = float(measured["identity_1"].max()), measured["identity_2"]
+    record.checked = {"identity_1": identity_1, "identity_2": identity_2, "tolerance": tolerance}
+
+
+def _problem(arch, measured, tolerance, limit):
+    """What is not as it was found; "" if all is. limit: a change that rounding cannot explain."""
+    identity_1, identity_2, some = measured["identity_1"], measured["identity_2"], 2 * measured["eps"]
+    l = int(identity_1.argmax())
+    if not identity_1[l] <= tolerance:  # NaN fails too
+        return (
+            f"identity 1 fails: what block {l} adds differs from a + m by {identity_1[l]:.1%} (tolerance "
+            f"{tolerance:.1e})"
+        )
+    if not identity_2 <= max(tolerance, some):
+        return (
+            f"identity 2 fails: the lens at the last residual differs from the model's logits by {identity_2:.1%} of "
+            f"the largest (tolerance {max(tolerance, some):.1e})"
+        )
+    if not measured["logit_scale"] <= tolerance:
+        return f"identity 2 fails: the scale of the logits is off by {measured['logit_scale']:.1%}"
+    if (measured["sees_later"] > limit).any():
+        return "its tokens see later ones: it is an encoder, and the probes read decoders"
+    for part, wrong, what in (
+        ("attention", measured["attention_mixes"] <= some, "does not depend on earlier tokens"),
+        # what reads a as well may mix tokens once more, as a short convolution after the MLP does
+        ("mlp", (measured["mlp_mixes"] > limit) & ~(measured["mlp_change"] > limit), "depends on earlier tokens"),
+    ):
+        if wrong.any():
+            l = int(wrong.int().argmax())
+            names = ", ".join(path for path, *_ in arch["parts"][l][part])
+            return f"in block {l} what was found to be the {part}'s ({names}) {what}"
+    change = measured["mlp_change"]
+    if ((change > limit) if arch["parallel"] else (change <= some)).any():
+        order, true_order = ("parallel", "sequential") if arch["parallel"] else ("sequential", "parallel")
+        return f"its blocks were found to be {order}, but they are {true_order} (the MLP's change: {change.max():.1%})"
+    return ""
 
 
 def check_here(llm: TransformersModel) -> None:
     """Measure the identities of a model whose weights are here. Raises ArchitectureError if one fails."""
-    function, arguments = check_call(llm)
-    measured = None
-    try:
-        with llm.session():
-            measured = nnsight.save(function(llm, **arguments))
-    except (RuntimeError, ValueError, IndexError, AttributeError) as error:
-        raise not_computed(llm, error) from error
-    CHECKED[llm] = judge(llm, measured)
+    measured, record = None, known(llm)
+    for lost in ((), ("packs",), (*SHORTCUTS,)):  # a shortcut may also end in an error
+        before, record.found = record.found, replace(record.found, **dict.fromkeys(lost, False))
+        if lost and before == record.found:
+            continue
+        function, arguments = check_call(llm)
+        try:
+            with llm.session():
+                measured = nnsight.save(function(llm, **arguments))
+            break
+        except Exception as error:  # noqa: BLE001 (whatever the model raises)
+            problem = error
+    if measured is None:
+        raise not_computed(llm, problem) from problem
+    if lost:
+        warnings.warn(f"{name_of(llm)} cannot do {', '.join(lost)} ({reason(problem)}): slower.", stacklevel=4)
+    judge(llm, measured)
 
 
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
@@ -89,8 +127,8 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 
 def report(llm: TransformersModel) -> str:
-    """What was found in a model, and how far its identities are off once they were measured, a line for each."""
-    found, numbers = FOUND[llm], CHECKED.get(llm)
+    """What was found in a model, how a prompt begins, and how far its identities are off once measured, in lines."""
+    found, numbers = known(llm).found, known(llm).checked
     parts = Counter(in_words(found)).most_common()
     lines = [
         f"{name_of(llm)} ({llm.config.model_type})",
@@ -100,6 +138,8 @@ def report(llm: TransformersModel) -> str:
         f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
         "probes: all" if found.parts else f"probes: those of whole blocks, what needs a and m is NaN ({found.missing})",
     ]
+    first = llm.tokenizer.convert_ids_to_tokens(llm.tokenizer("The capital of France is")["input_ids"])[:4]
+    lines.append(f"a prompt begins with: {' '.join(map(repr, first))}")
     if numbers:
         errors = f"identity 1: {numbers['identity_1']:.1e}, identity 2: {numbers['identity_2']:.1e}"
         lines.append(f"{errors} (tolerance: {numbers['tolerance']:.1e})")

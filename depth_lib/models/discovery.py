@@ -1,34 +1,42 @@
-"""Where a causal language model keeps its residual stream and what adds to it: measured, for any family.
+"""Where a causal language model keeps its residual stream and what adds to it, read off the graph of one pass.
 
-A short random prompt runs with hooks on every module. The blocks are the longest list of modules of which each reads
-what the one before returned. What a block adds is fitted by three formulas to the outputs of the modules inside it; the
-logits are followed back, module by module, to the last residual. `check.py` then measures on the model that runs
-whether this holds.
+The output of every module is marked, the model runs once, and autograd keeps how each tensor was made. The blocks are
+the longest list of modules of which each reads what the one before returned. What leaves a block is followed back
+through sums and numbers to what entered it: whatever was added on the way is an output of a module. The logits are
+followed back to the last block in the same way. No weights are needed: a model on the meta device runs as well.
+
+`probes/identities.py` then measures on the model that runs whether this is so.
 """
 
+import logging
+import re
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from itertools import combinations, pairwise
-from unittest import mock
+from itertools import count, pairwise
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
-from ..probes.packing import additive, pack
 from ..probes.residual_stream import first, with_first
-from .gguf import ModelError
+from .errors import ArchitectureError
 
 N_TOKENS = 8
-SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # what configs call that of logits
-# Of each module whose scaled outputs sum to a part: its path, the scale, and a parameter of it that is added, or None.
+# Of each module whose scaled outputs sum to a part: its path, the scale, and a parameter that is added, or None.
 Addends = tuple[tuple[str, float, str | None], ...]
-
-
-class ArchitectureError(ModelError):
-    """The model has no residual stream that the probes can read, or the identities they rely on do not hold."""
+# Autograd's nodes whose output has the values of their input, in another shape, dtype or place.
+RESHAPES = re.compile(
+    "(UnsafeView|View|ReshapeAlias|Clone|ToCopy|Squeeze|Unsqueeze|Alias|Slice|Transpose|Permute|Expand)Backward.*"
+)
+# What an MLP and a token mixer are called, in a path or a class name; `identities` measures whether that is so.
+_MLP = re.compile(r"(mlp|moe|ffn|feed_?forward|fc2|experts)\b|\w+(MLP|MoE)\b")
+_MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,256 +58,284 @@ class Architecture:
     packs: bool = False  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class Value:
+    """A tensor that a module reads or returns: how it was made, and its shape."""
+
+    node: Node
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
 class Call:
-    """A module's call in a forward pass. Tensors are copies on the CPU, as some families add in place."""
+    """What a module reads first and returns first (None: no tensor that was made), and how many more it returns."""
 
-    path: str
-    x: object  # the first input
-    y: object  # the first output
-    beside: int  # how many more outputs there are
+    x: Value | None
+    y: Value | None
+    beside: int
+    hides: bool  # whether it returns integers, whose further way the graph does not show, or a list of one tensor
 
 
-def discover(model: PreTrainedModel) -> Architecture:
-    """Measure `model`, which is in evaluation mode. Raises ArchitectureError that says what was measured."""
-    ids = torch.randint(4, 100, (1, N_TOKENS), generator=torch.Generator().manual_seed(0))
-    ids %= model.config.get_text_config().vocab_size
-    logits, calls = _run(model, ids)
-    changed, _ = _run(model, torch.cat([ids[:, :-1], ids[:, :1]], dim=1))
-    if not _alike(changed[:, :-1], logits[:, :-1]):
-        raise ArchitectureError("its tokens see later ones: it is an encoder, and the probes read decoders")
+class Mark(torch.autograd.Function):
+    """The identity, as a node of the graph that knows which module's output it is, and its place among all.
+
+    The anchor requires a gradient, so that the graph is kept though no parameter does.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, anchor: Tensor, path: str, order: int) -> Tensor:
+        ctx.path, ctx.order = path, order
+        return x.clone()
+
+
+def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
+    """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
+    context. Raises ArchitectureError that says what is in the way."""
+    with mode:
+        logits, calls = _run(model)
     path, blocks = _blocks(model, calls)
-    after = [call for call in calls[calls.index(blocks[-1]) + 1 :] if not path.startswith(call.path)]
+    parts = _parts(model, path, blocks)
+    with mode, _quiet():
+        grows = _grows(model, f"{path}.{len(blocks) // 2}")
+        packs = _packs(model, path, parts.get("parts") or [()] * len(blocks))
+    starts = not any(block.hides for block in blocks) and not any(_reads_back(path, *two) for two in pairwise(blocks))
     return Architecture(
         blocks=path,
         streams=tuple(blocks[0].x.shape[2:-1]),
         beside=blocks[0].beside,
-        **_tail(model.config, blocks[-1].y, after, logits),
-        **_parts(model, ids, blocks, calls),
-        **_shortcuts(model, ids, blocks, logits),
+        **_tail(logits, blocks[-1].y.node, calls),
+        **parts,
+        starts=starts,
+        grows=grows and starts,
+        packs=packs,
     )
 
 
-@torch.no_grad()
-def _run(model, ids, enter=None, add=None, **encoding):
-    """The logits, and the calls of all modules in the order in which they end. enter: {path: what that module reads in
-    place of its own first input}; add: {path: what is added to its first output}."""
-    enter, add, entered, calls = enter or {}, add or {}, {}, []
+@contextmanager
+def _quiet():
+    """Without the traceback that fake tensors write of an error."""
+    log = logging.getLogger(FakeTensor.__module__)
+    log.disabled, before = True, log.disabled
+    try:
+        yield
+    finally:
+        log.disabled = before
 
-    def before(path, module, args, kwargs):
-        x = first((*args, *kwargs.values(), None))
-        if path in enter:
-            x = enter[path].to(x.device)
-            args, kwargs = ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
-        entered[path] = _copied(x)
-        return args, kwargs
+
+def _run(model, **encoding):
+    """How the logits were made, and {path: its calls} of all modules; their outputs are marked."""
+    anchor, order, entered, calls = torch.zeros((), requires_grad=True), count(), [], {}
+
+    def before(module, args, kwargs):
+        entered.append(_value(first((*args, *kwargs.values(), None))))  # now, as some families add in place
 
     def after(path, module, args, output):
-        if path in add:
-            output = with_first(output, first(output) + add[path].reshape(first(output).shape).to(first(output).device))
-        beside = len(output) - 1 if isinstance(output, tuple) else 0
-        calls.append(Call(path, entered[path], _copied(first(output)), beside))
-        return output
+        y, more = first(output), output[1:] if isinstance(output, tuple | list) else ()
+        if isinstance(y, Tensor) and y.is_floating_point():
+            y = Mark.apply(y, anchor, path, next(order))
+        hides = any(isinstance(x, Tensor) and not x.is_floating_point() for x in more)
+        hides |= isinstance(output, tuple | list) and not more
+        calls.setdefault(path, []).append(Call(entered.pop(), _value(y), len(more), hides))
+        return with_first(output, y)
 
-    with ExitStack() as stack:
-        for path, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(partial(before, path), with_kwargs=True).remove)
+    # biases that are added outside of a module are then seen in the graph
+    vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
+    with ExitStack() as stack, torch.enable_grad():
+        for vector in vectors:
+            stack.callback(vector.requires_grad_().requires_grad_, False)
+        for path, module in list(model.named_modules())[1:]:
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(partial(after, path)).remove)
-        device = model.get_input_embeddings().weight.device
-        logits = model(input_ids=ids.to(device), use_cache=False, **encoding).logits
-    return logits.cpu(), calls
+        return model(input_ids=_ids(model), use_cache=False, **encoding).logits.grad_fn, calls
 
 
-def _copied(x):
-    return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
+def _ids(model):
+    return torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
 
 
-def _alike(x, truth):
-    """Whether x is `truth` but for rounding, which may have passed through many blocks."""
-    if x.shape != truth.shape:
-        return False
-    x, truth, eps = x.double(), truth.double(), torch.finfo(truth.dtype).eps
-    return float((x - truth).norm()) <= eps**0.5 * float(truth.norm())
-
-
-def _scale(x, y):
-    """The number s of y = s x; None where there is none."""
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape):
-        return None
-    s = float((x.double() * y).sum() / x.double().square().sum())
-    return s if s > 0 and _alike(x * s, y) else None
-
-
-def _exact(measured, config, eps=0.0):
-    """A measured scale as the config has it, or one over that; the scale itself where the config has neither."""
-    fields = config.get_text_config().to_dict().values()
-    numbers = [1.0, *(float(value) for value in fields if type(value) in (int, float) and value > 0)]
-    return next((s for n in numbers for s in (n, 1 / n) if abs(s / measured - 1) <= max(1e-5, eps)), measured)
+def _value(x):
+    return Value(x.grad_fn, x.shape) if isinstance(x, Tensor) and x.grad_fn else None
 
 
 def _blocks(model, calls):
     """The path of the list of blocks, and the blocks' calls."""
-    lists, problems = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], []
+    lists, problem = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], ""
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
-        paths = [f"{path}.{l}" for l in range(n_blocks)]
-        blocks = [call for call in calls if call.path in paths]
-        shapes = {getattr(h, "shape", ()) for block in blocks for h in (block.x, block.y)}
-        shape = shapes.pop() if len(shapes) == 1 else ()
-        if [block.path for block in blocks] == paths and len(shape) in (3, 4) and shape[:2] == (1, N_TOKENS):
-            jumps = [float((block.y - after.x).norm() / after.x.norm()) for block, after in pairwise(blocks)]
-            if not any(jumps):
-                return path, blocks
-            l = jumps.index(max(jumps))
-            problems.append(f"what enters block {l + 1} of {path} is not what left block {l}: off by {jumps[l]:.1%}")
-    raise ArchitectureError("; ".join(problems) or "no list of its modules passes one residual stream on")
-
-
-def _tail(config, h, calls, logits):
-    """How the last residual h becomes the logits: through which modules, followed back from the logits, and how scaled
-    and capped."""
-    text = config.get_text_config()
-    cap = next(filter(None, (getattr(text, name, None) for name in SOFTCAPS)), None)
-    read, tail, scale = logits if cap is None else torch.atanh(logits / cap) * cap, [], 1.0
-    while not (gain := _scale(h, read)):
-        makers = [call for call in calls if _scale(call.y, read) and not _scale(call.x, call.y)]
-        if not makers or len(tail) == 3:
-            raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
-        scale *= _scale(makers[-1].y, read)
-        tail.insert(0, makers[-1].path)
-        read = makers[-1].x
-    return {"tail": tuple(tail), "logit_scale": _exact(gain * scale, config), "logit_softcap": cap}
-
-
-def _parts(model, ids, blocks, calls):
-    """What each block adds to the residual, by which modules, in which order."""
-    found, rescales, likely = [], False, ()
-    ran = {call.path: n for n, call in enumerate(calls)}
-    for l, block in enumerate(blocks):
-        eps = torch.finfo(block.y.dtype).eps
-        likely, (kept, *scales), error = _fit(block, _outputs(model, block, calls), likely)
-        if error:
-            nearest = f" ({' + '.join(path for path, _ in likely)} is off by {error:.1%})" if likely else ""
-            return {"missing": f"no three or fewer modules of block {l} sum to what it adds{nearest}"}
-        kept = _exact(kept, model.config, eps)
-        rescales = rescales or kept != 1
-        scales = [_exact(scale / kept, model.config, eps) for scale in scales]
-        addends = [(path, scale, bias) for (path, bias), scale in zip(likely, scales, strict=True)]
-        found.append(sorted(addends, key=lambda addend: ran[f"{block.path}.{addend[0]}"]))
-    return _order(model, ids, blocks, calls, found) | {"rescales": rescales}
-
-
-def _outputs(model, block, calls):
-    """{(path, bias): output} of the modules in a block that run once and return as much as it does, those nearest to
-    the block first. bias: a parameter of the module's own that is added, or None."""
-    n_calls, outputs = Counter(call.path for call in calls), {}
-    for call in sorted(calls, key=lambda call: call.path.count(".")):
-        path, y = call.path.removeprefix(f"{block.path}."), call.y
-        if path == call.path or n_calls[call.path] > 1 or not isinstance(y, Tensor) or not y.is_floating_point():
+        blocks = sum((calls.get(f"{path}.{l}", []) for l in range(n_blocks)), [])
+        values = [value for block in blocks for value in (block.x, block.y) if value]
+        shapes = {value.shape for value in values}
+        if len(values) != 2 * len(blocks) or len(shapes) != 1 or len(blocks) < n_blocks:
             continue
-        if y.numel() == block.y.numel():
-            outputs[path, None] = y.reshape(block.y.shape)
-            module = model.get_submodule(call.path)
-            for name, bias in module.named_parameters(recurse=False) if [*module.children()] else ():
-                if bias.shape == block.y.shape[-1:]:
-                    outputs[path, f"{path}.{name}"] = outputs[path, None] + bias.cpu()
-    return outputs
+        if len(blocks) > n_blocks:
+            n_calls = len(blocks) / n_blocks
+            problem = (
+                problem or f"the blocks of {path} run {n_calls:g} times in a pass, and are read where they run once"
+            )
+            continue
+        breaks = [l for l, (block, then) in enumerate(pairwise(blocks)) if _plain(then.x.node) is not block.y.node]
+        if not breaks and shapes.pop()[:2] == (1, N_TOKENS):
+            return path, blocks
+        problem = problem or (breaks and f"what enters block {breaks[0] + 1} of {path} is not what left the one before")
+    raise ArchitectureError(problem or "no list of its modules passes one residual stream on")
 
 
-def _fit(block, outputs, likely):
-    """The outputs y that make what leaves a block of what enters it, h: (their keys, k and s of k h + Σ s y, the error
-    relative to what the block adds, 0 if that is rounding).
+def _makers(node):
+    return [maker for maker, _ in node.next_functions]
 
-    The `likely` outputs are tried first, then one, two and three of them. The first without an error win, else the
-    nearest. Where rounding can hide what a module adds, as in half precision, all are tried, and of those whose error
-    may be rounding more modules have to be nearer by a fifth.
+
+def _plain(node):
+    """The node whose values this one has."""
+    while node is not None and RESHAPES.fullmatch(node.name()):
+        node = _makers(node)[0]
+    return node
+
+
+def _terms(node, h):
+    """{node: number} of which this node is the sum, where one is h, or else a module's output, if it can be.
+
+    The number is None where only weights that are not here know it.
     """
-    h, after = block.x.double().flatten(), block.y.double().flatten()
-    change, rounding = (after - h).norm(), 2 * torch.finfo(block.y.dtype).eps * (h.norm() + after.norm())
-    choices = [likely] if likely and outputs.keys() >= set(likely) else []
-    choices += [keys for n in (1, 2, 3) for keys in combinations(outputs, n)]
-    nearest, least = ((), [1.0]), float("inf")
-    for keys in choices:
-        terms = torch.stack([h, *(outputs[key].double().flatten() for key in keys)], dim=1)
-        scales = torch.linalg.lstsq(terms, after).solution
-        error = (after - terms @ scales).norm()
-        carries = scales[0] * h.norm() > 1e-2 * after.norm()  # else an output holds h already, or replaces it
-        enough = 1 if least > rounding else 0.8 if len(keys) > len(nearest[0]) else 0.99
-        if error < least * enough and carries and scales.min() > 0:
-            nearest, least = (keys, scales.tolist()), error
-        if least <= rounding < 1e-3 * change:
+    node = _plain(node)
+    if node is None or node is h:
+        return {node: Fraction(1)}
+    makers = _makers(node)
+    if hasattr(node, "path"):
+        inside = _terms(makers[0], h)
+        inner, *others = inside
+        passed_on = not others and hasattr(inner, "path") and not inner.path.startswith(f"{node.path}.")
+        return inside if h in inside or passed_on else {node: Fraction(1)}
+    if node.name() in ("MulBackward0", "DivBackward0") and makers.count(None) == len(makers) - 1:
+        scaled, number = makers[0] or makers[1], node._saved_other if makers[0] else node._saved_self
+        if number is not None and number.numel() == 1:
+            inverse = node.name() == "DivBackward0"
+            return {term: _product(s, _number(number), inverse) for term, s in _terms(scaled, h).items()}
+    if node.name() == "AddBackward0":
+        total = Counter()
+        for maker in makers:
+            for term, s in _terms(maker, h).items():
+                total[term] = None if s is None else total[term] + s
+        return dict(total)
+    return {node: Fraction(1)}
+
+
+def _number(x):
+    """A number that the model multiplies with, exactly; None where only weights that are not here know it."""
+    return None if x.is_meta or isinstance(x, FakeTensor) else Fraction(x.item())
+
+
+def _float(s):
+    """The number that was meant, where several were multiplied."""
+    return float(s.limit_denominator(10**12))
+
+
+def _product(s, number, inverse):
+    if s is None or number is None:
+        return None
+    return s / number if inverse else s * number
+
+
+def _tail(node, h, calls):
+    """How the last residual h becomes the logits: through which modules, and how scaled and capped."""
+    tail, scale, cap = [], Fraction(1), None
+    while node is not h:
+        (node, s), *others = _terms(node, h).items()
+        if others or not s:
             break
-    return *nearest, 0.0 if least <= rounding else float(least / change)
+        scale *= s
+        if hasattr(node, "path"):
+            tail.insert(0, node.path)
+            value = calls[node.path][-1].x
+            node = value and _plain(value.node)
+        elif node and node.name() == "TanhBackward0" and cap is None:
+            (node,), cap, scale = _makers(node), scale, Fraction(1)
+    if node is not h or len(tail) > 3:
+        raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
+    scale *= cap or 1
+    return {"tail": tuple(tail), "logit_scale": _float(scale), "logit_softcap": cap and _float(cap)}
 
 
-def _order(model, ids, blocks, calls, found):
-    """Which of the modules found in each block are attention's and which the MLP's, and whether these read those.
-
-    Attention's mix tokens, and do not read what the first one returns. Measured in one more run in which each block
-    reads what it read, but for the tokens between the first and the last, and something is added to what its first
-    module returns for the first token, which sees itself only.
-    """
-    writers = [[f"{block.path}.{path}" for path, _, _ in addends] for block, addends in zip(blocks, found, strict=True)]
-
-    def by_token(calls):
-        return {call.path: call.y.reshape(N_TOKENS, -1) for call in calls if call.path in sum(writers, [])}
-
-    clean, enter, add = by_token(calls), {}, {}
-    for block, (writer, *_) in zip(blocks, writers, strict=True):
-        enter[block.path], add[writer] = block.x.clone(), torch.zeros_like(clean[writer])
-        enter[block.path][:, 1:-1] = block.x[:, 1:-1].roll(1, -1)
-        add[writer][0] = block.x[0, 0].flatten().roll(1)
-    other = by_token(_run(model, ids, enter, add)[1])
-    reading, mixing = ({path for path in clean if not _alike(other[path][t], clean[path][t])} for t in (0, -1))
-    parts, parallel = [], set()
-    for l, (addends, paths) in enumerate(zip(found, writers, strict=True)):
-        attends = [path in mixing and path not in reading.difference(paths[:1]) for path in paths]
-        n = sum(attends)
-        if not all(attends[:n]) or (n == 0 and mixing.intersection(paths)):
-            return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
-        if 0 < n < len(paths):
-            parallel.add(paths[n] not in reading)
-        parts.append((tuple(addends[:n]), tuple(addends[n:])))
+def _parts(model, path, blocks):
+    """What each block adds to the residual, by which modules, in which order."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found, rescales, parallel = [], False, set()
+    for l, block in enumerate(blocks):
+        h, of_block = _plain(block.x.node), f"{path}.{l}."
+        terms = _terms(block.y.node, h)
+        k = terms.pop(h, 0)
+        marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
+        biases = [names[term.variable].removeprefix(of_block) for term in terms if hasattr(term, "variable")]
+        if k == 0 or not marks or len(marks) > 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
+            return {"missing": f"what block {l} adds is no sum of three or fewer modules' outputs"}
+        rescales = rescales or k != 1
+        a, m = [], []
+        for mark in marks:
+            addend = mark.path.removeprefix(of_block)
+            name = f"{addend} {type(model.get_submodule(mark.path)).__name__}"
+            reads = mark is not marks[0] and marks[0] in _behind(mark, h)
+            of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
+            if m and not of_mlp:
+                return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
+            if of_mlp and a:
+                parallel.add(not reads)
+            scale = 1.0 if terms[mark] is None or not k else _float(terms[mark] / k)
+            (m if of_mlp else a).append((addend, scale, next((b for b in biases if b.startswith(f"{addend}.")), None)))
+        found.append((tuple(a), tuple(m)))
     if len(parallel) > 1:
         return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    return {"parts": tuple(parts), "parallel": parallel == {True}}
+    return {"parts": tuple(found), "rescales": rescales, "parallel": parallel == {True}}
 
 
-def _shortcuts(model, ids, blocks, logits):
-    """Which ways of computing less give what the whole computation gives."""
-    middle_and_last = [blocks[len(blocks) // 2], blocks[-1]]
-
-    def logits_from(block, rows):
-        """The logits where a block reads `rows`, after no other block ran."""
-        rows = rows.to(next(model.get_submodule(block.path).parameters()).device)
-        passed = (rows, *[None] * block.beside) if block.beside else rows
-        with ExitStack() as stack:
-            for earlier in blocks[: blocks.index(block)]:
-                module = model.get_submodule(earlier.path)
-                stack.enter_context(mock.patch.object(module, "forward", lambda *_, **__: passed))
-            return _run(model, ids, {block.path: rows})[0]
-
-    def starts():
-        return all(_alike(logits_from(block, block.x), logits) for block in middle_and_last)
-
-    def grows():
-        for block in middle_and_last:
-            rows = torch.cat([block.x, block.x.roll(1, -1)])
-            if not _alike(logits_from(block, rows), torch.cat([logits_from(block, row[None]) for row in rows])):
-                return False
-        return starts()
-
-    def packs():
-        order, _, visible = pack([3, 5], N_TOKENS)
-        mask = additive(visible, logits.dtype).to(model.device)
-        positions = torch.tensor([order]).to(model.device)
-        packed, _ = _run(model, ids[:, order], position_ids=positions, attention_mask=mask)
-        return _alike(packed, logits[:, order])
-
-    return {"starts": _holds(starts), "grows": _holds(grows), "packs": _holds(packs)}
+def _behind(node, h):
+    """The nodes that lead to this one, and itself, as far as what enters the block."""
+    seen, left = set(), [node]
+    while left:
+        node = left.pop()
+        if node is not None and node is not h and node not in seen:
+            seen.add(node)
+            left += _makers(node)
+    return seen
 
 
-def _holds(shortcut):
+def _reads_back(path, before, block):
+    """Whether a block reads more of those up to the one before than the residual."""
+    marks = [node for node in _behind(block.y.node, before.y.node) if hasattr(node, "path")]
+    return any(mark.path.startswith(f"{path}.") and mark.order < before.y.node.order for mark in marks)
+
+
+def _grows(model, path):
+    """Whether the model runs where one of its modules reads two rows for one."""
+
+    def widen(module, args, kwargs):
+        rows, *more = args or kwargs.values()
+        rows = torch.cat([rows, rows])
+        return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
+
+    hook = model.get_submodule(path).register_forward_pre_hook(widen, with_kwargs=True)
     try:
-        return shortcut()
+        with torch.no_grad():
+            model(input_ids=_ids(model), use_cache=False)
+    except Exception:  # noqa: BLE001 (a shape that does not fit)
+        return False
+    finally:
+        hook.remove()
+    return True
+
+
+def _packs(model, path, parts):
+    """Whether the model runs with positions and a 4-D mask, and each module that mixes tokens depends on that, or what
+    the block returns where those are not known."""
+    ids = _ids(model)
+    mask = torch.full((1, 1, N_TOKENS, N_TOKENS), torch.finfo(model.dtype).min, dtype=model.dtype, device=ids.device)
+    mask = mask.triu(1).requires_grad_()
+    try:
+        _, calls = _run(model, position_ids=torch.arange(N_TOKENS, device=ids.device)[None], attention_mask=mask)
     except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
         return False
+    for l, of_block in enumerate(parts):
+        block = f"{path}.{l}"
+        h = _plain(calls[block][0].x.node)
+        for module in [f"{block}.{addend}" for addend, _, _ in of_block[0]] if of_block else [block]:
+            nodes = _behind(calls[module][0].y.node, h)
+            if not any(getattr(node, "variable", None) is mask for node in nodes):
+                return False
+    return True

@@ -1,4 +1,4 @@
-"""The architecture of one model: found by discovery, on a tiny twin where that can be built, and resolved for probes.
+"""The architecture of one model: found by discovery, and resolved for probes.
 
 nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family, and users
 `llm.blocks[l].attention_contribution` and `.mlp_contribution`.
@@ -6,20 +6,37 @@ nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed
 
 import math
 import weakref
-from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 from inspect import isdatadescriptor
 
+import torch
 from nnsight import Envoy, TransformersModel
-from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
-from .discovery import Architecture, ArchitectureError, discover
-from .gguf import reason
-from .twin import twin
+from .discovery import Architecture, discover
+from .errors import ArchitectureError, reason
 
-FOUND = weakref.WeakKeyDictionary()  # nnsight model -> Architecture
-_TWINS = {}  # what was found on the twin of a config, which costs a tenth of a second
+
+@dataclass
+class Record:
+    """What is known of a loaded model."""
+
+    found: Architecture  # without the shortcuts that do not work on the model that runs, once that was measured
+    checked: dict | None = None  # what check_model returns
+    running: dict | None = None  # what computed where it ran last
+
+
+RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
+
+
+def known(llm: TransformersModel) -> Record:
+    """The record of a model; ArchitectureError if load_model did not make one."""
+    if llm not in RECORDS:
+        raise ArchitectureError(f"{getattr(llm, 'repo_id', None)!r} was not loaded by dl.load_model(...).")
+    return RECORDS[llm]
 
 
 def auto_class(config: PreTrainedConfig) -> type:
@@ -33,55 +50,35 @@ def auto_class(config: PreTrainedConfig) -> type:
     raise ArchitectureError(f"{kind} is no causal language model; the probes read decoder-only ones.")
 
 
-def architectures(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Iterator[Architecture]:
-    """What is found on the twin of a config, and then, if that is not it, on the loaded `module` itself.
+def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:
+    """What is found in the loaded `module`; where not all of its weights are in this process, in a model of its config
+    without any.
 
-    Raises ArchitectureError that says what was measured if nothing is left to try.
+    Raises ArchitectureError that says what is in the way.
     """
-    refusal = None
+    build = auto_class(config).from_config if module is None else type(module)._from_config
+    sharded = getattr(config, "distributed_config", None) is not None
+    here = module is not None and not sharded and not any(weight.is_meta for weight in module.parameters())
     try:
-        yield _of_twin(config, module)
+        if here:
+            return discover(module, nullcontext())
+        return discover(_without_weights(config, build), FakeTensorMode(allow_non_fake_inputs=True))
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        problem = "its code asks for numbers that only its weights give; load it where they are (remote=False)"
     except ArchitectureError as error:
-        refusal = error
-    except Exception as error:  # noqa: BLE001 (whatever transformers and torch raise for sizes that do not fit)
-        refusal = f"no tiny twin of it could be built and run ({reason(error)})"
-    if module is not None and not any(weight.is_meta for weight in module.parameters()):
-        try:
-            yield discover(module)
-            return
-        except ArchitectureError as error:
-            refusal = refusal and error  # what was found on the twin and did not hold says more
-        except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
-            refusal = f"it does not run ({reason(error)})"
-    if refusal:
-        raise ArchitectureError(f"{config.model_type}: {refusal}.")
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 (whatever a model raises that does not run)
+        problem = f"it does not run ({reason(error)})"
+    raise ArchitectureError(f"{config.model_type}: {problem}.")
 
 
-def _of_twin(config, module):
-    """What is found on the twin of a config, on four of its blocks where all are alike."""
-    key = type(module), config.to_json_string(use_diff=False)
-    if key not in _TWINS:
-        build = type(module)._from_config if module is not None else auto_class(config).from_config
-        small, depth = twin(config, build), config.get_text_config().num_hidden_layers
-        lists = [part for part in small.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
-        alike = len(lists) == 1 and len({tuple(map(type, block.modules())) for block in lists[0]}) == 1
-        found = _of_four(small, lists[0]) if alike else discover(small)
-        _TWINS[key] = found or discover(twin(config, build))
-    return _TWINS[key]
-
-
-def _of_four(small, blocks):
-    """What is found on a twin with four of its blocks, as of all of them; None where these differ after all."""
-    depth = len(blocks)
-    del blocks[3:-1]
-    try:
-        found = discover(small)
-    except Exception:  # noqa: BLE001 (the last block now stands where the config has one of another kind)
-        return None
-    if not found.parts:
-        return found
-    alike = len(set(found.parts)) == 1  # not where scales depend on the place of a block
-    return replace(found, parts=found.parts[:1] * depth) if alike else None
+def _without_weights(config, build):
+    """The model of a config on the meta device, in the published size."""
+    config = deepcopy(config)
+    for part in (config, config.get_text_config()):
+        part._experts_implementation = "batched_mm"  # the one that asks for no numbers
+    with torch.device("meta"):
+        return build(config).eval()
 
 
 def aliases(found: Architecture) -> dict[str, str]:
@@ -118,11 +115,9 @@ def describe(llm: TransformersModel) -> dict:
     (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends
     earlier: not where rotary frequencies change with its length).
     """
-    if llm not in FOUND:
-        raise ArchitectureError(f"{getattr(llm, 'repo_id', None)!r} was not loaded by dl.load_model(...).")
+    found, config = known(llm).found, llm.config.get_text_config()
     if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
         raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
-    found, config = FOUND[llm], llm.config.get_text_config()
     streams = [*found.streams, config.hidden_size]
     return {name: getattr(found, name) for name in _FOUND} | {
         "n_layers": len(llm.blocks),
@@ -144,7 +139,7 @@ _FOUND = ("rescales", "parallel", "logit_scale", "logit_softcap", "beside", "sta
 
 def remark(llm: TransformersModel) -> str:
     """What a result says of blocks without attention or without an MLP, and of a and m that are not known; else ""."""
-    found = FOUND[llm]
+    found = known(llm).found
     if found.parts is None:
         return f"read block by block, a and m are missing: {found.missing}"
     n_alone = sum(not (a and m) for a, m in found.parts)

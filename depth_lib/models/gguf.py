@@ -10,25 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import cache_folder
-
-
-class ModelError(ValueError):
-    """The model could not be found or loaded; the message names it and the next step."""
-
-
-def reason(error: BaseException) -> str:
-    """The first sentence of an error's text: transformers' go on for paragraphs."""
-    text = " ".join(str(error).split())
-    if not text or isinstance(error, KeyError):
-        text = f"{type(error).__name__} {text}".strip()
-    return textwrap.shorten(re.split(r"[.:;] (?=[A-Z])", text)[0], 200, placeholder=" …").rstrip(".")
+from ..files import cache_folder, write_together
+from .errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -81,20 +69,44 @@ def gguf_on_hub(name: str) -> tuple[str, str] | None:
 def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
-    Made once (a 135M model: half a minute), in the user's cache, under a name with the hash of the file. Raises what
-    transformers raises for a file that it cannot read, and ModelError for one without all the weights of its config.
+    Made once (a 135M model: half a minute), in the user's cache, under a name with the hash of the file. Its tokenizer
+    begins texts with BOS as the file says, whatever this version of transformers makes of it. Raises what transformers
+    raises for a file that it cannot read, and ModelError for one without all the weights of its config.
     """
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    folder = cache_folder("models") / f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
+    folder = cache_folder("models") / f"{file.stem}-{_digest(file)}-{str(dtype).removeprefix('torch.')}-bos"
     if not folder.is_dir():
         from transformers import AutoTokenizer  # seconds, and the second load does without
 
+        from .bos import follow
+
         print(f"dequantising {file.name}, once (half a minute for 135M weights)", file=sys.stderr)
         with _whole(folder) as unfinished:
-            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(unfinished)
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+            follow(tokenizer, _adds_bos(file), file.name)
+            tokenizer.save_pretrained(unfinished)
             _plain_model(file, dtype).save_pretrained(unfinished)
     return folder
+
+
+def _digest(file):
+    """The first digits of the file's SHA-256, computed once for a file that does not change."""
+    stat = file.stat()
+    known = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_ctime_ns}".encode()).hexdigest()[:16]
+    note = cache_folder("hashes") / known
+    if not note.exists():
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_together({note: digest[:16].encode()})
+    return note.read_text()
+
+
+def _adds_bos(file):
+    """What a GGUF file says of BOS at the beginning of texts; None if it says nothing."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(file).get_field("tokenizer.ggml.add_bos_token")
+    return field and bool(field.contents())
 
 
 def _plain_model(file, dtype):
@@ -103,7 +115,7 @@ def _plain_model(file, dtype):
     from transformers import AutoModelForCausalLM
 
     read, report = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True
+        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True, trust_remote_code=False
     )
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part.")

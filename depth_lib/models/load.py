@@ -4,6 +4,7 @@ import difflib
 import logging
 import re
 import warnings
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,14 +13,16 @@ from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
 from ..params import find_model, params_files
+from .bos import follow
 from .check import check_here, name_of
-from .discovery import ArchitectureError
-from .families import FOUND, aliases, architectures, auto_class
-from .gguf import WHEELS, ModelError, dequantised, fetched, gguf_in, gguf_on_hub, reason
+from .errors import ModelError, reason
+from .families import RECORDS, Record, aliases, architecture, auto_class, known
+from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
@@ -63,7 +66,44 @@ def load_model(
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
     """
-    name, weights_here = str(name), remote is False or remote == "local"
+    asked = _asked(str(name), remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel)
+    try:
+        folder = _unpacked(asked.source, asked.revision, asked.dtype) if asked.is_gguf else asked.source
+        config, tokenizer = _fetch(folder, asked.revision)
+        check_degree(asked.name, config, tensor_parallel)
+        names = {"revision": asked.revision, "task": "text-generation", "tokenizer": tokenizer}
+        if asked.weights_here:
+            module = _load_weights(auto_class(config), folder, asked.revision, asked.options)
+        else:
+            found = architecture(config)
+            llm = TransformersModel(asked.source, rename=aliases(found), **names, **asked.options)
+            RECORDS[llm] = Record(found)
+            _warn_of_missing_parts(llm)
+            return llm
+    except ModelError:
+        raise
+    except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
+        raise ModelError(_why(asked.name, asked.source, asked.revision, error)) from error
+    return wrapped(module, **names)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be loaded, and how; this machine can do it."""
+
+    name: str
+    source: str  # a folder, a Hub id, a name of WHEELS, or a GGUF file
+    is_gguf: bool
+    weights_here: bool
+    revision: str | None
+    dtype: torch.dtype | str
+    options: dict  # of `from_pretrained`
+
+
+def _asked(name, remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel):
+    """load_model's arguments, completed from the registry's entry. Raises ModelError for what cannot be done, before
+    anything is fetched."""
+    weights_here = remote is False or remote == "local"
     if not (weights_here or remote is True or re.match("https?://", str(remote))):
         raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
     entry = _entry(name)
@@ -94,23 +134,7 @@ def load_model(
         options["distributed_config"] = {"tp_size": tensor_parallel}
     if device_map and weights_here:
         options["device_map"] = device_map
-    try:
-        folder = _unpacked(source, revision, dtype) if is_gguf else source
-        config, tokenizer = _fetch(folder, revision)
-        check_degree(name, config, tensor_parallel)
-        names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
-        if not weights_here:
-            found = next(architectures(config))
-            llm = TransformersModel(source, rename=aliases(found), **names, **options)
-            FOUND[llm] = found
-            _warn_of_missing_parts(llm)
-            return llm
-        module = _load_weights(auto_class(config), folder, revision, options)
-    except ModelError:
-        raise
-    except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
-        raise ModelError(_why(name, source, revision, error)) from error
-    return wrapped(module, **names)
+    return _Asked(name, source, is_gguf, weights_here, revision, dtype, options)
 
 
 def _entry(name):
@@ -123,21 +147,16 @@ def _entry(name):
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
-    for found in architectures(module.config, module):
-        llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
-        FOUND[llm] = found
-        try:
-            check_here(llm)
-        except ArchitectureError as error:
-            refusal = error
-            continue
-        _warn_of_missing_parts(llm)
-        return llm
-    raise refusal
+    found = architecture(module.config, module)
+    llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
+    RECORDS[llm] = Record(found)
+    check_here(llm)
+    _warn_of_missing_parts(llm)
+    return llm
 
 
 def _warn_of_missing_parts(llm):
-    found = FOUND[llm]
+    found = known(llm).found
     if found.parts is None:
         warnings.warn(
             f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
@@ -187,7 +206,11 @@ def _fetch(source, revision):
     # trust_remote_code stays off: the default asks on the terminal, where a notebook or a job would hang
     options = {"revision": revision, "trust_remote_code": False}
     with without_retries(source):
-        return AutoConfig.from_pretrained(source, **options), AutoTokenizer.from_pretrained(source, **options)
+        config = AutoConfig.from_pretrained(source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        # transformers 5 reads it only where there is no tokenizer.json
+        follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
+    return config, tokenizer
 
 
 def _load_weights(auto, source, revision, options):
@@ -231,6 +254,9 @@ def _why(name, source, revision, error):
     for kinds, answer in answers:
         if any(isinstance(cause, kinds) for cause in causes):
             return f"{what} {answer}"
+    if missing := next((cause for cause in causes if isinstance(cause, ImportError)), None):
+        command = re.search("`(pip install .+?)`", str(missing))
+        return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}."
     if any("trust_remote_code" in str(cause) for cause in causes):
         return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
     return (

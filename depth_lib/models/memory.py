@@ -1,7 +1,7 @@
 """What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import torch
@@ -10,8 +10,9 @@ from transformers import AutoConfig
 from transformers.utils import is_bitsandbytes_available
 
 from ..hub import without_retries
+from ..probes.residual_stream import agreed
+from .errors import ModelError, reason
 from .families import auto_class
-from .gguf import ModelError, reason
 
 QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
@@ -29,15 +30,21 @@ class Weights:
 
     linear: int
     other: int
+    method: str | None = None  # by which the checkpoint itself is quantised (awq, gptq, fp8 …)
+    width: float | None = None  # bytes of a linear weight there
 
     def bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """What they take, held in `dtype` or quantised."""
+        """What they take, held in `dtype`, or quantised as asked for or as the checkpoint is."""
         width = getattr(torch, dtype).itemsize
-        return int((self.linear * _QUANTIZED.get(quantization, width) + self.other * width) * _ROOM)
+        return int((self.linear * (self.width or _QUANTIZED.get(quantization, width)) + self.other * width) * _ROOM)
 
 
 def weights_of(source: str, revision: str | None = None) -> Weights | None:
-    """Count a model's weights from its config; None where there is none, as for a GGUF file: loading then raises."""
+    """Count a model's weights from its config.
+
+    None where there is no config, as for a GGUF file (loading then raises), or where it does not say how many bits the
+    checkpoint's weights have.
+    """
     try:
         with without_retries(source):
             config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
@@ -48,7 +55,22 @@ def weights_of(source: str, revision: str | None = None) -> Weights | None:
     model.tie_weights()
     linears = {module for module in model.modules() if isinstance(module, torch.nn.Linear)}
     linear = sum(module.weight.numel() for module in linears - {model.get_output_embeddings()})
-    return Weights(linear, model.num_parameters() - linear)
+    weights = Weights(linear, model.num_parameters() - linear)
+    quantized = getattr(config, "quantization_config", None)
+    return _as_quantized(weights, quantized) if quantized else weights
+
+
+def _as_quantized(weights, config):
+    """The weights of a checkpoint that is quantised itself."""
+    method = config.get("quant_method", "")
+    if method == "bitsandbytes":
+        width = _QUANTIZED["4bit" if config.get("load_in_4bit") else "8bit"]
+    elif bits := 8 if "fp8" in method else config.get("bits"):
+        group = config.get("group_size") or -1
+        width = bits / 8 + (2.5 / group if group > 0 else 0)  # a group has a scale and a zero
+    else:
+        return None
+    return replace(weights, method=method, width=width)
 
 
 def free_bytes(device_map: str | None, quantization: str | None = None, n_ranks: int = 1) -> tuple[int, str]:
@@ -77,19 +99,23 @@ def check_fits(
     weights = weights_of(source, revision)
     if weights is None:
         return
-    free, where = free_bytes(device_map, quantization, n_ranks)
+    # agreed, or one rank would stop without the others
+    free, where = agreed(free_bytes(device_map, quantization, n_ranks), n_ranks > 1)
     needed = weights.bytes(dtype, quantization)
     if needed <= free:
         return
     fitting = [
         f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
         for kind in (None, *_QUANTIZED)
-        if kind != quantization and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
+        if not weights.method
+        and kind != quantization
+        and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
     ]
-    held = f"{quantization} with {dtype}" if quantization else dtype
+    held = f"{quantization or weights.method} with {dtype}" if quantization or weights.method else dtype
+    no_other = "it is quantised already: take" if weights.method else "neither 8bit nor 4bit would fit: take"
     raise DoesNotFit(
         f"{source} needs {_gb(needed)} for its weights in {held}, and {_gb(free)} are free {where}; "
-        + (f"what would fit: {', '.join(fitting)}, or" if fitting else "neither 8bit nor 4bit would fit: take")
+        + (f"what would fit: {', '.join(fitting)}, or" if fitting else no_other)
         + " a smaller model, a larger machine, or NDIF (REMOTE=1)"
     )
 

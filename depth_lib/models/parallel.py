@@ -11,14 +11,17 @@ import hashlib
 import os
 import sys
 
+import nnsight
 import torch
 import torch.distributed as dist
+import transformers
 from nnsight import TransformersModel
 from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
 from transformers import PreTrainedConfig
+from transformers.distributed import tensor_parallel
 
 from ..probes.residual_stream import is_sharded
-from .gguf import ModelError
+from .errors import ModelError
 
 
 def check_ranks(n_ranks: int) -> None:
@@ -48,7 +51,13 @@ def join_ranks(n_ranks: int) -> None:
 
 
 def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
-    """Refuse, before any weight is loaded, a degree that the model's heads and widths cannot be divided by."""
+    """Refuse, before any weight is loaded, a degree that the model's heads and widths cannot be divided by, or versions
+    that cannot load slices together."""
+    if n_ranks > 1 and not hasattr(tensor_parallel, "_get_parameter_plan"):  # nnsight reads it at the first trace
+        raise ModelError(
+            f"nnsight {nnsight.__version__} cannot read models in slices of transformers {transformers.__version__}; "
+            "pip install transformers==5.22.2"
+        )
     try:
         check_tp_request(config, n_ranks if n_ranks > 1 else None)
     except UnshardableCheckpoint as error:

@@ -2,11 +2,11 @@
 
 import torch
 
-from .residual_stream import finished, inputs, rows_of_logits, unembedded
+from .residual_stream import finished, rows_of_logits, unembedded
 
 
 def output_change(llm, arch, runs, next_tokens=None):
-    """How far the outputs ȳ of changed runs are from y of the clean one. Opens a trace: not for use inside one.
+    """How far the outputs ȳ of changed runs are from y of the clean one. For use inside a trace.
 
     runs: final residuals [1 + R, M, d] of M places, those of the clean run first. next_tokens: the token that follows
     each place (−1: none), or None.
@@ -15,16 +15,13 @@ def output_change(llm, arch, runs, next_tokens=None):
     """
     n_places = runs.shape[1]
     tokens = next_tokens or [None] * n_places
-    at_once = max(1, rows_of_logits(llm, runs.device) // len(runs))
+    at_once = max(1, rows_of_logits(llm, runs) // len(runs))
     changes = []
-    with torch.no_grad():
-        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
-            for start in range(0, n_places, at_once):
-                h = runs[:, start : start + at_once].transpose(0, 1)
-                logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, (-1, len(runs)))
-                of_places = zip(logits, tokens[start : start + at_once], strict=True)
-                changes.append(torch.stack([_change(arch, z, token) for z, token in of_places], dim=-1).cpu())
-            tracer.stop()
+    for start in range(0, n_places, at_once):
+        h = runs[:, start : start + at_once].transpose(0, 1)
+        logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, (-1, len(runs)))
+        of_places = zip(logits, tokens[start : start + at_once], strict=True)
+        changes.append(torch.stack([_change(arch, z, token) for z, token in of_places], dim=-1).cpu())
     return torch.cat(changes, dim=-1)
 
 

@@ -1,59 +1,167 @@
-"""The two identities every probe relies on, and what the MLP reads, measured on the running model."""
+"""What every probe relies on, measured on the model that runs.
+
+The two identities; which part mixes tokens, and what the MLP reads; and the shortcuts: that a pass may start at a
+block, that rows may join, and that a packed mask is obeyed.
+"""
 
 import torch
 
-from .residual_stream import contributions, final_residual, first, lens, parts, rescaling, total_output, with_first
+from .packing import pack, packed_inputs
+from .residual_stream import (
+    enter,
+    entering,
+    finish,
+    first,
+    inputs,
+    leaving,
+    lens,
+    parts,
+    rescaling,
+    start_at,
+    total_output,
+    with_first,
+)
+
+CLEAN, MIDDLE, STEERED, FIRST_BIT = range(4)  # rows of the batch
+NAN, TINY = float("nan"), 1e-30
 
 
 def identities(llm, arch, ids):
-    """How far the model is from h_{l+1} = h_l + a_l + m_l, from lens(h_L) = its own logits, and what its MLPs read.
+    """How far the model that runs is from what was found in it.
 
-    Where blocks rescale, h_{l+1} may be h_l + a_l + m_l times any one number of the block.
+    ids: T tokens, at least 8 and even. They run as one batch, whose rows are changed wherever they enter a block: the
+    first is not; in the second all tokens between the first and the last are one; in the third attention adds something
+    else; and there is one row for each bit of the blocks' numbers, changed where that bit is 0. So each block is
+    measured on its own, and for any two blocks there is a row that only the earlier one reads changed.
 
-    ids: two sequences of the same length T, as one batch, so that a dropped batch axis shows. Returns `identity_1`
-    [L], the largest relative error over tokens of ‖h_{l+1} − (h_l + a_l + m_l)‖ / ‖h_{l+1}‖; `identity_2`, the largest
-    error of a logit relative to the largest logit; `mlp_change`, by how much m of one block changes, relative to its
-    norm, when attention's contribution there is changed (0 for parallel blocks, None if no MLP adds anything); `eps`,
-    the rounding unit of the dtype the model runs in.
+    Changes are relative to the norm, NaN where that is 0. Returns for each block [L]
+    `identity_1`: h_{l+1} = h_l + a_l + m_l, or any one number times that where blocks rescale: the largest error of a
+    token, relative to what is added to it, or of the scale of a part, without what rounding explains;
+    `attention_mixes`, `mlp_mixes`: the change of the last token where earlier ones change: the least among the modules
+    that make a, the largest among those that make m; `sees_later`: that of the first token, in what the block adds;
+    `mlp_change`: the change of m where a is changed (0 for parallel blocks);
+    `starts`: the change of what it adds where earlier blocks read something else.
+    And `identity_2`: lens(h_L) = the logits: the largest error of a logit relative to the largest, `logit_scale`: that
+    of their scale; `packs`, `grows`: the change of what a block adds in a packed sequence, and in a row that joined;
+    `eps`: the rounding unit of the residual's dtype. Of the changes of several tokens the median is meant, as rounding
+    may choose other experts for one.
     """
-    batch = {"input_ids": torch.tensor(ids)}
+    n_layers = arch["n_layers"]
+    n_bits = (n_layers - 1).bit_length() if arch["starts"] else 0
+    blocks, entered, added = [], [], []
     with torch.no_grad():
-        with llm.trace(batch, use_cache=False):
-            blocks = [contributions(block, arch) for block in llm.blocks]
-            final = final_residual(llm, arch)
-            ours = lens(llm, arch, final.flatten(0, 1))
+        with llm.trace(inputs(ids, FIRST_BIT + n_bits), use_cache=False):
+            h = entering(llm.blocks[0])[:1].clone()
+            for l, block in enumerate(llm.blocks):
+                bits = [FIRST_BIT + bit for bit in range(n_bits) if l >> bit & 1]
+                rows = h.repeat(FIRST_BIT + n_bits, 1, 1)
+                rows[MIDDLE, 1:-1] = h[0, 1]
+                rows[[row for row in range(FIRST_BIT, len(rows)) if row not in bits]] = h[0].flip(0)
+                enter(llm, arch, l, rows)
+                of_block = {"identity_1": 0.0, "mlp_change": NAN, "attention_mixes": NAN, "mlp_mixes": NAN}
+                sums = _parts(block, arch, rows, of_block) if arch["parts"] else None
+                after = leaving(block).clone()
+                rows = rows.to(after.device)
+                change = after.float() - rows.float()
+                if sums:
+                    of_block["identity_1"] = _identity_1(arch, rows, sums, after)
+                of_block["sees_later"] = _moved(change[MIDDLE, :1], change[CLEAN, :1])
+                of_block["starts"] = _moved(change[bits], change[CLEAN]) if bits else 0.0
+                blocks.append(of_block)
+                entered.append(rows[:STEERED])
+                added.append(change[:STEERED])
+                h = after[:1]
+            ours = lens(llm, arch, after.flatten(0, 1))
             logits = llm.output.logits.float().to(ours.device).flatten(0, 1)
-            after = [*(h for h, _, _ in blocks[1:]), final.float().clone()]
-            if ours.shape != logits.shape or final.shape != blocks[0][0].shape:
-                raise ValueError(f"hidden states have shape {tuple(final.shape)} and logits {tuple(logits.shape)}")
-            errors = []
-            for (h, a, m), h_after in zip(blocks, after, strict=True):
-                total, h_after = h + a + m, h_after.to(h.device)
-                if arch["rescales"]:
-                    total = total * rescaling(total, h_after)
-                errors.append(_relative(total, h_after).cpu())
-            identity_1 = torch.stack(errors)
-            identity_2 = ((ours - logits).abs().max() / logits.abs().max()).cpu()
-        with_both = [l for l, of_block in enumerate(arch["parts"] or ()) if all(of_block.values())]
-        adding = [(l, blocks[l][2]) for l in with_both if blocks[l][2].norm() > 0]
-        mlp_change = _mlp_change(llm, arch, batch, *adding[0]) if adding else None
-    eps = torch.finfo(final.dtype).eps
-    return {"identity_1": identity_1, "identity_2": identity_2, "mlp_change": mlp_change, "eps": eps}
+            error, eps = ours - logits, torch.finfo(after.dtype).eps
+            last = {
+                "identity_2": float(error.abs().max() / logits.abs().max()),
+                "logit_scale": _off_in_scale(error, logits, eps * logits),
+                "eps": eps,
+            }
+        reads_back = max(of_block["starts"] for of_block in blocks) > eps**0.5
+        last |= _shortcuts(llm, arch | {"starts": False, "grows": False} if reads_back else arch, ids, entered, added)
+    return {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]} | last
 
 
-def _mlp_change(llm, arch, batch, l, clean):
-    """By how much m_l [B, T, d] changes when attention's contribution there is changed."""
-    with llm.trace(batch, use_cache=False) as tracer:
-        block = llm.blocks[l]
-        turned, modules = block.input.roll(1, dims=-1), parts(block, arch)
-        attention, *_ = modules["attention"][0]
-        a = first(attention.output)
-        attention.output = with_first(attention.output, a + turned.to(a.device).reshape(a.shape))
-        m = total_output(modules["mlp"], clean.shape)
-        change = _relative(m, clean.to(m.device))
-        tracer.stop()
-    return change
+def _parts(block, arch, rows, found):
+    """a and m [B, T, d], float32; `found` gets what they change by.
+
+    Attention adds something else in the third row, and in the second to the last token what it adds there in the first,
+    so that this token's MLP reads the same.
+    """
+    sums, moved = {}, {}
+    for part, addends in parts(block, arch).items():
+        outputs, moved[part] = [], []
+        for addend in addends:
+            module, x = addend[0], first(addend[0].output)
+            of_token = x.clone().view(rows.shape)
+            moved[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
+            if part == "attention":
+                of_token[MIDDLE, -1] = of_token[CLEAN, -1]
+                if not outputs:
+                    of_token[STEERED] += rows[CLEAN].flip(0).to(x)
+                module.output = with_first(module.output, of_token.view(x.shape))
+            outputs.append(total_output([addend], rows.shape).to(rows.device))
+        sums[part] = sum(outputs, torch.zeros_like(rows, dtype=torch.float32))
+    found["attention_mixes"] = min(moved["attention"], default=NAN)
+    found["mlp_mixes"] = max(moved["mlp"], default=NAN)
+    if all(moved.values()):
+        found["mlp_change"] = _moved(sums["mlp"][STEERED], sums["mlp"][CLEAN])
+    return [*sums.values()]
 
 
-def _relative(x, truth):
-    return ((x - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-6)).max()
+def _identity_1(arch, h, sums, after):
+    """The largest error of a token or of a part's scale, less what the rounding of two sums explains."""
+    a, m = (p.to(after.device) for p in sums)
+    total, eps = h + a + m, torch.finfo(after.dtype).eps
+    k = rescaling(total, after.float()) if arch["rescales"] else 1
+    error, rounding = after.float() - k * total, eps * (after.float().abs() + (k * a).abs() + (k * m).abs())
+    of_token = (error.norm(dim=-1) - rounding.norm(dim=-1)).relu() / (k * (a + m)).norm(dim=-1).clamp_min(TINY)
+    return max(float(of_token.max()), _off_in_scale(error, k * a, rounding), _off_in_scale(error, k * m, rounding))
+
+
+def _off_in_scale(error, p, rounding):
+    """By how much the scale of p is off: the slope of the error on p, less four standard deviations of it by rounding.
+
+    Where rounding is not much smaller than p the two are not independent: those places are left out.
+    """
+    p = p.where(p.abs() > 4 * rounding.abs(), 0)
+    square = p.square().sum().clamp_min(TINY)
+    return float(((error * p).sum().abs() - 4 * (rounding * p).norm()).relu() / square)
+
+
+def _moved(x, truth, rounding=0):
+    """‖x − truth‖ / ‖truth‖ of x [..., T, d]: the median over tokens, then the largest. NaN where nothing is added."""
+    change = ((x - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
+    return float(change.median(-1).values.max())
+
+
+def _shortcuts(llm, arch, ids, entered, added):
+    """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
+    the pass starts at the second, the rows join there, and the last three tokens' five share a sequence with them."""
+    packed = arch["packs"] and not (arch["window"] and len(ids) > arch["window"])
+    layout = pack([5, 3] if packed else [5], len(ids))
+    order, suffixes = layout
+    packs, grows = [0.0], [0.0]
+    with llm.trace(packed_inputs(arch, ids, layout, 2, entered[0].dtype), use_cache=False):
+        begin = int(arch["starts"] and arch["n_layers"] > 1)
+        for l in range(begin, arch["n_layers"]):
+            rows = entered[l][:, order]
+            (start_at if l == begin else enter)(llm, arch, l, rows)
+            after = leaving(llm.blocks[l])
+            rows, truth = rows.to(after.device), added[l][:, order].to(after.device)
+            change = after.float() - rows.float()
+            rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.float().norm(dim=-1))
+            plain, suffix = slice(len(ids)), list(suffixes[-1])
+            packs.append(_moved(change[CLEAN, suffix], truth[CLEAN, suffix], rounding[CLEAN, suffix]))
+            grows.append(_moved(change[MIDDLE, plain], truth[MIDDLE, plain], rounding[MIDDLE, plain]))
+        finish(llm, arch, arch["n_layers"], after)
+    return {"packs": torch.tensor(packs), "grows": torch.tensor(grows)}
+
+
+def verified(arch, measured):
+    """`arch` without the shortcuts that do not work on the model that was measured."""
+    limit = measured["eps"] ** 0.5
+    works = {name: arch[name] and not bool((measured[name] > limit).any()) for name in ("starts", "packs", "grows")}
+    return arch | works | {"grows": works["grows"] and works["starts"]}

@@ -15,7 +15,7 @@ import torch
 
 from .growing_batch import growing_batch, own_rows, relative_change
 from .packing import packs
-from .residual_stream import added, clean_run, compares_in_batch
+from .residual_stream import changed_in_place, clean_run
 
 
 def layer_effects(llm, arch, work, mode, part, budget):
@@ -30,13 +30,16 @@ def layer_effects(llm, arch, work, mode, part, budget):
     KL(y ‖ ȳ), log y − log ȳ of the next token, and whether the top token stays. Where rounding shows (see
     `compares_in_batch`) also `max_<mode>_layer_resolution` and `max_<mode>_out_resolution`: what rounding alone does.
     """
-    results = [_of_prompt(llm, arch, ids, starts, mode, part, budget) for ids, starts in work]
+    like, in_place = changed_in_place(llm, arch, work[0][0])
+    n_own = own_rows(llm, like)
+    results = [_of_prompt(llm, arch, ids, starts, mode, part, budget, n_own, in_place) for ids, starts in work]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
-def _of_prompt(llm, arch, ids, starts, mode, part, budget):
-    clean = clean_run(llm, arch, ids)
-    of_packs = [_of_pack(llm, arch, ids, pack, clean, mode, part, budget) for pack in packs(starts, len(ids), arch)]
+def _of_prompt(llm, arch, ids, starts, mode, part, budget, n_own, in_place):
+    clean = clean_run(llm, arch, ids, with_contributions=not n_own)
+    how = (clean, mode, part, budget, n_own, in_place)
+    of_packs = [_of_pack(llm, arch, ids, pack, *how) for pack in packs(starts, len(ids), arch)]
     effects, changes = zip(*of_packs, strict=True)
     effects, changes = torch.stack(effects).amax(0), torch.cat(changes, dim=-1)  # [2, L, L], [2, 4, L, measured tokens]
     outputs, (_, kl, loss, top_changes) = changes[:, 0].amax(-1, keepdim=True), changes[0]
@@ -48,20 +51,19 @@ def _of_prompt(llm, arch, ids, starts, mode, part, budget):
         f"{mode}_loss": loss.sum(-1) / max(1, loss.shape[-1] - n_last),
         f"{mode}_top1": 1 - top_changes.mean(-1),
     }
-    if compares_in_batch(llm):
+    if n_own:
         result |= {f"max_{mode}_layer_resolution": effects[1], f"max_{mode}_out_resolution": outputs[1]}
     return result
 
 
-def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
+def _of_pack(llm, arch, ids, pack, clean, mode, part, budget, n_own, in_place):
     """The effects of every block s at the positions of one pack, and beside them those of rounding.
 
     Returns effects [2, L, L] and the output's changes at the M measured tokens [2, 4, L, M] (see `output_change`).
     """
-    order, suffixes, _ = pack
+    order, suffixes = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
     h, c = clean
-    n_own = own_rows(llm)
     skipped = slice(0 if mode == "remove" else 1, prefix)
     measured = range(prefix if mode == "future" else 0, len(order))
     # the row of a whole block joins after block s; that of a part before it, because the other part must run
@@ -74,23 +76,24 @@ def _of_pack(llm, arch, ids, pack, clean, mode, part, budget):
         return effects, changes
     if part == "layer" and mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
         for s in range(n_layers):
-            size = c[s][skipped].norm(dim=-1)  # ‖c‖, and c̄ = 0
+            c_s = c[s] if c else h[s + 1].float() - h[s].to(h[s + 1]).float()
+            size = c_s[skipped].norm(dim=-1)  # ‖c‖, and c̄ = 0
             effect[s, s] = (size / size.clamp_min(1e-6)).max()
 
-    def skip(l, row, before):
+    def skip(k, row, before):
         if part == "layer":
             row[:, skipped] = before[:, skipped].to(row.device)
 
-    def compare(l, joined):
-        row_of_part = (n_own + l - joined.start, skipped) if part != "layer" and l in joined else None
-        c_bar = added(llm.blocks[l], arch, measured.start, part, row_of_part)
-        change, nudge = relative_change(c_bar, c[l][order[measured.start :]], n_own)
-        blocks = slice(joined.start - shift, joined.stop - shift)
+    def compare(l, joined, c_bar):
+        change, nudge = relative_change(c_bar, c and c[l][order[measured.start :]], n_own)
+        blocks = slice(joined.start, joined.stop)
         effect[blocks, l], effect_of_rounding[blocks, l] = change[: len(joined)], nudge
 
+    def silent(l, joined):
+        if part != "layer" and l in joined:  # the row of a part joins before its own block
+            return part, n_own + l - joined.start, skipped
+
     next_tokens = [ids[order[place] + 1] if order[place] + 1 < len(ids) else -1 for place in measured]
-    layers = range(shift, n_skipped + shift)
-    changes[:, :, :n_skipped] = growing_batch(
-        llm, arch, ids, pack, h, layers, skip, measured, budget, next_tokens, compare
-    )
+    work = (pack, h, range(shift, n_skipped + shift), skip, measured, budget, next_tokens, compare, in_place, silent)
+    changes[:, :, :n_skipped] = growing_batch(llm, arch, ids, *work)
     return effects, changes

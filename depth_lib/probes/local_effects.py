@@ -13,7 +13,18 @@ import torch
 
 from .growing_batch import nudged, own_rows, relative_change
 from .packing import packed_inputs, packs
-from .residual_stream import added, clean_run, compares_in_batch, enter, start_at, token_budget
+from .residual_stream import (
+    added,
+    changed_in_place,
+    clean_run,
+    finish,
+    leave,
+    leaving,
+    overwritten,
+    start_at,
+    token_budget,
+    watched,
+)
 
 
 def local_effects(llm, arch, work, mode, budget):
@@ -23,31 +34,41 @@ def local_effects(llm, arch, work, mode, budget):
     over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding
     alone does.
     """
-    results = []
+    results, (like, in_place) = [], changed_in_place(llm, arch, work[0][0])
+    n_own = own_rows(llm, like)
     for ids, starts in work:
         clean, all_packs = clean_run(llm, arch, ids), packs(starts, len(ids), arch)
-        effects = [_of_pack(llm, arch, ids, pack, clean, mode, token_budget(llm, budget)) for pack in all_packs]
+        effects = [_of_pack(llm, arch, ids, pack, clean, mode, budget, n_own, in_place) for pack in all_packs]
         results.append(torch.stack(effects).amax(0))
     effect, resolution = torch.stack(results, dim=1)
     result = {f"max_{mode}_local": effect}
-    if compares_in_batch(llm):
+    if n_own:
         result[f"max_{mode}_local_resolution"] = resolution
     return result
 
 
-def _of_pack(llm, arch, ids, pack, clean, mode, budget):
+def _of_pack(llm, arch, ids, pack, clean, mode, budget, n_own, in_place):
     """The local effects at the positions of one pack, and beside them those of rounding: [2, L, L]."""
-    order, suffixes, _ = pack
+    order, suffixes = pack
     prefix, n_layers = suffixes[0].start, arch["n_layers"]
     h, c = clean
-    n_own, start = own_rows(llm), prefix if mode == "future" else 0
+    start = prefix if mode == "future" else 0
     effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
-    size = max(1, budget // len(order) - n_own)
+    size = max(1, token_budget(llm, h[0], budget) // len(order) - n_own)
+
+    def compare(l, earlier, *of_block):
+        c_bar = added(llm.blocks[l], arch, *of_block, start)
+        change, nudge = relative_change(c_bar, c[l][order[start:]], n_own)
+        taken = slice(earlier.start, earlier.stop)
+        effect[taken, l], effect_of_rounding[taken, l] = change[: len(earlier)], nudge
+
     for begin in range(0, n_layers - 1, size):
         sources = range(n_layers - 1)[begin : begin + size]
         with torch.no_grad():
-            encoding = packed_inputs(llm, arch, ids, pack, n_own + len(sources))
+            encoding = packed_inputs(arch, ids, pack, n_own + len(sources), h[0].dtype)
             with llm.trace(encoding, use_cache=False) as tracer:
+                cache = watched(tracer, llm, arch, range(begin + 1, n_layers))
+                done = None
                 for l in range(begin + 1, n_layers):
                     earlier = sources[: l - begin]
                     # what cannot grow has clean rows to spare
@@ -57,12 +78,16 @@ def _of_pack(llm, arch, ids, pack, clean, mode, budget):
                         rows[1] = nudged(rows[1])
                     for row, s in zip(rows[n_own:], earlier, strict=False):
                         row[1:prefix] = (row[1:prefix].float() - c[s][1:prefix].to(row.device)).to(row.dtype)
-                    if l == begin + 1:
+                    if done is None:
                         start_at(llm, arch, l, rows)
-                    enter(llm, arch, l, rows)
-                    c_bar = added(llm.blocks[l], arch, start)
-                    change, nudge = relative_change(c_bar, c[l][order[start:]], n_own)
-                    taken = slice(earlier.start, earlier.stop)
-                    effect[taken, l], effect_of_rounding[taken, l] = change[: len(earlier)], nudge
-                tracer.stop()
+                    else:
+                        leave(llm, arch, l - 1, rows)  # once the block before has run
+                        compare(*done)
+                    entered = rows.clone() if cache is None else rows  # some families add in place
+                    copies = overwritten(llm.blocks[l], arch, in_place) if cache is not None else {}
+                    after = leaving(llm.blocks[l]) if cache is None else None
+                    done = l, earlier, entered, after, cache, copies
+                leave(llm, arch, n_layers - 1, rows[:1].clone())
+                compare(*done)
+                finish(llm, arch, n_layers, rows)
     return effects

@@ -12,7 +12,7 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 
 import torch
 
-from .residual_stream import finished, inputs, residuals, rows_of_logits, unembedded
+from .residual_stream import finish, finished, inputs, read_stream, rows_of_logits, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
@@ -22,9 +22,9 @@ def logit_lens(llm, arch, prompts):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
-    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_top1 = [top1(p_l) = top1(y)], res_mrr = 1 / rank of top1(y) under p_l,
-    res_in_top3, 5, 10 = [that rank ≤ 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the Jensen–Shannon
-    divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
+    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_mrr = 1 / rank of top1(y) under p_l (1 + how many p_l exceed its),
+    res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the
+    Jensen–Shannon divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] and `n_tokens` [P].
     """
@@ -35,11 +35,11 @@ def logit_lens(llm, arch, prompts):
 
 def _of_prompt(llm, arch, ids):
     """The sums over a prompt's tokens [len(KEYS), L]."""
-    h = residuals(llm, arch, ids)
-    sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
-    at_a_time = max(1, rows_of_logits(llm, h[-1].device) // len(h))
     with torch.no_grad():
-        with llm.trace(inputs([0]), use_cache=False) as tracer:  # one token, only to call the norm and the head
+        with llm.trace(inputs(ids), use_cache=False):
+            h, _ = read_stream(llm, arch)
+            sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
+            at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(0, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
@@ -47,7 +47,7 @@ def _of_prompt(llm, arch, ids):
                 at_once = 2**18 if logits.device.type == "cpu" else logits.numel()
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([_of_tokens(arch, part, at_once) for part in parts], dim=1).sum(1).cpu()
-            tracer.stop()
+            finish(llm, arch, arch["n_layers"], h[-1][None])
     return sums
 
 
@@ -73,8 +73,7 @@ def _of_tokens(arch, logits, at_once):
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
     overlap = (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
-    same_top = top[..., 0] == top_of_final[..., 0]
-    distances = [kl, overlap, same_top, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    distances = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
     return torch.stack([distance.float() for distance in distances])
 
 

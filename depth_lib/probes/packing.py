@@ -8,22 +8,26 @@ from .residual_stream import inputs
 def pack(starts, end):
     """Tokens 0..max(starts)−1, then for each t of `starts` the suffix t..end−1, side by side.
 
-    Returns (order, suffixes, visible): the token at each of the N places, which is its position id too; for each t a
-    range of places; and [N, N], True where a query place may look at a key place: the prefix is causal, and suffix t
-    sees tokens 0..t−1 of the prefix and itself. With one start this is the plain sequence, and `visible` is None.
+    Returns (order, suffixes): the token at each of the N places, which is its position id too, and for each t a range
+    of places. With one start this is the plain sequence.
     """
-    prefix = max(starts)
-    order, suffixes, owners = list(range(prefix)), [], [prefix] * prefix
+    order, suffixes = list(range(max(starts))), []
     for t in starts:
         suffixes.append(range(len(order), len(order) + end - t))
         order += range(t, end)
-        owners += [t] * (end - t)  # the last suffix goes on where the prefix ends, and has its number
-    if len(starts) == 1:
-        return order, suffixes, None
+    return order, suffixes
+
+
+def visible(order, suffixes):
+    """[N, N] of a pack, True where a query place may look at a key place: the prefix is causal, and suffix t sees
+    tokens 0..t−1 of the prefix and itself."""
+    prefix = suffixes[0].start
+    # the last suffix goes on where the prefix ends, and has its number
+    owners = [prefix] * prefix + [order[suffix.start] for suffix in suffixes for _ in suffix]
     token, owner = torch.tensor(order), torch.tensor(owners)
     own = owner[:, None] == owner
     shared = (torch.arange(len(order)) < prefix) & (token < owner[:, None])
-    return order, suffixes, (own | shared) & (token <= token[:, None])
+    return (own | shared) & (token <= token[:, None])
 
 
 def packs(starts, end, arch):
@@ -51,18 +55,19 @@ def _cost(n_places, arch):
     return (n_places + 30) * 7 * arch["width"] + 2 * n_places**2
 
 
-def additive(visible, dtype):
-    """The 4-D attention mask [1, 1, N, N] of `visible`: 0 where a place may be seen, the least number elsewhere."""
-    mask = torch.zeros(visible.shape, dtype=dtype)
-    return mask.masked_fill_(~visible, torch.finfo(dtype).min)[None, None]
+def additive(seen, dtype):
+    """The 4-D attention mask [1, 1, N, N] of what is `visible`: 0 there, the least number elsewhere."""
+    mask = torch.zeros(seen.shape, dtype=dtype)
+    return mask.masked_fill_(~seen, torch.finfo(dtype).min)[None, None]
 
 
-def packed_inputs(llm, arch, ids, pack, n_rows):
-    """Model inputs for a pack of the prompt with these token ids, for a batch of n_rows or one that grows to it."""
-    order, _, visible = pack
+def packed_inputs(arch, ids, pack, n_rows, dtype):
+    """Model inputs for a pack of the prompt with these token ids, for a batch of n_rows or one that grows to it; dtype:
+    that of the residuals."""
+    order, suffixes = pack
     batch = 1 if arch["grows"] else n_rows
     encoding = inputs([ids[i] for i in order], batch)
-    if visible is not None:
-        encoding["attention_mask"] = additive(visible, llm.dtype).expand(batch, -1, -1, -1)
+    if len(suffixes) > 1:  # one N by N mask at a time: a long prompt has hundreds of packs
+        encoding["attention_mask"] = additive(visible(order, suffixes), dtype).expand(batch, -1, -1, -1)
         encoding["position_ids"] = torch.tensor(order).expand(batch, -1)
     return encoding

@@ -14,7 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import contributions, exact, final_residual, inputs
+from .residual_stream import a_and_m, entering, exact, finish, inputs, leaving
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
@@ -39,13 +39,16 @@ def _of_prompt(llm, arch, ids):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False) as tracer:
+        with llm.trace(inputs(ids), use_cache=False):
+            h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                h, a, m = contributions(block, arch)
-                residuals.append(h[0].cpu())
-                measures.append(_measures(h[0], a[0], m[0], arch["parallel"]))
-            residuals.append(final_residual(llm, arch)[0].float().cpu())
-            tracer.stop()
+                a, m = a_and_m(block, arch, h)
+                residual = h[0].to(a.device).float()
+                residuals.append(residual.cpu())
+                measures.append(_measures(residual, a[0], m[0], arch["parallel"]))
+                h = leaving(block).clone()
+            residuals.append(h[0].float().cpu())
+            finish(llm, arch, arch["n_layers"], h)
     per_token = dict(zip(KEYS, torch.stack(measures, dim=1), strict=True))  # [L, T] each
     per_token["norm_residual"] = torch.stack([h.norm(dim=-1) for h in residuals])
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}

@@ -29,10 +29,10 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     can be told from it: twice its effect on an unmodified row, as the erased row's own rounding and u's are added.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
-    jobs = []
+    jobs, predicted = [], set(answer)
     for pack in packs(range(answer[-1]), end, arch):
-        order, suffixes, _ = pack
-        predicting = [[place for place in suffix if order[place] + 1 in answer] for suffix in suffixes]
+        order, suffixes = pack
+        predicting = [[place for place in suffix if order[place] + 1 in predicted] for suffix in suffixes]
         jobs.append((pack, [suffix.start for suffix in suffixes], predicting))
     work = {"erasure_effect": jobs}
     return _erase(llm, arch, ids, end, work, layers, arch["n_layers"], baseline_prompts, budget, tick)
@@ -87,19 +87,17 @@ def _erase(llm, arch, ids, end, work, layers, last, baseline_prompts, budget, ti
         effects = torch.zeros(2, n_layers + 1, len(ids), dtype=torch.float32)
         for pack, erased, measured in jobs:
 
-            def erase(l, row, before, erased=erased):
-                row[:, erased] = u[l].to(row)
-
-            def watch(l, joined):
-                count(len(joined))
+            def erase(k, row, before, erased=erased):
+                row[:, erased] = u[erased_at[k]].to(row)
 
             read = [place for places in measured for place in places]
-            changes = growing_batch(llm, arch, ids, pack, h, erased_at, erase, read, budget, watch=watch)[:, 0]
+            changes = growing_batch(llm, arch, ids, pack, h, erased_at, erase, read, budget)[:, 0]
+            count(sum(n_layers - l for l in erased_at))
             of_suffixes = changes.split([len(places) for places in measured], dim=-1)
             for suffix, change in zip(pack[1], of_suffixes, strict=True):
                 effects[:, erased_at.start : erased_at.stop, pack[0][suffix.start]] = change.amax(-1)
         effect, rounding = effects[:, rows.start : rows.stop]
         result[key] = effect
-        if compares_in_batch(llm):
+        if compares_in_batch(llm, h[0]):
             result[f"{key}_resolution"] = 2 * rounding.amax(-1, keepdim=True).expand_as(rounding)
     return result

@@ -3,38 +3,39 @@
 import torch
 
 
-def bytes_of_a_token(llm, blocks_held=1):
+def bytes_of_a_token(width, dtype, blocks_held=1):
     """Bytes that a token takes in a pass: about 16 vectors of the residual's width for each of the `blocks_held` blocks
     whose activations a gradient keeps. Logits are bounded on their own (see `rows_of_logits`)."""
-    return 16 * llm.config.get_text_config().hidden_size * llm.dtype.itemsize * blocks_held
+    return 16 * width * dtype.itemsize * blocks_held
 
 
-def token_budget(llm, budget, blocks_held=1):
+def token_budget(llm, h, budget, blocks_held=1):
     """Tokens in one forward pass: `budget`, or if that is None what takes 4 GiB (on a CPU 1 GiB, and no more than makes
-    it faster).
+    it faster), for residuals like h [..., d], which was read: on a server the model itself may have no weights.
 
     Free memory does not count: several processes that run one request would each see another number, and make batches
     of different sizes.
     """
     if budget is not None:
         return budget
-    if llm.device.type != "cpu":
-        return tokens_in(llm, 2**32, blocks_held)
-    forward = 8192 if compares_in_batch(llm) else 3072  # more, to make up for each pass's own two rows
+    n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held)
+    if h.device.type != "cpu":
+        return tokens_in(2**32, n_bytes, blocks_held)
+    forward = 8192 if compares_in_batch(llm, h) else 3072  # more, to make up for each pass's own two rows
     most = forward if blocks_held == 1 else 512
-    return max(1, min(most, 2**30 // bytes_of_a_token(llm, blocks_held)))
+    return max(1, min(most, 2**30 // n_bytes))
 
 
-def tokens_in(llm, n_bytes, blocks_held=1):
-    """Tokens of a pass on a GPU with so many bytes for it; at least some."""
-    return max(1024 // blocks_held, min(2**17, n_bytes // bytes_of_a_token(llm, blocks_held)))
+def tokens_in(memory, n_bytes, blocks_held=1):
+    """Tokens of n_bytes each in a pass on a GPU with so much memory for it; at least some."""
+    return max(1024 // blocks_held, min(2**17, memory // n_bytes))
 
 
-def rows_of_logits(llm, device):
-    """How many rows of logits are computed at once: half a GB of them in the model's dtype; on a CPU 28 MB, which its
-    allocator keeps, or what the rate of the product needs."""
-    row = llm.config.get_text_config().vocab_size * llm.dtype.itemsize
-    return max(256, 28 * 2**20 // row) if device.type == "cpu" else max(1, 2**29 // row)
+def rows_of_logits(llm, h):
+    """How many rows of logits are computed at once from residuals like h: half a GB of them in the model's dtype; on a
+    CPU 28 MB, which its allocator keeps, or what the rate of the product needs."""
+    row = llm.config.get_text_config().vocab_size * h.dtype.itemsize
+    return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**29 // row)
 
 
 def has_ranks():
@@ -67,10 +68,10 @@ def exact(x):
     return torch.autocast(x.device.type, enabled=False)
 
 
-def compares_in_batch(llm):
-    """Whether an intervention must be compared with an unmodified row of its own batch: products round differently in
-    batches of another size, which shows in half precision and where weights are quantised."""
-    return llm.dtype.itemsize < 4 or getattr(llm.config, "quantization_config", None) is not None
+def compares_in_batch(llm, h):
+    """Whether an intervention on residuals like h must be compared with an unmodified row of its own batch: products
+    round differently in batches of another size, which shows in half precision and where weights are quantised."""
+    return h.dtype.itemsize < 4 or getattr(llm.config, "quantization_config", None) is not None
 
 
 def first(output):
@@ -99,19 +100,44 @@ def leaving(block):
 
 
 def enter(llm, arch, l, h):
-    """Let block l read h [B, T, d]."""
+    """Let block l read h [B, T, d]. Not for use after `leaving` was read of block l (see `leave`)."""
     llm.blocks[l].input = h.unflatten(-1, arch["streams"])
 
 
+def leave(llm, arch, l, h):
+    """Let block l return h [B, T, d], without reading what it returns: nothing is sent back by the model's process."""
+    llm.blocks[l].output = _as_output(arch, h)
+
+
 def start_at(llm, arch, l, h):
-    """Skip the blocks before l, whose input is then set by `enter` (l = L: skip all), h [B, T, d] standing in for them.
+    """Let block l read h [B, T, d] and skip the blocks before it.
 
     They run all the same where later ones read more of them than the residual.
     """
+    if l == 0 or not arch["starts"]:
+        return enter(llm, arch, l, h)
+    _skip(llm, arch, 0, l, h)
+
+
+def finish(llm, arch, l, h):
+    """Let no block run from l on, nor the head: what a trace returns is sent back, and logits are large. (After
+    `tracer.stop()` a server would run no further trace of the session.) h [B, T, d]: any residuals of this trace."""
+    if l < arch["n_layers"] and arch["starts"]:
+        _skip(llm, arch, l, arch["n_layers"], h[:1].clone())  # cloned, as a view is sent with all it is a view of
+    if not is_sharded(llm):  # ranks gather the slices of the head's own output
+        getattr(llm, arch["tail"][-1]).skip(h[:1, :1, :1].clone())
+
+
+def _skip(llm, arch, first, end, h):
+    """Skip the blocks from `first` on, and let that before `end` return h."""
+    for l in range(first, end):
+        llm.blocks[l].skip(_as_output(arch, h if l == end - 1 else h[:1, :1].clone()))
+
+
+def _as_output(arch, h):
+    """What a block returns to make h [B, T, d] the residual stream."""
     streams = h.unflatten(-1, arch["streams"])
-    replacement = (streams, *[None] * arch["beside"]) if arch["beside"] else streams
-    for k in range(l if arch["starts"] else 0):
-        llm.blocks[k].skip(replacement)
+    return (streams, *[None] * arch["beside"]) if arch["beside"] else streams
 
 
 def final_residual(llm, arch):
@@ -125,19 +151,25 @@ def contributions(block, arch):
     0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds.
     """
     h = entering(block).clone()
+    a, m = a_and_m(block, arch, h)
+    return h.to(a.device).float(), a, m
+
+
+def a_and_m(block, arch, h):
+    """a and m of a block that h enters, as in `contributions`."""
     if arch["parts"]:
         a, m = (total_output(modules, h.shape) for modules in parts(block, arch).values())
     else:
-        a, m = _change(h, block), None
+        a, m = _change(h, leaving(block)), None
     device = h.device if a is None else a.device
     zero = torch.zeros(h.shape, dtype=torch.float32, device=device)
-    return h.to(device).float(), zero if a is None else a, zero if m is None else m.to(device)
+    return zero if a is None else a, zero if m is None else m.to(device)
 
 
-def _change(h, block):
-    """h_{l+1} − h_l of a block that reads h, float32."""
-    wide = torch.promote_types(h.dtype, torch.float32)
-    return (leaving(block).to(wide) - h.to(wide)).float()
+def _change(before, after):
+    """after − before, float32."""
+    wide = torch.promote_types(before.dtype, torch.float32)
+    return (after.to(wide) - before.to(wide)).float()
 
 
 def parts(block, arch):
@@ -156,19 +188,14 @@ def rescaling(total, after):
         return (total * after).sum() / total.square().sum()
 
 
-def total_output(modules, shape, start=0, silenced=None, total=None):
+def total_output(modules, shape, start=0, total=None, read=None):
     """The sum of scaled outputs at the places from `start` on, float32: a part [B, T − start, d]; None without modules.
 
-    shape: that of the block's input. silenced: (rows, places) where the part is made 0. total: what the outputs are
-    added to, in place. The first output is copied, as some families add in place right after a module returns.
+    shape: that of the block's input. total: what the outputs are added to, in place. read: what gives a module's output
+    (default: waits for it). The first output is copied, as some families add in place right after a module returns.
     """
     for module, scale, bias in modules:
-        output = module.output
-        x = first(output)
-        if silenced:
-            x = x.clone()
-            x.view(shape)[silenced] = 0 if bias is None else -bias / scale
-            module.output = with_first(output, x)
+        x = first(read(module) if read else module.output)
         x = x.reshape(shape)[:, start:]
         x = x if scale == 1 else x.float() * scale
         x = x if bias is None else x.float() + bias
@@ -176,40 +203,98 @@ def total_output(modules, shape, start=0, silenced=None, total=None):
     return total
 
 
-def added(block, arch, start=0, part=None, silenced=None):
-    """What a block adds at the places from `start` on: a + m [B, T − start, d], float32.
+def read_whole(arch):
+    """Whether what a block adds is the difference of what leaves and what enters it."""
+    return not arch["parts"] or arch["rescales"]
 
-    part: "attention" or "mlp", which is made 0 where it is `silenced` (see `total_output`).
+
+def watched(tracer, llm, arch, layers):
+    """A cache of what the modules of a and m return in these blocks, made before anything is read: in another process
+    it gets each output once, while what is read goes there and back. None where blocks are read as a whole."""
+    if read_whole(arch):
+        return None
+    return tracer.cache(modules=[module for l in layers for module in modules_of(llm.blocks[l], arch)], device=None)
+
+
+def silence(block, arch, h, part, rows, places):
+    """Make a part ("attention", "mlp") of a block, which h [B, T, d] enters, 0 in these rows and places."""
+    for module, scale, bias in parts(block, arch)[part]:
+        first(module.output).view(h.shape)[rows, places] = 0 if bias is None else -bias / scale
+
+
+def changed_in_place(llm, arch, ids):
+    """h_0 [2, d] of the first two tokens, and the paths of those modules of a and m whose outputs are changed in place
+    once they are there, so that a cache would have them changed."""
+    outputs = []
+    with torch.no_grad():
+        with llm.trace(inputs(ids[:2]), use_cache=False):
+            h = entering(llm.blocks[0]).clone()
+            for block in () if read_whole(arch) else llm.blocks:
+                for module in modules_of(block, arch):
+                    outputs.append((module.path, output := first(module.output), output._version))
+            finish(llm, arch, 0 if read_whole(arch) else arch["n_layers"], h)
+    return h[0], {path for path, output, version in outputs if output._version != version}
+
+
+def modules_of(block, arch):
+    """The modules that make a and m of a block, in the order in which they run."""
+    return [module for of_part in parts(block, arch).values() for module, _, _ in of_part]
+
+
+def overwritten(block, arch, in_place):
+    """Copies of those outputs in a block that the model changes in place, by the module's path."""
+    return {m.path: first(m.output).clone() for m in modules_of(block, arch) if m.path in in_place}
+
+
+def added(block, arch, h, after, cache, copies, start=0):
+    """What a block that h enters and `after` leaves has added at the places from `start` on [B, T − start, d], float32.
+
+    cache: see `watched`, from which the outputs are taken out; copies: those that are not to be had there.
     """
-    whole = not arch["parts"] or arch["rescales"]
-    h = entering(block).clone() if whole else None
-    shape, total = block.input.shape, None
-    for name, modules in parts(block, arch).items() if arch["parts"] else ():
-        total = total_output(modules, shape, start, silenced if name == part else None, total)
-    return _change(h, block)[:, start:] if whole else total
+    if cache is None:
+        return _change(h, after)[:, start:]
+    total = None
+    for modules in parts(block, arch).values():
+        total = total_output(modules, h.shape, start, total, lambda module: _taken(module, cache, copies))
+    return total
+
+
+def _taken(module, cache, copies):
+    (entry,) = cache._cache.entries.pop(module.path)
+    return copies.get(module.path, entry.output)
+
+
+def read_stream(llm, arch, with_contributions=False, last=None):
+    """Inside a trace of one prompt: h_0..h_L, L + 1 tensors [T, d] in the model's dtype, each on its block's device,
+    and if asked for the contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after `last` is read, unless
+    that is None."""
+    n_layers = arch["n_layers"]
+    n_read = n_layers if last is None or last >= n_layers else last + with_contributions
+    h, c = [entering(llm.blocks[0])[0].clone()], []  # cloned, as some families add in place
+    for block in llm.blocks[:n_read]:
+        if with_contributions and not read_whole(arch):
+            total = None
+            for modules in parts(block, arch).values():
+                total = total_output(modules, h[-1][None].shape, 0, total)
+            c.append(total[0])
+        h.append(leaving(block)[0].clone())
+        if with_contributions and read_whole(arch):
+            c.append(_change(h[-2], h[-1]))
+    return h, c
 
 
 def clean_run(llm, arch, ids, with_contributions=True, last=None):
-    """h_0..h_L of a prompt, L + 1 tensors [T, d] in the model's dtype, each on its block's device, and the
-    contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after `last` runs, unless that is None."""
-    n_layers = arch["n_layers"]
-    last = n_layers if last is None else last
+    """What `read_stream` reads of a prompt's tokens; no block runs after those that are read."""
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False) as tracer:
-            h, c = [], []
-            for block in llm.blocks[: last + 1]:
-                h.append(entering(block)[0].clone())  # some families add in place
-                if with_contributions:
-                    c.append(added(block, arch)[0])
-            if last >= n_layers:
-                h.append(final_residual(llm, arch)[0].clone())
-            tracer.stop()
+        with llm.trace(inputs(ids), use_cache=False):
+            h, c = read_stream(llm, arch, with_contributions, last)
+            finish(llm, arch, len(h) - 1, h[-1][None])
     return h, c
 
 
 def residuals(llm, arch, ids, last=None):
     """h_0..h_L of a prompt, as in `clean_run`."""
-    return clean_run(llm, arch, ids, False, last)[0]
+    return clean_run(llm, arch, ids, with_contributions=False, last=last)[0]
 
 
 def unembedded(llm, arch, h):
@@ -217,9 +302,31 @@ def unembedded(llm, arch, h):
     h = h.unflatten(-1, arch["streams"])
     if len(arch["streams"]) > 1:  # what merges them wants a batch
         h = h[None]
-    for name in arch["tail"]:
+    *before, unembed = arch["tail"]
+    for name in before:
         h = getattr(llm, name)(h)
-    return h.flatten(0, -2)
+    weights = _fetched(llm, arch, h)
+    logits = getattr(llm, unembed)(h) if weights is None else torch.nn.functional.linear(h, weights)
+    return logits.flatten(0, -2)
+
+
+def _fetched(llm, arch, h):
+    """The unembedding's weights [V, d], where arch["fetched"] says that the model runs in another process, once more
+    rows than d have been asked for: from then on their logits would be more to send. None where calling is right.
+
+    They are what the module makes of unit vectors, and used if they give the same bits as the module.
+    """
+    fetched = arch.get("fetched")
+    if fetched is None:
+        return None
+    fetched["rows"] = fetched.get("rows", 0) + h.shape[:-1].numel()
+    if "weights" not in fetched and fetched["rows"] > h.shape[-1]:
+        unit = torch.eye(h.shape[-1], dtype=h.dtype, device=h.device).split(rows_of_logits(llm, h))
+        weights = torch.cat([llm.unembed(some).T for some in unit], dim=1)
+        few = h.flatten(0, -2)[:8]
+        agree = torch.equal(torch.nn.functional.linear(few, weights), llm.unembed(few))
+        fetched["weights"] = weights if agree else None
+    return fetched.get("weights")
 
 
 def finished(arch, logits):

@@ -1,23 +1,21 @@
 """nnsight's own client for one journalled job: with patience, and without running any code of the server's."""
 
-import io
 import itertools
 import math
 import os
-import pickle
 import re
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import httpx
-import torch
 import zstandard
 from nnsight import CONFIG, TransformersModel
 from nnsight.intervention.backends.remote import RemoteBackend
 from nnsight.intervention.backends.remote import RemoteError as BackendError
 from nnsight.intervention.serialization import reduce_block
+from nnsight.schema.response import ResponseModel
 from pydantic import ValidationError
 
 from .errors import (
@@ -36,21 +34,18 @@ from .errors import (
     refused,
 )
 from .journal import Entry
+from .plain import BrokenDownload, check_size, plain
 from .travel import pickled
 
-SILENCE = 300  # seconds in which a server may refuse connections or answer nonsense
+SILENCE = 300  # seconds, after a first failure, in which a server may refuse connections or answer nonsense
+QUIET = 60  # seconds without a byte after which a question is asked again
 UNKNOWN = 600  # seconds in which a server may have no status of a job just submitted
 UNKNOWN_BEFORE = 30  # the same of a job that an earlier process submitted
 PAUSES = (0.5, 15)  # seconds between two questions: the first, and the longest
 SUBMISSIONS = 3  # of one job that the server interrupts or loses
 _FETCHES = 3  # of one result whose download breaks
 _LARGEST = 16e6  # bytes of a request; without a captured tensor it has some thousands
-_TRY_AGAIN = (429, 502, 503)
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-
-
-class BrokenDownload(Exception):
-    """The result arrived damaged, or in part; fetching it again may help."""
 
 
 class JobBackend(RemoteBackend):
@@ -63,7 +58,7 @@ class JobBackend(RemoteBackend):
     """
 
     def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str):
-        host, key = _host_and_key(remote)
+        host, key = host_and_key(remote)
         super().__init__(_model_key(llm, host), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress, self.smaller, self.content = True, smaller, None
         # nnsight rewrites its line in place, which in a file is a line for each question
@@ -73,7 +68,7 @@ class JobBackend(RemoteBackend):
         frame = tracer.info.frame
         block = reduce_block(tracer.node, frame.f_globals, dict(frame.f_locals))
         request, _ = pickled((tracer, block))  # as nnsight's RequestModel.serialize
-        blob = zstandard.ZstdCompressor(level=6).compress(request)
+        blob = zstandard.ZstdCompressor(level=19).compress(request)
         if len(blob) > _LARGEST:
             raise NotReady(
                 f"the request has {len(blob) / 1e6:.0f} MB: a tensor made here travels with every job; make it "
@@ -82,15 +77,9 @@ class JobBackend(RemoteBackend):
         return blob
 
     def _post(self, request, blob):
-        post = super()._post
-
-        def post_or_say_why():
-            try:
-                return post(request, blob)
-            except BackendError as error:
-                raise error.__cause__ from None
-
-        return self._patiently(post_or_say_why, submitting=True)
+        response = self._patiently(partial(super()._post, request, blob), submitting=True)
+        response.description = self._without_key(response.description)
+        return response
 
     def wait(self, unknown: float) -> dict:
         """What the submitted job saved, once it has completed; `content` holds the bytes and `meta` its cost.
@@ -102,7 +91,7 @@ class JobBackend(RemoteBackend):
         deadline = start + _hours_to_wait() * 3600
         for pause in _pauses():
             self.status = None
-            result = self.poll()
+            result = self._patiently(self.poll)
             if result is not None:
                 return result
             now = time.monotonic()
@@ -122,90 +111,100 @@ class JobBackend(RemoteBackend):
             time.sleep(pause)
 
     def poll(self, tracer: object = None) -> dict | None:
-        """The result, or None while there is none."""
+        """The result, or None while there is none. As nnsight's, which waits ten minutes for a server that hangs."""
+        answer = httpx.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key}, timeout=QUIET)
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        response = ResponseModel.model_validate_json(self._without_key(answer.text))
+        self.status = response.status
         try:
-            return self._patiently(super().poll)
+            return self.handle(response)
         except BackendError as error:
-            raise job_failed(self._without_key(str(error)), self.smaller) from error
+            raise job_failed(str(error), self.smaller) from None
 
-    def download_result(self, url: str | bytes | None) -> dict:
-        """As nnsight's; a damaged result is fetched again, and while none comes the job is asked for again.
-
-        Raises ResultLost.
-        """
-        problem = "no address and no data"
+    def download_result(self, url: str | None) -> dict:
+        """A damaged result is fetched again, and while none comes the job is asked for again. Raises ResultLost."""
+        problem = "no address"
         for pause in itertools.islice(_pauses(), _FETCHES if url else 0):
             try:
-                return super().download_result(url)
+                self.content = _fetched(url)
+                return plain(self.content)
             except BrokenDownload as error:
                 problem = one_line(error)
             except httpx.HTTPStatusError as error:
-                code = _status_code(error)
-                if code < 500 and code not in _TRY_AGAIN:
+                code = error.response.status_code
+                if code < 500 and code != 429:
                     raise ResultLost(
                         f"the job has completed, but the address of its result has expired (HTTP {code}); run again to "
                         "compute it anew"
-                    ) from error
-                raise httpx.ReadError(f"HTTP {code} from the address of the result") from error
+                    ) from None
+                raise httpx.ReadError(f"HTTP {code} from the address of the result") from None
             time.sleep(pause)
         raise ResultLost(
             f"the job has completed, but its result could not be fetched ({problem}); run again to compute it anew"
         )
 
-    def finalize(self, content: bytes) -> dict:
-        """What the session saved, from the bytes of a result. Raises ResultRefused or BrokenDownload."""
-        self.content = content
-        return plain(content)
-
     def _patiently(self, ask, submitting=False):
         """ask(), repeated while the server cannot be reached; ServerUnreachable after SILENCE seconds.
 
-        submitting: ask() is not repeated once the server may have taken what was sent. RequestRefused if the server
-        refuses it.
+        submitting: ask() is repeated only if it is certain that nothing was taken of what it sent. RequestRefused if
+        the server refuses it. Errors are not chained: their causes show what the server sent, a key that it quotes too.
         """
-        start = time.monotonic()
+        silent_since = None
         for n_failures, pause in enumerate(_pauses(), 1):
             try:
                 return ask()
-            except (httpx.HTTPError, ValidationError) as error:
-                code, text = _status_code(error), self._server_text(error)
+            except (BackendError, httpx.HTTPError, ValidationError) as error:
+                if isinstance(error, BackendError):
+                    error = error.__cause__  # which nnsight's _post does not tell in full
+                code, text = self._answer(error)
                 problem = f"HTTP {code}: {one_line(text)}" if code else one_line(error)
-                if code and code < 500 and code not in _TRY_AGAIN:
-                    raise refused(code, text) from error
-                if submitting and not (code in _TRY_AGAIN or isinstance(error, _NOTHING_SENT)):
+                if code and code < 500 and code != 429:
+                    raise refused(code, text) from None
+                # NDIF's own 503 has a detail; a proxy that answers 502 or 503 may have passed the request on
+                refused_unread = code == 429 or (code == 503 and '"detail"' in error.response.text)
+                if submitting and not (refused_unread or isinstance(error, _NOTHING_SENT)):
                     raise SubmissionUnconfirmed(
                         f"the job was sent, but the server did not say that it took it ({problem}); it may be "
                         "running, under an id nobody knows: run again to submit another one",
                         text,
-                    ) from error
-                silent = time.monotonic() - start
+                    ) from None
+                silent_since = silent_since or time.monotonic()
+                silent = time.monotonic() - silent_since
                 if silent + pause > SILENCE:
                     raise ServerUnreachable(
                         f"the server could not be reached for {silent:.0f} s ({problem}); check the host and the "
                         "network, then run again",
                         text,
-                    ) from error
+                    ) from None
             if n_failures == 3:
                 say(f"{self.host} cannot be reached ({problem}); trying again for {SILENCE / 60:.0f} minutes")
             time.sleep(pause)
 
-    def _server_text(self, error):
-        """The reason that the server gives, whole; None if it did not answer."""
-        if not _status_code(error):
-            return None
+    def _answer(self, error):
+        """The status and the reason, whole, that the server answered with; None for both if it did not answer."""
+        if not isinstance(error, httpx.HTTPStatusError):
+            return None, None
         try:
             reason = error.response.json()["detail"]
         except (ValueError, KeyError, TypeError):
             reason = error.response.text
-        return self._without_key(str(reason).strip()) or "no reason given"
+        return error.response.status_code, self._without_key(str(reason).strip()) or "no reason given"
 
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
         return text.replace(self.api_key, "<the key>") if self.api_key else text
 
 
-def _status_code(error):
-    return error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+def _fetched(url):
+    content = bytearray()
+    with httpx.stream("GET", url, timeout=QUIET) as answer:
+        answer.raise_for_status()
+        for chunk in answer.iter_bytes():
+            content += chunk
+            check_size(len(content))
+    return bytes(content)
 
 
 def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept: Callable[[dict], None]) -> dict:
@@ -242,6 +241,7 @@ def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept
             if attempt == SUBMISSIONS or not isinstance(error, JobInterrupted | JobUnknown | ResultLost):
                 raise
             say(f"{error}: submitting it again, attempt {attempt + 1} of {SUBMISSIONS}")
+            time.sleep(PAUSES[1])
 
 
 def _submit(backend, entry, send):
@@ -260,48 +260,6 @@ def _submit(backend, entry, send):
     finally:
         if backend.job_id:  # whatever failed after that
             entry.note("submitted", job_id=backend.job_id)
-
-
-def plain(content: bytes) -> dict:
-    """What a session saved, from the compressed bytes of torch.save, read without running any of it.
-
-    A pickle runs code only through names that its reader looks up; here they are looked up in a list of tensors and
-    plain containers. (`torch.load(weights_only=True)` takes pickle protocol 2 only, and servers write 4.) Raises
-    ResultRefused, which names what else it asks for, or BrokenDownload.
-    """
-    try:
-        archive = io.BytesIO(zstandard.ZstdDecompressor().decompress(content))
-        if any(name.endswith("/constants.pkl") for name in zipfile.ZipFile(archive).namelist()):
-            raise ResultRefused("the result is a TorchScript archive, which could run code here; it was not loaded")
-        archive.seek(0)
-        return torch.load(archive, map_location="cpu", weights_only=False, pickle_module=_PlainPickle)["result"]
-    except (ResultRefused, MemoryError):
-        raise
-    except Exception as error:  # a cut download breaks in zstandard, zipfile, pickle or torch
-        raise BrokenDownload(one_line(error)) from error
-
-
-_PLAIN_NAMES = {
-    "collections": {"OrderedDict"},
-    "torch": {"Size", "device"},
-    "torch._utils": {"_rebuild_tensor_v2"},
-    "torch.storage": {"UntypedStorage"},
-}
-
-
-class _PlainPickle:
-    """What torch.load takes as its pickle module."""
-
-    class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> object:
-            if name in _PLAIN_NAMES.get(module, ()):
-                return getattr(sys.modules[module], name)
-            if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype | type(torch.FloatStorage)):
-                return getattr(torch, name)
-            raise ResultRefused(
-                f"the result asks to load {module}.{name}, which is neither a tensor nor a plain container and may run "
-                "code here; it was not loaded: ask those who run the server what they changed"
-            )
 
 
 def _pauses() -> Iterator[float]:
@@ -334,9 +292,13 @@ def host_of(remote: bool | str) -> str:
     return (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
 
 
-def _host_and_key(remote):
+def host_and_key(remote: bool | str) -> tuple[str, str]:
+    """The server that `remote` names, and the key for it, which may be "" for a server of one's own.
+
+    Raises NotReady if it is no host, or NDIF without a key.
+    """
     host = host_of(remote)
-    if not (isinstance(host, str) and re.match(r"https?://[^/\s]+", host) and _is_url(host)):
+    if not _is_url(host):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
@@ -356,9 +318,10 @@ def _host_and_key(remote):
 
 def _is_url(text):
     try:
-        return bool(httpx.URL(text).host)
-    except (httpx.InvalidURL, UnicodeError):
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, TypeError, UnicodeError):
         return False
+    return bool(url.host) and url.scheme in ("http", "https")
 
 
 def _model_key(llm, host):

@@ -65,31 +65,48 @@ class ResultNotFinite(RemoteError, ValueError):
     """The result holds NaN or infinite numbers where a probe's are finite; it is not kept."""
 
 
-# A job that the server ended like this may run if it is sent again.
-_INTERRUPTED = ("cancelled or preempted", "process died")
-_TOO_LONG = "Job took longer than timeout"
+# What an ERROR status says, in the words of NDIF's older and newer servers; what it is; and the next step.
+_ENDS = [
+    (
+        ("cancelled or preempted", "process died", "try again later", "Re-sending it"),
+        JobInterrupted,
+        "run again to submit the job anew",
+    ),
+    (
+        ("took longer than timeout", "exceeded the execution timeout", "out of memory"),
+        JobFailed,
+        "make smaller jobs: {smaller}, then run again",
+    ),
+    (
+        ("model architecture on this server",),
+        JobFailed,
+        "print(nnsight.ndif.compare()) names the packages to align with the server's (most often transformers); "
+        "then run again",
+    ),
+    (
+        ("",),
+        JobFailed,
+        "correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the models that "
+        "run)",
+    ),
+]
 
 
 def job_failed(text: str, smaller: str) -> JobFailed:
     """The exception for an ERROR status with this text. smaller: how to make a job smaller."""
-    text = text.strip() or "no reason given"
-    reports = f"the server reports: {text.splitlines()[-1].strip()}"
-    if any(words in text for words in _INTERRUPTED):
-        return JobInterrupted(f"{reports}; run again to submit the job anew", text)
-    if _TOO_LONG in text:
-        return JobFailed(f"{reports}; make smaller jobs: {smaller}, then run again", text)
-    return JobFailed(
-        f"{reports}; correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the "
-        "models that run)",
-        text,
-    )
+    lines = text.strip().splitlines() or ["no reason given"]
+    line = lines[-1 if "Traceback" in text else 0].strip()  # a traceback ends with its error
+    kind, advice = next((kind, advice) for words, kind, advice in _ENDS if any(word in text for word in words))
+    return kind(f"the server reports: {line}; {advice.format(smaller=smaller)}", "\n".join(lines))
 
 
 def refused(status_code: int, text: str) -> RequestRefused:
     """The exception for a request that the server answered with a 4xx status and this text."""
-    python = re.search(r"does not match server version: (\d+\.\d+)", text)
-    nnsight = re.search(r"minimum supported version is (\d[\w.]*\w)", text)
-    if status_code in (401, 403):
+    python = re.search(
+        r"python version \S+ (?:does not match server version:|is below the minimum supported) (\d+\.\d+)", text
+    )
+    nnsight = re.search(r"minimum supported (?:version is )?(\d[\w.]*\w)", text)
+    if status_code in (401, 403) or "API key" in text:
         advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
     elif python:
         advice = f"make an environment with that Python: conda create -n depth-lib python={python[1]}"

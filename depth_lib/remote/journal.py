@@ -18,7 +18,7 @@ from pathlib import Path
 from ..files import cache_folder, hold, move_aside, write_together
 from .errors import NotReady, RemoteError
 
-_BLOCK = contextvars.ContextVar("block", default=None)  # folder and list of the jobs of a `journalled` block
+_BLOCK = contextvars.ContextVar("block", default=None)  # of a `journalled` block: folder, jobs, and their entries
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
     artifact's meta: `id` and `cost` (the server's report of run time and memory).
     """
     folder, jobs = Path(f"{artifact}.job"), []
-    token = _BLOCK.set((folder, jobs))
+    token = _BLOCK.set((folder, jobs, []))
     try:
         yield jobs
     finally:
@@ -56,6 +56,7 @@ class Entry:
     submitted: str | None = None
     problem: str | None = None
     cost: dict | None = None
+    runs: dict | None = None  # the model that computed it, as `models.check.running` describes it
 
     @property
     def path(self) -> Path:
@@ -115,10 +116,34 @@ class Entry:
                 "XDG_CACHE_HOME to a folder that can be written"
             ) from error
 
-    def used(self) -> None:
-        """Tell the block of the artifact about the job; without one, forget it."""
-        if _BLOCK.get():
-            _BLOCK.get()[1].append({"id": self.job_id, "cost": self.cost})
-            return
-        for path in (self.content, self.path, self.path.with_suffix(".lock")):
-            path.unlink(missing_ok=True)
+
+def finish(entries: list[Entry]) -> None:
+    """Tell the block of the artifact about the jobs of a call; without one, forget them.
+
+    RemoteError if the model was deployed anew between two jobs of the call or block: the next run repeats the older.
+    """
+    _, jobs, finished = _BLOCK.get() or (None, [], [])
+    model, runs = entries[-1].model, entries[-1].runs
+    if older := [entry for entry in [*finished, *entries] if entry.model == model and entry.runs != runs]:
+        changes = [f"{key} {value}, then {runs[key]}" for key, value in older[0].runs.items() if runs[key] != value]
+        for entry in older:
+            entry.note("ended", problem="the model was deployed anew")
+        raise RemoteError(
+            f"the server deployed the model anew between two jobs ({', '.join(changes)}), which are not joined; run "
+            "again to repeat the older ones",
+            host=entries[0].host,
+        )
+    finished.extend(entries)
+    jobs.extend({"id": entry.job_id, "cost": entry.cost} for entry in entries)
+    if not _BLOCK.get():
+        for entry in entries:
+            for path in (entry.content, entry.path, entry.path.with_suffix(".lock")):
+                path.unlink(missing_ok=True)
+
+
+def total_cost(jobs: list[dict]) -> str:
+    """What the jobs in artifacts' meta cost together: seconds, and the most memory beside the weights."""
+    costs = [job["cost"] or {} for job in jobs]
+    seconds = sum(cost.get("runtime", 0) for cost in costs)
+    gigabytes = max(cost.get("max_memory_usage", 0) for cost in costs) / 1e9
+    return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all, at most {gigabytes:.2f} GB beside the weights"

@@ -2,5 +2,5 @@
 
 from importlib.util import find_spec
 
-if missing := [package for package in ("openpyxl", "plotly") if not find_spec(package)]:
+if missing := [package for package in ("openpyxl",) if not find_spec(package)]:
     raise ImportError(f"tables and reports need {' and '.join(missing)}; pip install 'depth-lib[report]'")

@@ -1,38 +1,41 @@
 """What a study's numbers say about the papers' three questions; conclusions.txt.jinja has the sentences."""
 
 import importlib.resources
+from collections.abc import Mapping
 
 import jinja2
 import numpy as np
 import pandas as pd
 
-from ..effective_depth.rules import PAPER_METRICS
+from ..effective_depth.intervals import DRAWS, NoInterval, depth_interval
+from ..effective_depth.rules import METRICS, PAPER_METRICS
 from ..results.study import TRAINING, facts_of
 
 _MOST_NAMES = 3  # of models or datasets in one sentence; more are counted
 
 
-def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
+def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
     """A sentence each: how much depth is used; by size, training, task; how sure that is; beside the paper.
 
-    intervals: what `depths_with_intervals` returns; published: what `beside_the_paper` does. Groups of runs are
-    compared on what both have, with an interval over prompts; where they have nothing in common, the sentence says so.
+    intervals: what `depths_with_intervals` returns of the study; published: what `beside_the_paper` does. Runs are
+    compared where they have the other properties in common; where none do, the sentence says so.
     """
-    runs = intervals.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float))
+    runs = intervals.assign(ratio=intervals.ratio.astype(float))
     runs["training"] = [facts_of(model).training for model in runs.model]
     runs["size"], unit = [facts_of(model).billions for model in runs.model], "billion parameters"
     if runs["size"].isna().any():
         runs["size"], unit = runs.layers.astype(int), "blocks"
-    sizes = runs["size"][runs.ratio.notna()]
-    if sizes.empty:
+    runs = runs.assign(doublings=np.log2(runs["size"].astype(float)))
+    known = runs.dropna(subset="ratio")
+    if known.empty:
         return ["No model has an effective depth here."]
     trainings = [name for name in reversed(TRAINING) if name in set(runs.training) - {"unknown"}]
     datasets = runs.dataset.unique()
-    questions = [("Size", "size", sizes.min(), sizes.max(), ["dataset", "training"])]
+    questions = [("Size", "doublings", known["size"].min(), known["size"].max(), ["dataset", "training"])]
     questions += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
     questions += [("Task", "dataset", datasets[0], other, ["model"]) for other in datasets[1:]]
     answers = [
-        (name, before, after, same, mean_changes(runs, column, (before, after), same))
+        (name, before, after, same, changes(study, known, column, (before, after), same))
         for name, column, before, after, same in questions
         if before != after
     ]
@@ -55,28 +58,60 @@ def conclusions(intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def mean_changes(runs: pd.DataFrame, column: str, groups: tuple, same: list[str]) -> list[dict]:
-    """How the mean ratio changes from one group of runs to another by each metric: change, low, high, and where.
+def changes(
+    study: Mapping, runs: pd.DataFrame, column: str, groups: tuple, same: list[str], draws: int = DRAWS
+) -> list[dict]:
+    """How the ratio changes with a column of runs by each metric: change, low, high, and where.
 
-    groups: two values of `column`; same: columns on whose values both groups are compared, each with the same weight.
-    The interval adds up the squared distances to the ends of the runs' own (Zou & Donner 2008); None if one is open.
+    Of "doublings": the least-squares slope over all runs; of any other column: the change of the mean from the first of
+    the groups to the second. Both within runs that have the same values in `same`. The interval (None if it is open)
+    covers every combination of depths in the runs' intervals, which are widened to cover at once: runs may read the
+    same prompts, and crossing too early does not average out.
     """
-    runs = runs.dropna(subset="ratio")
-    down, up = (runs.ratio - runs.ratio_low) ** 2, (runs.ratio_high - runs.ratio) ** 2
-    runs = runs.assign(down=down.fillna(np.inf), up=up.fillna(np.inf))
-    changes = []
+    found = []
     for metric, of_metric in runs.groupby("metric"):
-        before, after = (of_metric[of_metric[column] == group].groupby(same) for group in groups)
-        change = (after.ratio.mean() - before.ratio.mean()).dropna()  # NaN where only one group has runs
-        if change.empty:
+        if column == "doublings":
+            weights = slope_weights(of_metric[column], of_metric[same])
+        else:
+            weights = difference_weights(of_metric[column], groups, of_metric[same])
+        compared, weights = of_metric[weights != 0], weights[weights != 0]
+        if compared.empty:
             continue
-        # the squared distances of a mean of n runs are the runs' mean ones over n
-        down = after.down.mean() / after.size() + before.up.mean() / before.size()
-        up = after.up.mean() / after.size() + before.down.mean() / before.size()
-        low, high = change.mean() - np.sqrt(down.sum()) / len(change), change.mean() + np.sqrt(up.sum()) / len(change)
-        if not np.isfinite(high - low):
-            low = high = None
-        names = change.index.get_level_values(same[0]).unique()
+        results = [study[run.dataset, run.model, METRICS[metric].probe] for run in compared.itertuples()]
+        low, high = _range(results, metric, compared.layers.astype(int), weights, draws)
+        names = compared[same[0]].unique()
         where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
-        changes.append({"metric": metric, "change": change.mean(), "low": low, "high": high, "where": where})
-    return changes
+        change = weights @ compared.ratio
+        found.append({"metric": metric, "change": change, "low": low, "high": high, "where": where})
+    return found
+
+
+def slope_weights(values: pd.Series, same: pd.DataFrame) -> pd.Series:
+    """What each run counts for in the least-squares slope over these values, within runs that are the same."""
+    from_mean = values - values.groupby(list(same.to_numpy().T)).transform("mean")
+    from_mean = from_mean.where(from_mean.abs() > 1e-9, 0)
+    return from_mean / (from_mean @ from_mean or 1)
+
+
+def difference_weights(values: pd.Series, groups: tuple, same: pd.DataFrame) -> pd.Series:
+    """What each run counts for in the change of the mean from the first of two values to the second.
+
+    Only where runs that are the same have both; each such combination counts alike.
+    """
+    before, after = ((values == group).astype(float) for group in groups)
+    n_before, n_after = (group.groupby(list(same.to_numpy().T)).transform("sum") for group in (before, after))
+    weights = (after / n_after - before / n_before).where((n_before > 0) & (n_after > 0), 0)
+    return weights / (weights.clip(0).sum() or 1)
+
+
+def _range(results: list[Mapping], metric: str, layers: pd.Series, weights: pd.Series, draws: int) -> tuple:
+    """The ends of the sum of weighted ratios."""
+    try:
+        intervals = [depth_interval(result, metric, draws, n_runs=len(results)) for result in results]
+    except NoInterval:
+        return None, None
+    ends = np.array([(interval.low, interval.high) for interval in intervals], dtype=float)  # nan where it is open
+    lows, highs = (ends.T + 1) / layers.to_numpy()
+    down, up = weights.clip(upper=0).to_numpy(), weights.clip(0).to_numpy()
+    low, high = up @ lows + down @ highs, up @ highs + down @ lows
+    return (None, None) if np.isnan(low + high) else (float(low), float(high))

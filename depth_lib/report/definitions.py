@@ -8,18 +8,18 @@ SOURCES = (
 
 DEFINITIONS = {
     "cosine": (
-        "The layer after which the model turns from removing features to adding them.",
+        "The last layer where the mean cosine changes from negative to non-negative. It may do so several times.",
         "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
         "relative_contribution.pt: cosine similarity of what attention, MLP and block add with the residual stream "
         "they add it to, mean over all tokens of all prompts.",
     ),
     "kl": (
-        "The first layer whose logit lens is near the model's answer.",
+        "The first layer where the KL divergence of the logit lens is below half of its maximum.",
         "The first l in 0..L-2 with KL[l] < 0.5 · max(KL).",
         "logitlens_{n}exps.pt: KL(lens ‖ output) at the input of block l, in nats, mean over tokens.",
     ),
     "overlap": (
-        "The first layer whose logit lens ranks the answer's top tokens high.",
+        "The first layer where lens and output share more than 0.3 of their five likeliest tokens.",
         "The first l in 0..L-2 with res_overlaps[l] > 0.3.",
         "logitlens_{n}exps.pt: share of the output's five likeliest tokens among the lens's five, at the input of "
         "block l, mean over tokens.",
@@ -63,7 +63,7 @@ DEFINITIONS = {
     "score": (
         "Depth score: the centre of mass of an effect over layers, in layers.",
         "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
-        "Csordás et al. 2025, section 3.4. Its 95 % interval held the truth in 91 to 96 % of simulated studies.",
+        "Csordás et al. 2025, section 3.4.",
     ),
     "papers": (*SOURCES, ""),
 }

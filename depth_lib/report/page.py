@@ -1,7 +1,6 @@
 """One page to hand to a colleague: what the numbers say, the tables, every figure, and where they come from."""
 
 import base64
-import gzip
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,6 @@ import matplotlib
 import pandas as pd
 from markupsafe import Markup, escape
 from PIL import Image
-from plotly.offline import get_plotlyjs
 
 from ..effective_depth.rules import PAPER_METRICS
 from ..embedded import TOYS, prompts_path
@@ -20,7 +18,6 @@ from ..files import write_together
 from ..results.study import Study
 from .conclusions import conclusions
 from .definitions import DEFINITIONS, SOURCES
-from .explore import explorer_json
 from .table import MISSING, Tables
 
 _LARGEST_WEBP = 16383  # pixels
@@ -47,12 +44,10 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     environment.filters |= {"breakable": _breakable, "colour": _colour, "rows": _rows}
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
-        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
-        runs=explorer_json(study),
         study=study,
         tables=tables,
         notices=[*study.problems, *notices(study)],
-        conclusions=conclusions(tables.intervals, tables.beside_the_paper),
+        conclusions=conclusions(study, tables.intervals, tables.beside_the_paper),
         paper_metrics=PAPER_METRICS,
         definitions=DEFINITIONS,
         sources=SOURCES,
@@ -118,6 +113,6 @@ def _breakable(name: str) -> Markup:
 
 
 def _colour(ratio: float) -> str:
-    """The workbook's scale, paler: red 0, yellow 0.5, green 1."""
-    red, green, blue, _ = matplotlib.colormaps["RdYlGn"](0.1 + 0.8 * ratio, bytes=True)
-    return f"rgb({red},{green},{blue},.55)"
+    """The workbook's scale: the deeper, the darker."""
+    red, green, blue, _ = matplotlib.colormaps["Blues"](0.7 * ratio, bytes=True)
+    return f"rgb({red},{green},{blue})"

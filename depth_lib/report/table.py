@@ -139,7 +139,7 @@ def _as_text(table: pd.DataFrame) -> pd.DataFrame:
 def _workbook(tables: Tables) -> bytes:
     ratios = [column for column in tables.effective_depth.columns if column[-1] == "RATIO"]
     styled = tables.effective_depth.style.set_properties(subset=ratios, **{"number-format": "0.00"})
-    styled = styled.background_gradient("RdYlGn", vmin=0, vmax=1, axis=None, subset=ratios)
+    styled = styled.background_gradient("Blues", vmin=0, vmax=1, axis=None, subset=ratios)
     styled = styled.highlight_null(props="background-color: white; color: black")
     definitions = pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.reset_index(names="Name")
     sheets = {name: getattr(tables, name) for name in _FURTHER}

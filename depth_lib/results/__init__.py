@@ -1,1 +1,1 @@
-"""A probe's results: what they hold, where they lie, what they were made from, and how they reach the disk."""
+"""Results of probes: their names and shapes, reading and writing them, and what they were made from."""

@@ -1,7 +1,7 @@
 """Reading and writing .pt files: an atomic write with provenance, and a checked read.
 
-`outputs/<dataset>/<MODEL>/` holds one file per probe with the papers' own names and keys, so that their notebooks read
-our files and this package reads theirs. Our files also hold `meta` (what was run, where, with which versions) and
+`outputs/<dataset>/<MODEL>/` has one file per probe with the papers' own names and keys, so that their notebooks read
+our files and this package reads theirs. Our files also have `meta` (what was run, where, with which versions) and
 per-prompt sums. Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, weights_only=True)` reads
 every file. Reading never changes, renames or runs anything; writing moves aside a file that is not one of ours.
 """
@@ -11,10 +11,12 @@ import json
 import os
 import pickle
 import re
+import subprocess
 import warnings
 import zipfile
 from collections.abc import Mapping
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +24,10 @@ import torch
 
 from .. import __version__
 from ..files import move_aside, write_together
-from ..params import command
+from ..params import INSTALLED, command
 from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no meta.json
 # Characters that end a line, that are invisible, or that utf-8 cannot encode.
 _INVISIBLE = re.compile(r"[\\␣\x00-\x20\x7f-\xa0\u200b-\u200f\u2028-\u202e\u2060\ufeff\ud800-\udfff]")
 _ESCAPES = {"\\": "\\\\", " ": "␣", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -49,7 +51,7 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     if problem:
         raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
     versions = {package: version(package) for package in ("torch", "transformers", "nnsight")}
-    versions["depth_lib"] = __version__
+    versions["depth_lib"] = " ".join(filter(None, [__version__, own_commit()]))
     ours = {"schema": SCHEMA_VERSION, "probe": probe, "version": schema.version, "versions": versions}
     stored["meta"] = _storable(meta) | ours
     contents = {}
@@ -58,6 +60,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         contents[path.with_name(schema.names(n, pair)[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
+    with zipfile.ZipFile(buffer, "a") as archive:  # `meta` once more, for those who read it without torch
+        archive.writestr(zipfile.ZipInfo("archive/meta.json"), json.dumps(stored["meta"]))
     contents[path] = buffer.getvalue()  # last, so that a result is never there without its tokens
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,8 +77,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
 def load_artifact(path: str | Path) -> dict:
     """Read a probe's result: its tensors, `meta`, and `tokens` (a list, or None) if it has a token axis.
 
-    Tensors are on the CPU, without a gradient and, if they are of floating point, float32, whatever they were stored
-    as: the papers' scripts store bfloat16, parameters and GPU tensors. MissingArtifact if there is no file,
+    Tensors are on the CPU and without a gradient, and floating-point ones are float32: the papers' scripts store
+    bfloat16, parameters and GPU tensors. MissingArtifact if there is no file,
     ArtifactError for one that cannot be read as plain tensors, or lacks the keys and shapes of its probe; the file is
     not touched. OSError for one that cannot be opened. A file without `meta` (the papers' own) is read with a warning
     and `meta` = {}.
@@ -91,21 +95,19 @@ def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without its warning, for callers that warn once about many files."""
     path = Path(path)
     probe, n, pair = parse_name(path)
-    schema, folder = SCHEMAS[probe], path.parent if len(path.parts) > 2 else path.absolute().parent
-    model, dataset, out = folder.name, folder.parent.name, str(folder.parent.parent)
-    probes = probe if probe in FURTHER_PROBES else ""
-    remedy = f"run: {command('sweep', MODELS=model, DATASETS=dataset, OUT=out, PAIR=pair, PROBES=probes)}"
-    if probe in BETWEEN_MODELS:
-        remedy = "run: make maps SOURCE_MODEL=… TARGET_MODEL=…"
+    schema = SCHEMAS[probe]
     try:
         result = _unpickled(path)
         problem = mismatch(probe, result)
     except FileNotFoundError:
-        raise MissingArtifact(f"no artifact for {dataset} × {model} ({path.name}); {remedy}") from None
+        folder = path.absolute().parent
+        raise MissingArtifact(
+            f"no artifact for {folder.parent.name} × {folder.name} ({path.name}); run: {_remedy(path)}"
+        ) from None
     except pickle.UnpicklingError as error:
         problem = str(error)
     if problem:
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; {remedy}")
+        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; run: {_remedy(path)}")
     for key, value in result.items():
         if isinstance(value, torch.Tensor):
             result[key] = value.detach().float() if value.is_floating_point() else value.detach()
@@ -114,6 +116,29 @@ def read_artifact(path: str | Path) -> dict:
         n_tokens = result[next(iter(schema.required))].shape[-1]
         result["tokens"] = _papers_tokens(path.with_name(schema.names(n, pair)[1]), n_tokens)
     return result
+
+
+def _remedy(path: Path) -> str:
+    """The command that computes the result at this path."""
+    probe, _, pair = parse_name(path)
+    if probe in BETWEEN_MODELS:
+        return command("maps", "SOURCE_MODEL", "TARGET_MODEL")
+    folder = path.parent if len(path.parts) > 2 else path.absolute().parent
+    names = {"MODELS": folder.name, "DATASETS": folder.parent.name, "OUT": str(folder.parent.parent)}
+    return command("sweep", **names, PAIR=pair, PROBES=probe if probe in FURTHER_PROBES else "")
+
+
+@cache
+def own_commit() -> str | None:
+    """The commit of depth_lib that runs, with "-dirty" if its files differ; None if that is not known."""
+    if INSTALLED:
+        origin = json.loads(distribution("depth-lib").read_text("direct_url.json") or "{}")
+        return origin.get("vcs_info", {}).get("commit_id", "")[:12] or None
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    except FileNotFoundError:  # there is no git
+        return None
 
 
 def escape_token(token: str) -> str:
@@ -146,7 +171,7 @@ def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
 
 
 def _storable(value: object) -> object:
-    """A tensor on the CPU with its own storage (a view would be stored with its whole base), or what JSON can hold."""
+    """A tensor on the CPU with its own storage (a view would be stored with its whole base), or a JSON value."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return torch.as_tensor(value).detach().cpu().clone(memory_format=torch.contiguous_format)
     return json.loads(json.dumps(value, default=_plain))
@@ -157,14 +182,17 @@ def _plain(value: object) -> object:
         return value.item()
     if isinstance(value, os.PathLike | torch.device | torch.dtype):
         return str(value).removeprefix("torch.")
-    raise TypeError(f"meta holds {value!r}; store strings, numbers, and lists or dicts of them")
+    raise TypeError(f"meta has {value!r}; store strings, numbers, and lists or dicts of them")
 
 
 def _not_finite(result: Mapping) -> str | None:
-    """What is not finite. Of a model that is read block by block, what attention and MLP add is NaN everywhere."""
+    """The first value that is not finite. NaN is right for what attention and MLP add in a model that is read block by
+    block, and for more removed blocks than there are."""
     for key, value in result.items():
         if not isinstance(value, torch.Tensor) or (("att" in key or "mlp" in key) and value.isnan().all()):
             continue
+        if "removal_sizes" in result:
+            value = value[~value.isnan()]
         if not torch.isfinite(value).all():
             return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
     return None

@@ -6,68 +6,90 @@ This module does not import torch, so that asking is fast.
 import hashlib
 import io
 import json
-import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO
 
 from ..models.gguf import gguf_in
-from .schemas import SCHEMAS, mismatch, parse_name
+from ..params import ParamsError
+from .schemas import SCHEMAS, ArtifactError, MissingArtifact, parse_name
+
+
+class Superseded(ParamsError):
+    """A result that is there was made with other settings, and is not replaced."""
+
 
 NONE_YET = "there is none yet"
+# The files of a checkpoint that decide what it computes.
+_FILES = (
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken"),
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.index.json", "*.py"),
+)
 _PIECE = 2**18  # bytes of a weight file that are read at once
 
 
 def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
     """Why the file at this path is not the wanted result, one line per reason; [] if it is.
 
-    This is the only place that decides it. wanted: what `meta` must say; only these keys are compared, nested dicts key
-    by key. `n_examples` is not compared where both name the same prompts, which are all that the source has; of the
-    Hub's it is, whose prompts are not known without the network. The file must also be readable, have the keys and
-    shapes of its probe, and be computed by this version of the probe.
+    wanted: as for `differences`. A reason is also that there is no file, or none that can be read.
     """
-    meta, problem = read_meta(path)
-    if problem:
-        return [problem]
-    probe, n, _ = parse_name(path)
-    # Earlier versions did not store these; the number of prompts, or in a file's name, stands for what was asked for.
-    known = n is not None or "n_prompts" in wanted
-    earlier = {
-        "version": 1,
-        "examples_hash": wanted.get("examples_hash"),
-        "n_examples": wanted.get("n_examples") if known else meta.get("n_prompts"),
-    }
-    same_prompts = all(meta.get(key) == wanted.get(key, "not known") for key in ("n_prompts", "prompts_hash"))
-    if same_prompts and wanted.get("source") != "hub":
-        meta = meta | {"n_examples": wanted.get("n_examples")}
-    return differing(earlier | meta, {**wanted, "version": SCHEMAS[probe].version})
+    try:
+        return differences(path, wanted)
+    except ArtifactError as problem:
+        return [str(problem)]
 
 
-def read_meta(path: str | Path) -> tuple[dict, str | None]:
-    """The `meta` of a stored result and None, or {} and what is wrong with it; no code in the file is run.
+def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str) -> None:
+    """Raise Superseded if the result at this path was made from something else than wanted.
 
-    OSError, other than for a file that is not there, if it cannot be opened.
+    remedy: how to move it aside and compute it again.
+    """
+    with suppress(ArtifactError):  # there is none, or none that can be read
+        if reasons := differences(path, wanted):
+            raise Superseded(
+                f"{path} was made with other settings ({'; '.join(reasons)}); give another OUT, or to move it aside "
+                f"and compute it again {remedy}"
+            )
+
+
+def differences(path: str | Path, wanted: Mapping) -> list[str]:
+    """What the result at this path was made from that is not as wanted, one line per key.
+
+    This is the only place that decides it. wanted: what `meta` must say; only these keys are compared, nested dicts key
+    by key. The result must also be computed by this version of the probe. Raises what `read_meta` raises.
+    """
+    meta, wanted = read_meta(path), {**wanted, "version": SCHEMAS[parse_name(path)[0]].version}
+    if meta.get("schema") == 1:  # which did not store all of these
+        wanted = {key: value for key, value in wanted.items() if key in meta}
+    return differing(meta, wanted)
+
+
+def read_meta(path: str | Path) -> dict:
+    """The `meta` of a result; no code in the file is run.
+
+    Raises MissingArtifact if there is no file, ArtifactError if it is damaged or was not written by depth_lib, OSError
+    if it cannot be opened.
     """
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        return {}, NONE_YET
+        raise MissingArtifact(NONE_YET) from None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as stored:
             if damaged := stored.testzip():
                 raise zipfile.BadZipFile(damaged)
-            name = next(name for name in stored.namelist() if name.endswith("/data.pkl"))
-            result = _Reader(stored.open(name)).load()
-        problem = mismatch(parse_name(path)[0], result)
-    except pickle.UnpicklingError as error:
-        return {}, str(error)
-    except Exception:  # noqa: BLE001 (a damaged zip or pickle raises a dozen kinds)
-        return {}, "it is truncated or damaged"
-    if not problem and not result.get("meta"):
-        problem = "it has no meta: not written by depth_lib"
-    return ({}, problem) if problem else (result["meta"], None)
+            if names := [name for name in stored.namelist() if name.endswith("/meta.json")]:
+                return json.loads(stored.read(names[0]))
+    except Exception:  # noqa: BLE001 (a damaged zip raises a dozen kinds)
+        raise ArtifactError("it is truncated or damaged") from None
+    from .artifacts import read_artifact  # loads torch; results of schema 1 have no meta.json
+
+    if meta := read_artifact(path)["meta"]:
+        return meta
+    raise ArtifactError("it has no meta: not written by depth_lib")
 
 
 def prompts_hash(prompts: Iterable[str | tuple]) -> str:
@@ -80,13 +102,13 @@ def prompts_hash(prompts: Iterable[str | tuple]) -> str:
 
 
 def fingerprint(checkpoint: str | Path) -> str:
-    """16 hexadecimal digits of a hash of a folder's config, tokenizer and weights, or of a GGUF file.
+    """16 hexadecimal digits of a hash of a folder's config, tokenizer, weights and code, or of a GGUF file.
 
     Files up to 64 MiB are read whole. Of larger ones four spread pieces of each tensor of a safetensors file are read,
     which for tensors up to 1 MiB, such as norms, is all of them; of other formats 256 spread pieces.
     """
     digest, gguf = hashlib.sha256(), gguf_in(checkpoint)
-    files = [path for kind in ("json", "safetensors", "bin") for path in Path(checkpoint).glob(f"*.{kind}")]
+    files = [path for pattern in _FILES for path in Path(checkpoint).glob(pattern)]
     for path in [gguf] if gguf else sorted(files):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
@@ -137,23 +159,3 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
         elif key not in stored or stored[key] != value:
             reasons.append(f"{prefix}{key}: stored {stored.get(key, 'nothing')}, asked {value}")
     return reasons
-
-
-class _Reader(pickle.Unpickler):
-    """Reads the pickle in a torch file without torch: a tensor becomes its shape, and code is never run."""
-
-    KNOWN = {
-        ("collections", "OrderedDict"): dict,
-        ("torch._utils", "_rebuild_tensor_v2"): lambda storage, offset, shape, *_: SimpleNamespace(shape=shape),
-        ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-    }
-
-    def find_class(self, module: str, name: str) -> object:
-        if module == "torch" and name.endswith("Storage"):
-            return None
-        if (module, name) not in self.KNOWN:
-            raise pickle.UnpicklingError(f"it asks to load {module}.{name}, which is not a plain tensor")
-        return self.KNOWN[module, name]
-
-    def persistent_load(self, storage: tuple) -> None:
-        return None

@@ -1,4 +1,4 @@
-"""What each probe's .pt file holds: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
+"""Each probe's .pt file: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
 This module does not import torch, so that listing results is fast.
 """
@@ -19,7 +19,7 @@ class ArtifactError(Exception):
 
 
 class MissingArtifact(ArtifactError, FileNotFoundError):
-    """A probe's result that is not there yet; the message holds the command that makes it."""
+    """A probe's result that is not there yet; the message has the command that computes it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Schema:
         """Whether the probe measures a question with its answer, whose label is then part of the file's name."""
         return "question" in self.settings
 
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether the result depends on the dataset's prompts, or those of the baseline, and not on the pair alone."""
+        return self.baseline or not self.of_pair
+
     def names(self, n: int | str, pair: str = "") -> tuple[str, str]:
         """The file's name for n examples and a pair's label, and the name of the text file with its tokens, or ""."""
         ending = f"exps_{pair}" if pair and self.of_pair else "exps"
@@ -96,11 +101,12 @@ _EFFECTS = Schema(
 _GRADIENTS = Schema(
     "igrads_igrads_{n}exps.pt",
     "L T: igrads",
-    "L: completeness f_difference n_nodes error quadrature rounding",
+    "L: completeness f_difference n_nodes n_steps error quadrature rounding",  # the last two: of earlier versions
     tokens_file="igrads_tokens_{n}exps.txt",
     settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
 )
 _PARTS = ("attention", "mlp")
+_REMOVAL = "removal_loss removal_kl removal_top1"
 
 ARTIFACTS = {
     "relative_contribution": Schema(
@@ -145,6 +151,21 @@ ARTIFACTS = {
         for part in _PARTS
     },
     "local_effects": Schema("local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES),
+    "block_removal": Schema(
+        "block_removal_{n}exps.pt",
+        f"N: removal_sizes; N L: {_REMOVAL}",
+        "N L: angular_distance; L: block_influence",
+        settings={"sizes": "doubling"},
+    ),
+    **{
+        f"{part}_removal": Schema(
+            f"{part}_removal_{{n}}exps.pt",
+            f"L: removal_order {_REMOVAL}",
+            settings={"part": part},
+            function="block_removal",
+        )
+        for part in _PARTS
+    },
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
         "L+1 T: future_erasure past_erasure",

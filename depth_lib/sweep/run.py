@@ -2,7 +2,9 @@
 
 import contextlib
 import datetime
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,37 +14,38 @@ import torch
 
 from .. import api
 from ..embedded import TOYS
-from ..files import COMPUTING, hold, remove_leftovers
-from ..models import check
-from ..models.families import remark
+from ..files import COMPUTING, hold, move_aside, remove_leftovers
+from ..models.bos import begins_with_bos
+from ..models.families import known, remark
 from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
-from ..params import LOADING
+from ..params import LOADING, NOT_COMPARED
 from ..probes.residual_stream import agreed
+from ..progress import LOG
 from ..remote import journalled
 from ..remote.backend import host_of
+from ..remote.errors import NotReady, ServerUnreachable
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import NONE_YET, why_stale
-from ..results.schemas import ARTIFACTS
+from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale
+from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 from .spec import RunSpec
+from .status import PROBE_FAILED
 
 
 class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
 
     With TENSOR_PARALLEL this process is one of several ranks that make the same calls: rank 0 decides what is computed,
-    holds the lock and writes results.
+    takes the lock and writes results.
 
     The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every wrong
     parameter.
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
-        super().__init__(cell)
-        if prompts is not None:
-            self.prompts = list(prompts)  # in place of those that DATASET and SOURCE name
+        super().__init__(cell, prompts)
         join_ranks(self.asked["TENSOR_PARALLEL"])
 
     def result(
@@ -51,26 +54,27 @@ class Run(RunSpec):
         """The probe's result as `load_artifact` gives it, read or computed, which is printed; None if PROBES lacks it.
 
         call: computes it from the model; unless given, the probe's own function with the settings of its artifact.
-        settings: what a call of one's own does differently; a kept result must have been made with the same.
+        settings: what your own call does differently; a kept result must have been made with the same.
 
-        A file that was made from something else is stale: what differs is printed, and it is computed again. Raises
-        what the model, the prompts, the probe or the disk raise.
+        A result that was made from something else is not replaced: Superseded says what differs. With REPLACE it is
+        moved aside, and computed again. Raises what the model, the prompts, the probe or the disk raise.
         """
         if probe not in self.asked["PROBES"]:
             print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
             return None
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
-        path = self.path(probe)
-        if agreed(why_stale(path, wanted)):
+        if agreed(why_stale(self.path(probe), wanted)):
             with self._alone() if is_first() else contextlib.nullcontext():
+                self.refuse_to_replace(probe, wanted, "set REPLACE = True")
                 # whoever had the lock may have computed it
-                if reasons := agreed(why_stale(path, wanted)):
-                    self._compute(probe, path, reasons, call, wanted)
+                if reasons := agreed(why_stale(self.path(probe), wanted)):
+                    if not self._compute(probe, reasons, call, wanted):
+                        return None
                     agreed("written")
-                    return load_artifact(path)
-        print(f"{probe}: read from {path}, nothing to compute")
-        return load_artifact(path)
+                    return load_artifact(self.new_path(probe))
+        print(f"{probe}: read from {self.path(probe)}, nothing to compute")
+        return load_artifact(self.path(probe))
 
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
@@ -81,7 +85,7 @@ class Run(RunSpec):
         n_ranks = self.asked["TENSOR_PARALLEL"]
         if n_ranks > 1 and how["device_map"] == "auto":
             how["device_map"] = None  # the params files' word for one process; here each rank has a GPU of its own
-        if self.remote in (False, "local") and source not in (*TOYS, *WHEELS):
+        if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, n_ranks=n_ranks, **how)
         return load_model(source, remote=self.remote, tensor_parallel=n_ranks, **how)
 
@@ -93,20 +97,42 @@ class Run(RunSpec):
             remove_leftovers(self.folder)
             yield
 
-    def _compute(self, probe: str, path: Path, reasons: list[str], call: Callable | None, wanted: Mapping) -> None:
+    def _compute(self, probe: str, reasons: list[str], call: Callable | None, wanted: Mapping) -> bool:
+        """Compute and save a result; whether there is one. A sweep goes on with the other probes after an error."""
+        path = self.new_path(probe)
         if reasons != [NONE_YET]:
-            print(f"{probe}: {path} is stale, computing it again", *reasons, sep="\n  ")
+            print(f"{probe}: {self.path(probe)} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time
         # a remote job that outlives this process is found again beside the result
         with journalled(path) as jobs:
             start = time.perf_counter()
-            result = call(llm) if call else self._measure(probe, llm)
+            try:
+                result = call(llm) if call else self._measure(probe, llm)
+            except Exception as error:
+                of_all = isinstance(error, (NotReady, ServerUnreachable)) or self.asked["TENSOR_PARALLEL"] > 1
+                if of_all or LOG not in os.environ:  # no sweep: its caller sees it
+                    raise
+                traceback.print_exc()
+                print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+                return False
             seconds = round(time.perf_counter() - start, 3)
             if not is_first():
-                return
-            meta = wanted | self._circumstances() | {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
+                return True
+            meta = self._described() | wanted | self._circumstances(probe)
+            meta |= {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
+            self._move_aside_superseded(probe, wanted)
             save_artifact(path, result, meta)
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
+        return True
+
+    def _move_aside_superseded(self, probe: str, wanted: Mapping) -> None:
+        for path in self.kept(probe):
+            with contextlib.suppress(ArtifactError):  # `save_artifact` keeps what cannot be read
+                if differences(path, wanted):
+                    _, n, pair = parse_name(path)
+                    names = filter(None, ARTIFACTS[probe].names(n or "", pair))
+                    for old in filter(Path.exists, map(path.with_name, names)):
+                        print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
         """The probe itself, with the settings of its artifact; effects of skips are measured in two modes."""
@@ -123,20 +149,35 @@ class Run(RunSpec):
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
-    def _circumstances(self) -> dict:
-        """What is worth knowing of a result, but does not make it stale."""
-        return {
-            "commit": getattr(self.llm.config, "_commit_hash", None),
-            "check": check.CHECKED.get(self.llm),
-            "runs": check.RUNNING.get(self.llm),
+    def _described(self) -> dict:
+        """The run's parameters, whether or not this result depends on them."""
+        asked = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
+        rows_of = {} if self.dataset == self.asked["DATASET"] else {"rows_of": self.asked["DATASET"]}
+        return asked | {"dataset": self.dataset, "source": self.source} | rows_of
+
+    def _circumstances(self, probe: str) -> dict:
+        """What is known once the result is there."""
+        row, record = ARTIFACTS[probe], known(self.llm)
+        found = {
+            "commit": getattr(self.llm.config, "_commit_hash", None) or self.commit,
+            "check": record.checked,
+            "runs": record.running,
             "blocks": remark(self.llm),
+            "bos": begins_with_bos(self.llm.tokenizer),
             "where": self._where(),
             "remote": self.remote,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
+        if self.on_server and record.running:
+            found["dtype"] = record.running["dtype"]
+            found["quantization"] = self.asked["QUANTIZATION"] if record.running["quantized"] else None
+        if row.reads_prompts:
+            prompts = self.baseline if row.baseline else self.examples if row.by_level else self.prompts
+            found |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
+        return found
 
     def _where(self) -> str:
-        if self.remote not in (False, "local"):
+        if self.on_server:
             return f"NDIF {host_of(self.remote)}"
         device = next(self.llm._module.parameters()).device
         return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"

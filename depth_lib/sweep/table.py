@@ -1,13 +1,13 @@
 """The results that a command names, and the notebook that makes their table and figures."""
 
-import subprocess
+import json
+import os
+import time
 from pathlib import Path
 
-from ..files import hold
-from ..params import ParamsError, not_among
-from ..results.schemas import ArtifactError
-from .launch import execution
+from ..params import ParamsError, not_among, params_files
 from .plan import Plan
+from .processes import NOTEBOOKS, Notebook, Runner, say
 
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
@@ -32,29 +32,45 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 
 
 def make_table(plan: Plan) -> int:
-    """Write the table, the figures and the page OUT/report.html of what is in OUT.
+    """Write the table, the figures and the page OUT/report.html of what is in OUT, unless nothing has changed.
 
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
+    out, start = Path(plan.folder), time.time()
+    asked, stamp = json.dumps([plan.SET, plan.MODELS, plan.DATASETS]), out / ".table.json"
+    made = " ".join(str(out / name) for name in TABLES)
+    if _missing(out) == [] and stamp.is_file() and stamp.read_text() == asked and _newest(out) < stamp.stat().st_mtime:
+        say(f"table and figures: nothing has changed: {made}")
+        return 0
     models, datasets = chosen_results(plan)
     from ..results.study import Study
 
-    out = Path(plan.folder)
     Study(out, models or None, datasets)  # warns here of what is unreadable or misplaced, not only in the notebook
-    parameters = {"OUT": str(out), "MODELS": models, "DATASETS": datasets}
-    notebook, partial, log = (out / f"effective_depth.{kind}" for kind in ("ipynb", "partial.ipynb", "log"))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with hold(out / ".table"):
-            print(f"table and figures: running, log in {log}", flush=True)
-            with log.open("wb") as file:
-                command = execution("effective_depth", partial, parameters)
-                status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
-            if status:
-                print(f"table and figures: {log.read_text(errors='replace').rstrip().splitlines()[-1]}")
-                return 1
-            partial.replace(notebook)
-    except OSError as error:
-        raise ArtifactError(f"{error.filename or out}: {error.strerror}; choose another OUT") from None
-    print(f"table and figures: done, {' '.join(str(out / name) for name in TABLES)}")
-    return 0
+    table = Notebook(
+        "table and figures",
+        "effective_depth",
+        out,
+        {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets},
+        lock=out / ".table",
+        is_finished=lambda: False,
+        missing=lambda: _missing(out),
+    )
+    runner = Runner()
+    runner.run([table], lambda: f": {made}")
+    if runner.n_finished:
+        stamp.write_text(asked)
+        os.utime(stamp, (start, start))  # what has changed since then is newer
+    return 128 + runner.signal if runner.signal else 1 - runner.n_finished
+
+
+def _missing(out: Path) -> list[Path]:
+    return [out / name for name in TABLES if not (out / name).is_file()]
+
+
+def _newest(out: Path) -> float:
+    """When a result, a params file, the notebook or the package changed last; a folder does when a file is deleted."""
+    folders = [path for path in out.glob("*/*/") if path.parent.name != "figures"]
+    params = [path for kind in ("models", "datasets") for path in params_files(kind).values()]
+    code = [NOTEBOOKS / "effective_depth.ipynb", *Path(__file__).parents[1].rglob("*.py")]
+    changed = [*folders, *out.glob("*/*/*.pt"), *out.glob("*.parquet"), *params, *code]
+    return max(path.stat().st_mtime for path in changed)

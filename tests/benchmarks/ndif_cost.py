@@ -3,7 +3,8 @@
 Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unembedded rows; a backward pass is twice a
 forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. Memory is what stands beside the
 weights on the fullest GPU: a pass within the token budget, the clean residuals of one prompt, and half a GB of logits.
-Bytes up are the bound that tests/remote holds a request with ten such prompts to.
+Bytes up are the bound that tests/remote holds a request with ten such prompts to. What crosses the socket of the
+sandbox, where the jobs of ordinary keys run, is computed by depth_lib/remote/crossing.py; minutes: at 1 GB/s, a guess.
 """
 
 import re
@@ -11,13 +12,14 @@ import re
 import depth_lib as dl
 from depth_lib.data.tokens import future_positions
 from depth_lib.probes.packing import packs
+from depth_lib.remote.crossing import PER_SECOND, crossing
 from depth_lib.session import PROMPT_BLOCKS_PER_JOB
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 FLOPS = 200e12
 REQUEST_BYTES = 20_000
 BUDGET_BYTES, LOGITS_BYTES = 2**32, 2**29
-ARCH = {"packs": True, "window": None, "width": D}
+ARCH = {"packs": True, "window": None, "width": D, "n_layers": L}
 NODES = 256  # of integrated gradients: the most per block
 
 
@@ -69,22 +71,42 @@ def costs(lengths, question, n_answer):
     }
 
 
+def crossings(lengths, question):
+    """Per probe, bytes that cross the sandbox's socket, and reads. Gradients cannot be had there."""
+    prompts = [range(length) for length in lengths]
+    future, whole = future_positions(lengths), [[length] for length in lengths]
+    work = {
+        "relative_contribution": {"prompts": prompts},
+        "logit_lens": {"prompts": prompts},
+        "layer_effects, future": {"work": list(zip(prompts, future, strict=True))},
+        "layer_effects, all": {"work": list(zip(prompts, whole, strict=True))},
+        "residual_erasure": {"answer": [question - 1]},
+    }
+    return {name: crossing(name.split(",")[0], found | {"arch": ARCH}, VOCABULARY) for name, found in work.items()}
+
+
 def table(lengths, question, n_answer):
     """The lines of a Markdown table."""
     jobs = -(-len(lengths) // (PROMPT_BLOCKS_PER_JOB // L))
     clean = (L + 1) * max(lengths) * D * 2
     lines = [
-        "| probe | jobs | seconds | kB up, at most | kB down | GB beside the weights |",
-        "|---|---|---|---|---|---|",
+        "| probe | jobs | seconds | kB up, at most | kB down | GB beside the weights | sandbox: GB | minutes | reads |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    crossed = crossings(lengths, question)
     for probe, (flops, numbers) in costs(lengths, question, n_answer).items():
         n_jobs = 1 if "gradients" in probe or "erasure" in probe else jobs
         up = REQUEST_BYTES / 1e3
         memory = (BUDGET_BYTES + LOGITS_BYTES + clean) / 1e9
         lines.append(
             f"| {probe} | {n_jobs} | {flops / FLOPS:,.0f} | {up:.0f} | {4 * numbers / 1e3:,.0f} | {memory:.1f} |"
+            f" {_sandboxed(*crossed[probe]) if probe in crossed else '– | – | –'} |"
         )
     return lines
+
+
+def _sandboxed(n_bytes, reads):
+    return f"{n_bytes / 1e9:,.0f} | {n_bytes / PER_SECOND / 60:,.1f} | {reads:,}"
 
 
 def lines():

@@ -112,6 +112,3 @@ def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():
 
     docs = (Path(ndif_cost.__file__).parents[2] / "docs" / "remote.md").read_text(encoding="utf-8")
     assert "\n".join(ndif_cost.lines()) in docs
-    assert "\n".join(ndif_cost.lines()) in (Path(ndif_cost.__file__).parents[2] / "README.md").read_text(
-        encoding="utf-8"
-    )

@@ -6,6 +6,7 @@ import re
 import pandas as pd
 import pytest
 
+from depth_lib.data.datasets import dataset_named
 from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
 from depth_lib.params import ParamsError
@@ -270,3 +271,15 @@ def test_a_mistake_in_a_yaml_with_levels_is_not_said_to_be_a_lack_of_levels(own)
     own(FILE="rows.jsonl", LEVELS="hops")
     with pytest.raises(ParamsError, match="mine.yaml.*LEVELS"):
         load_examples("mine")
+
+
+def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(own, monkeypatch):
+    import datasets
+
+    asked, definitions = [], []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **how: asked.append(how) or [{"q": "a"}])
+    for revision in (None, "abc"):
+        own(REPOSITORY="owner/name", TEMPLATE="{{ q }}", DATASET_REVISION=revision)
+        assert load_prompts("mine", 1) == ["a"]
+        definitions.append(dataset_named("mine").definition)
+    assert [how["revision"] for how in asked] == [None, "abc"] and len({*definitions}) == 2

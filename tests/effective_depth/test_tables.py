@@ -121,7 +121,7 @@ def test_verdicts_are_same_differs_or_within_the_interval(tmp_path):
     assert verdict(intervals.low - 1, intervals.high) == "differs"
 
 
-def test_an_interval_open_at_both_ends_is_no_interval_in_note_and_verdict(tmp_path):
+def test_an_interval_open_at_both_ends_leaves_the_comparison_undecided(tmp_path):
     noise = torch.linspace(-4, 4, 5)[:, None]
     curves = (torch.where(torch.arange(28) < 12, -0.05, 0.05) + noise).float()
     result = {key: curves.mean(0) for key in ("att_cos", "mlp_cos", "layer_cos")}
@@ -131,4 +131,6 @@ def test_an_interval_open_at_both_ends_is_no_interval_in_note_and_verdict(tmp_pa
     study = Study(tmp_path)
     intervals = depths_with_intervals(study, depths(study))
     assert intervals.note.item() == "no interval: the prompts rule out no layer"
-    assert beside_the_paper(intervals).verdict.item() == "differs, no interval"
+    assert beside_the_paper(intervals).verdict.item() == "undecided"
+    without = beside_the_paper(intervals.assign(ed=pd.NA, low=5))
+    assert without.verdict.item() == "no effective depth"  # though the published layer is above 5

@@ -2,12 +2,12 @@
 
 import itertools
 import re
-import runpy
 
 import matplotlib.pyplot as plt
 import pytest
 
 from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, plot, save_figures, save_paper_figures
+from depth_lib.figures.compare import overview_figure
 from depth_lib.figures.marks import Heat
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
@@ -31,7 +31,7 @@ def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(
 
 def test_the_readmes_picture_is_drawn_of_a_real_models_results(tmp_path):
     write_run(tmp_path, "gsm8k", "SmolLM2-135M-Instruct", 30, ["relative_contribution", "logit_lens"])
-    figure = runpy.run_path("docs/pictures.py")["three_curves"](Study(tmp_path))
+    figure = overview_figure(Study(tmp_path))
     assert len(panels(figure)) == 3 and overlaps(figure) == []
 
 
@@ -73,12 +73,12 @@ def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it
 
 
 def test_an_empty_folder_is_an_error_and_a_kind_without_results_is_left_out(tmp_path):
-    with pytest.raises(MissingArtifact, match="run: make sweep"):
+    with pytest.raises(MissingArtifact, match="run: .*depth-lib sweep"):
         save_figures(Study(tmp_path))
     write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)
-    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts .* under .* PROBES=residual_erasure"):
+    with pytest.raises(MissingArtifact, match="no residual_erasure artifacts .* under .* --probes=residual_erasure"):
         grid("residual_erasure", Study(tmp_path))
-    with pytest.raises(MissingArtifact, match="no logit_lens artifacts for hellaswag .* DATASETS=hellaswag"):
+    with pytest.raises(MissingArtifact, match="no logit_lens artifacts for hellaswag .* --datasets=hellaswag"):
         paper_figure("gsm8k_hellaswag_logit_lens_kl", Study(tmp_path))
     stale = tmp_path / "figures" / "cosine.png"
     stale.parent.mkdir()

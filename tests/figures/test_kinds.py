@@ -7,8 +7,11 @@ import torch
 from matplotlib import colormaps
 
 from depth_lib.effective_depth.difficulty import depth_scores
-from depth_lib.figures import KINDS, kinds_of, plot
+from depth_lib.figures import KINDS, grid, kinds_of, plot
 from depth_lib.figures.marks import LEVELS, MARKED_BAR, ROUNDING, Curves, Heat, token_label
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
 from tests.figures.drawn import bars, colour_at, curves, panels, same_colour
 from tests.synthetic import result_of
 
@@ -121,7 +124,7 @@ def test_an_impossible_cell_is_white_and_a_zero_is_not(probe, name, impossible, 
     assert same_colour(colour_at(ax, *impossible), "white")
     assert same_colour(colour_at(ax, *possible), colormaps["viridis"](0.0))
     assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](1.0))
-    assert ax.get_images()[0].get_clim() == (0, 1) and ax.get_ylim() == (2.5, -0.5)
+    assert ax.get_images()[0].get_clim() == (0, 2.5) and ax.get_ylim() == (2.5, -0.5)
 
 
 def test_before_the_first_two_tokens_there_is_no_past_to_erase():
@@ -135,7 +138,9 @@ def test_what_rounding_may_have_made_is_grey():
     effects = torch.tensor([[0.0, 0.9, 0.4], [0.0, 0.0, 0.1], [0.0, 0.0, 0.0]])
     ax = plot("layer_effects", {"max_future_layer": effects, "max_future_layer_resolution": torch.full((3, 3), 0.2)})
     assert same_colour(colour_at(ax, 2, 1), ROUNDING)
-    assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](0.4)) and same_colour(colour_at(ax, 0, 2), "white")
+    assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](0.4 / 0.9)) and same_colour(
+        colour_at(ax, 0, 2), "white"
+    )
     assert legend(ax) == ["within rounding"]
     resolution = {"max_future_out_resolution": torch.tensor([[0.1], [0.2]])}
     ax = plot("output_change", {"max_future_out": torch.tensor([[1.0], [0.01]])} | resolution)
@@ -238,3 +243,27 @@ def test_the_share_of_tokens_that_settle_late_stands_above_their_curve():
     ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
     assert ax.get_title() == "15% settle late"
     assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
+
+
+def test_maps_share_one_scale_which_is_pointed_where_values_lie_beyond():
+    effects = {"max_future_layer": torch.full((9, 9), 2.0), "max_all_layer": torch.full((9, 9), 4.0)}
+    effects["max_all_layer"][0, 8] = 50.0
+    figure = plot("layer_effects", effects).figure
+    assert [ax.get_images()[0].get_clim() for ax in panels(figure)] == [(0, 4.0), (0, 4.0)]
+    (bar,) = {ax.get_images()[0].colorbar for ax in panels(figure)} - {None}
+    assert bar.extend == "max"
+
+
+def test_an_axis_that_panels_share_is_not_cut_at_the_first_ones_range(tmp_path):
+    for model, largest in (("toy-4l", 0.6), ("toy-8l", 1.2)):
+        result = {key: torch.full((4,), largest) for key in ("rc_att", "rc_mlp", "rc_layer")}
+        result |= dict.fromkeys(("att_cos", "mlp_cos", "layer_cos"), torch.zeros(4))
+        save_artifact(artifact_path(tmp_path, "gsm8k", model, "relative_contribution", 10), result, {})
+    assert all(ax.get_ylim()[1] > 1.2 for ax in panels(grid("relative_contribution", Study(tmp_path))))
+
+
+def test_each_prompt_is_a_thin_line():
+    result = result_of("logit_lens", 8, n_prompts=3)
+    thin = [line for line in plot("lens_kl", result).lines if line.get_linewidth() == 0.3]
+    truth = result["res_kl_divs_sums"] / result["n_tokens"][:, None]
+    np.testing.assert_allclose([line.get_ydata() for line in thin], truth, rtol=1e-6)

@@ -1,15 +1,19 @@
 """The numbers that answer the question, on matrices whose answer is seen, and the file and figure they come with."""
 
+import re
+import shlex
+import subprocess
+
 import numpy as np
 import pytest
 import torch
 
 from depth_lib.figures import linear_maps_figure
-from depth_lib.model_maps.__main__ import main
 from depth_lib.model_maps.stretch import measure, stretch
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.schemas import SCHEMAS, MissingArtifact, parse_name
 from depth_lib.results.study import Study
+from depth_lib.sweep.maps import main
 
 
 def one(relative):
@@ -74,6 +78,9 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     capsys.readouterr()
     assert main(asked) == 0
     assert "nothing to compute" in capsys.readouterr().out
+    assert main([*asked, "--dtype", "bfloat16"]) == 1
+    remedy = re.search("dtype: stored None, asked bfloat16.*run: (mv .*)", capsys.readouterr().err)[1]
+    subprocess.run(shlex.split(remedy), check=True)
     assert main([*asked, "--dtype", "bfloat16"]) == 0
     rounded = load_artifact(folder / f"{stem}.pt")
     assert rounded["meta"]["dtype"] == "bfloat16"

@@ -20,10 +20,10 @@ from transformers.models.auto.modeling_auto import (
 
 import depth_lib as dl
 from depth_lib.models.check import in_words
-from depth_lib.models.discovery import ArchitectureError
-from depth_lib.models.families import FOUND, auto_class
+from depth_lib.models.errors import ArchitectureError
+from depth_lib.models.families import auto_class, known
 from depth_lib.models.load import wrapped
-from depth_lib.models.twin import twin
+from tests.models.twin import twin
 from tests.oracles.streams import hooks, norm
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -244,7 +244,7 @@ def errors(llm):
     c, y = h[1:] - h[:-1], logits.softmax(-1)
     found = {}
     ours = dl.relative_contribution(llm, [TEXT])
-    arch, kept, grown = FOUND[llm], h[:-1], 1.0
+    arch, kept, grown = known(llm).found, h[:-1], 1.0
     if arch.rescales:
         kept = carried(model, ids, arch.parts)
         grown = ((kept * h[:-1]).sum((1, 2)) / h[:-1].square().sum((1, 2)))[:, None, None]
@@ -295,7 +295,7 @@ def state(kind):
         return "refused", str(reason), {}
     except Exception as error:
         return "crashed", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}", {}
-    return "all probes" if FOUND[llm].parts else "blocks only", FOUND[llm], found
+    return "all probes" if known(llm).found.parts else "blocks only", known(llm).found, found
 
 
 def reads_text_alone(kind):

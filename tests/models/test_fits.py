@@ -54,6 +54,29 @@ def test_a_model_that_does_not_fit_is_said_with_what_would(monkeypatch):
     check_fits("Qwen/Qwen2.5-32B", None, "bfloat16", "4bit", None)
 
 
+@pytest.mark.parametrize(
+    "quantized, width",
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 0.52),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, 1.02),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1.0),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5625),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_checkpoint_that_is_quantised_counts_as_it_is_stored(huge, quantized, width):
+    plain = weights_of(str(huge))
+    file = huge / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": quantized}))
+    if width is None:  # it does not say, so nothing is refused
+        return check_fits(str(huge), None, "bfloat16", None, None)
+    expected = 1.02 * (width * plain.linear + 2 * plain.other)
+    assert weights_of(str(huge)).bytes("bfloat16") == pytest.approx(expected, rel=0.01)
+    with pytest.raises(DoesNotFit, match=f"in {quantized['quant_method']} with bfloat16, .*; it is quantised already"):
+        check_fits(str(huge), None, "bfloat16", None, None)
+
+
 def test_a_run_refuses_a_huge_model_before_a_weight_is_read(huge, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("the model was loaded")

@@ -1,5 +1,6 @@
 """load_model says in one line why it cannot load what it is asked for, and before it fetches anything."""
 
+import importlib.util
 import json
 import shutil
 import time
@@ -12,7 +13,8 @@ from huggingface_hub import constants
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.models.load import ModelError
+from depth_lib.embedded import toy_path
+from depth_lib.models.errors import ArchitectureError, ModelError
 from tests.families import save_family
 
 HUB_ID = "somebody/tiny-llama"
@@ -183,3 +185,34 @@ def test_without_bitsandbytes_quantised_weights_are_refused_before_any_download(
         f"{quantization} weights need bitsandbytes, which is missing or too old; "
         "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
     )
+
+
+@pytest.mark.parametrize("method, package", [("awq", "gptqmodel"), ("gptq", "optimum")])
+def test_a_quantised_checkpoint_without_its_library_is_refused_with_the_command(tmp_path, method, package):
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    shutil.copytree(toy_path("toy-4l"), tmp_path / "m")
+    file = tmp_path / "m" / "config.json"
+    quantized = {"quant_method": method, "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": quantized}))
+    with pytest.raises(ModelError, match=f"lacks a package or version: .* requires {package}.*; pip install {package}"):
+        dl.load_model(tmp_path / "m")
+
+
+def test_an_assertion_of_a_quantised_layer_is_said_with_the_model(monkeypatch):
+    """As bitsandbytes makes them of widths that it cannot divide."""
+
+    def fails(llm):
+        raise AssertionError("N must be divisible by block_n")
+
+    monkeypatch.setattr("depth_lib.models.check.check_call", lambda llm: (fails, {}))
+    with pytest.raises(ArchitectureError, match="toy-4l.*N must be divisible by block_n"):
+        dl.load_model("toy-4l")
+
+
+def test_a_default_device_refuses_no_model():
+    torch.set_default_device("meta")  # of those that are everywhere the one that differs most from the CPU
+    try:
+        assert len(dl.load_model("toy-4l", remote="http://127.0.0.1:1").blocks) == 4
+    finally:
+        torch.set_default_device(None)

@@ -8,8 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
-from depth_lib.models import families
-from depth_lib.models.families import FOUND, describe
+from depth_lib.models.families import describe, known
 from depth_lib.models.load import wrapped
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
@@ -52,7 +51,6 @@ class TwoMlps(LlamaDecoderLayer):
 def split(layer_class, name, monkeypatch):
     """The tiny llama with the module `name` of each block in two halves."""
     whole = build("llama")
-    monkeypatch.setattr(families, "_TWINS", {})  # which knows classes by name
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer_class)
     halves = type(whole)(whole.config).eval().requires_grad_(False)
     for block, parent in zip(halves.model.layers, whole.model.layers, strict=True):
@@ -79,8 +77,8 @@ PARTS = {
 @pytest.mark.parametrize("layer_class, name", PARTS)
 def test_two_modules_that_make_a_part_are_probed_as_one(layer_class, name, monkeypatch):
     whole, halves = (wrapped(model, char_tokenizer()) for model in split(layer_class, name, monkeypatch))
-    assert len(FOUND[halves].parts) == 4
-    for found, expected in zip(FOUND[halves].parts[0], PARTS[layer_class, name], strict=True):
+    assert len(known(halves).found.parts) == 4
+    for found, expected in zip(known(halves).found.parts[0], PARTS[layer_class, name], strict=True):
         assert {path: scale for path, scale, _ in found} == pytest.approx(expected)
     for ask in (
         lambda llm: dl.relative_contribution(llm, ["The quick brown fox"]),
@@ -107,7 +105,7 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
 
     llm = wrapped(tiny("nemotron_h"), char_tokenizer())
     k = ("attention", "mlp").index(at)
-    lacking = [l for l, parts in enumerate(FOUND[llm].parts) if not parts[k]]
+    lacking = [l for l, parts in enumerate(known(llm).found.parts) if not parts[k]]
     assert 0 < len(lacking) < 4
     assert (dl.relative_contribution(llm, ["abc"])[f"norm_{at[:3]}"][lacking] == 0).all()
     effects = dl.layer_effects(llm, ["The quick brown fox"], "all", part=at)
@@ -140,8 +138,8 @@ def test_a_part_that_the_block_rescales_or_that_has_a_bias_is_set_as_a_whole(kin
     from tests.models import kinds
 
     llm = wrapped(kinds.tiny(kind), char_tokenizer())
-    model, parts = llm._module, FOUND[llm].parts
-    assert FOUND[llm].rescales != any(bias for block in parts for part in block for _, _, bias in part)
+    model, parts = llm._module, known(llm).found.parts
+    assert known(llm).found.rescales != any(bias for block in parts for part in block for _, _, bias in part)
     (ids,) = llm.tokenizer(["5 + 7 = 12"])["input_ids"]
     clean = kinds.logits_of(model, ids).softmax(-1)
     added = kinds.contributions(model, ids, parts)

@@ -4,7 +4,7 @@ erasures and gradients per layer, with a row for each token or point).
 Shares no code with the package, so that it can be the truth the package is held against.
 """
 
-from tests.oracles.answers import answer_span, future_erasure, integrated_gradients, residual_erasure
+from tests.oracles.answers import answer_span, future_erasure, increments, integrated_gradients, residual_erasure
 from tests.oracles.curves import logit_lens, relative_contribution
 from tests.oracles.effects import depth_by_difficulty, effect_positions, layer_effects, local_effects
 from tests.oracles.streams import in_float64, is_parallel, lens, residuals
@@ -15,6 +15,7 @@ __all__ = [
     "effect_positions",
     "future_erasure",
     "in_float64",
+    "increments",
     "integrated_gradients",
     "is_parallel",
     "layer_effects",

@@ -83,15 +83,7 @@ def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, l
         points, weights = np.arange(nodes) / nodes, np.full(nodes, 1 / nodes)
 
     def F(layer, rows):
-        if at == "block":
-            hook = replacing(model, layer + 1, rows)
-        else:
-            hook = _part(model, layer, at).register_forward_hook(
-                lambda _, args, output: with_first(output, rows.clone().reshape(first(output).shape))
-            )
-        with hooks(hook):
-            y = softmax(model(input_ids=input_ids.repeat(len(rows), 1), use_cache=False).logits, -1)
-        return sum(y[:, i - 1, input_ids[i]] for i in range(*span))
+        return _probability(model, input_ids, span, layer, rows, at)
 
     igrads = torch.zeros(len(x), len(input_ids)).to(x)
     completeness = torch.zeros(len(x)).to(x)
@@ -107,6 +99,40 @@ def integrated_gradients(model, input_ids, span, quadrature="gauss", nodes=64, l
             ends = F(layer, torch.stack([x[layer], b.expand_as(x[layer])]))
             completeness[layer] = igrads[layer].sum() - (ends[0] - ends[1])
     return {"igrads": igrads, "completeness": completeness}
+
+
+@torch.no_grad()
+def increments(model, input_ids, span, steps, layers, at="block"):
+    """igrads and completeness as `integrated_gradients`, from F alone: for each token and each step of the path, what F
+    changes by when that token goes first, and when it goes last, halved."""
+    input_ids = torch.as_tensor(input_ids)
+    x = block_states(model, input_ids)[0][1:] if at == "block" else _returned(model, input_ids, at)
+    igrads, completeness = torch.zeros(len(x), len(input_ids)).to(x), torch.zeros(len(x)).to(x)
+    for layer in layers:
+        b = x[layer].mean(dim=0, keepdim=True)
+        for k in range(steps):
+            here, there = (b + j / steps * (x[layer] - b) for j in (k, k + 1))
+            for token in range(len(input_ids)):
+                leads, lags = here.clone(), there.clone()
+                leads[token], lags[token] = there[token], here[token]
+                f = _probability(model, input_ids, span, layer, torch.stack([here, leads, lags, there]), at)
+                igrads[layer, token] += (f[1] - f[0] + f[3] - f[2]) / 2
+        ends = _probability(model, input_ids, span, layer, torch.stack([b.expand_as(x[layer]), x[layer]]), at)
+        completeness[layer] = igrads[layer].sum() - (ends[1] - ends[0])
+    return {"igrads": igrads, "completeness": completeness}
+
+
+def _probability(model, input_ids, span, layer, rows, at):
+    """F of each row [T, d] in the place of a block's output, or of what its attention or MLP returns."""
+    if at == "block":
+        hook = replacing(model, layer + 1, rows)
+    else:
+        hook = _part(model, layer, at).register_forward_hook(
+            lambda _, args, output: with_first(output, rows.clone().reshape(first(output).shape))
+        )
+    with hooks(hook):
+        y = softmax(model(input_ids=input_ids.repeat(len(rows), 1), use_cache=False).logits, -1)
+    return sum(y[:, i - 1, input_ids[i]] for i in range(*span))
 
 
 def _part(model, layer, at):

@@ -6,10 +6,10 @@ import torch
 
 import depth_lib as dl
 from depth_lib.api import tokens_per_pass
-from depth_lib.models import check
+from depth_lib.models.families import known
 from depth_lib.probes.residual_stream import bytes_of_a_token
 from tests.calls import EVERY, FIVE
-from tests.families import L, save_family
+from tests.families import D, L, save_family
 from tests.oracles.streams import PLACES
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 
@@ -64,7 +64,7 @@ def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
     with PretendDevices():
         spread(llm._module, unembed)
         assert {str(weight.device) for weight in llm._module.parameters()} == {"cuda:0", "cuda:1"}
-        check.CHECKED.clear()
+        known(llm).checked = None
         result = measure(llm)
         values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
         assert all(device_of(value) == CPU for value in values)
@@ -80,7 +80,7 @@ def test_a_device_without_float64_gives_the_same_bits(tmp_path):
             place(tensor, "mps")
         with pytest.raises(TypeError, match="doesn't support float64"):
             next(llm._module.parameters()).double()
-        check.CHECKED.clear()
+        known(llm).checked = None
         result = measure(llm)
     assert_equal(result, plain)
 
@@ -91,7 +91,7 @@ def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
         for tensor in llm._module.parameters():
             place(tensor, "cuda:0")
         budget = tokens_per_pass(llm, None, False, blocks_held=10**5)
-        assert budget == (2**33 + 2**32 - 2**31) // 2 // bytes_of_a_token(llm, 10**5) > 1
+        assert budget == (2**33 + 2**32 - 2**31) // 2 // bytes_of_a_token(D, torch.float32, 10**5) > 1
 
 
 def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):

@@ -9,6 +9,7 @@ import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
 from depth_lib.models import load as models
 from depth_lib.models.families import ArchitectureError
+from depth_lib.probes.packing import packs
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
 from tests.oracles.streams import in_float64
@@ -68,19 +69,35 @@ def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
 
 def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do(tmp_path):
     llm = dl.load_model(str(save_family("opt", tmp_path)))
-    with pytest.warns(UserWarning, match="integrated gradients of block 0, 1, 2, .*are rough: the estimated error"):
+    with pytest.warns(UserWarning, match="integrated gradients of block 0, 1, 2, .*are not known better than"):
         found = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=0)
     assert found["n_nodes"].max() <= 256
 
 
-def test_gradients_that_are_not_finite_are_refused_with_their_layers(tmp_path):
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda llm: dl.relative_contribution(llm, [QUESTION]),
+            "relative_contribution: rc_att_sums is nan at prompt 0, layer 3; ",
+        ),
+        (lambda llm: dl.logit_lens(llm, [QUESTION]), "logit_lens: res_kl_divs_sums is nan at prompt 0, layer 0; "),
+        (lambda llm: dl.layer_effects(llm, [QUESTION], "all"), "layer_effects: .* is nan at prompt 0, layer 0"),
+        (
+            lambda llm: dl.residual_erasure(llm, QUESTION, ANSWER, [QUESTION]),
+            "residual_erasure: .* is nan at layer 0; ",
+        ),
+        (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER), "integrated_gradients: .* is nan at layer 0; "),
+        (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER, "riemann"), "gradients: .* is nan at layer 0; "),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused_with_their_place_and_what_to_do(tmp_path, call, says):
     llm = dl.load_model(str(save_family("llama", tmp_path)))
     llm.blocks[2]._module.mlp.down_proj.bias.data[0] = float("inf")
-    for quadrature in ("gauss", "riemann"):
-        with pytest.raises(ValueError, match="of block 0, 1, 2, 3 are not finite"):
-            dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=quadrature)
+    with pytest.raises(ValueError, match=f'{says}.*load it with dtype="float32" or "bfloat16"'):
+        call(llm)
     llm.blocks[2]._module.mlp.down_proj.bias.data[0] = 0
-    assert dl.integrated_gradients(llm, QUESTION, ANSWER)["igrads"].isfinite().all()
+    assert all(value.isfinite().all() for value in call(llm).values() if torch.is_tensor(value))
 
 
 @pytest.mark.parametrize("quadrature", [float("nan"), -1, 256, None, "small", True, torch.ones(2)])
@@ -138,3 +155,9 @@ def test_models_are_loaded_in_evaluation_mode(tmp_path, monkeypatch):
     monkeypatch.setattr(models, "_load_weights", lambda *arguments: load(*arguments).train())
     llm = dl.load_model(str(save_family("gpt2", tmp_path)))  # which has dropout
     assert not any(module.training for module in llm._module.modules())
+
+
+def test_packs_of_a_long_prompt_hold_no_masks():
+    found = packs(range(600), 601, {"packs": True, "window": None, "width": 576})
+    assert len(found) > 100 and not any(torch.is_tensor(part) for pack in found for part in pack)
+    assert {place for order, *_ in found for place in order} == set(range(601))

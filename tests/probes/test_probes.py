@@ -112,12 +112,21 @@ def test_integrated_gradients_equal_the_oracle_at_the_same_points(pair, n_tokens
 
 @pytest.mark.parametrize("at", ["attention", "mlp"])
 def test_gradients_at_what_a_part_adds_equal_the_oracle(pair, at):
+    _equal_with_and_without_growth(pair, at, 16, oracle.integrated_gradients, "riemann", nodes=16)
+
+
+@pytest.mark.parametrize("at", ["block", "attention", "mlp"])
+def test_increments_equal_the_oracle(pair, at):
+    _equal_with_and_without_growth(pair, at, 2, oracle.increments, 2, method="increments")
+
+
+def _equal_with_and_without_growth(pair, at, steps, truth, *how, method="gradients", **named):
     llm, model = pair
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
-    truth = oracle.integrated_gradients(model, x, span, "riemann", nodes=16, layers=[0, 2, 3], at=at)
+    truth = truth(model, x, span, *how, **named, layers=[0, 2, 3], at=at)
     for arch in (describe(llm), {**describe(llm), "grows": False}):
-        work = (arch, x, list(range(*span)), [0, 2, 3], at, 16, None, None)
-        ours = run(probe_integrated_gradients, llm, *work)
+        work = (arch, x, list(range(*span)), [0, 2, 3], at, steps, None, None)
+        ours = run(probe_integrated_gradients, llm, *work, method=method)
         close(ours["igrads"], truth["igrads"][[0, 2, 3]])
         close(ours["completeness"], truth["completeness"][[0, 2, 3]], 5e-5, scale=truth["igrads"].abs().max())
 

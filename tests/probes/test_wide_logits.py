@@ -1,5 +1,6 @@
 """Logits of a real model's first blocks lie hundreds apart, where exponentials are subnormal: 100 times as slow."""
 
+import pytest
 import torch
 
 from depth_lib.probes.distributions import damage, softmax_and_log
@@ -42,3 +43,12 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
         torch.testing.assert_close(distance.double(), (true.exp() - varied.exp()).norm(dim=-1), rtol=1e-5, atol=1e-5)
         truth = true[0, following] - varied[:, following]
         torch.testing.assert_close(rise.double(), truth, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("top", [3, 300, 700])
+def test_a_token_that_shares_the_first_place_is_ranked_first_by_every_key(top):
+    """In half precision logits are often equal; whichever of them topk names first."""
+    logits = torch.zeros(1, 2, 1000)  # one layer and the output
+    logits[0, 0, [3, 300, 700]], logits[0, 1, top] = 5.0, 9.0
+    found = dict(zip(KEYS, _of_tokens(PLAIN, logits, 10**6)[:, 0, 0].tolist(), strict=True))
+    assert (found["res_top1"], found["res_mrr"], found["res_in_top3"]) == (1, 1, 1)

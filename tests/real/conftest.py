@@ -3,7 +3,8 @@
 import pytest
 
 import depth_lib as dl
-from depth_lib.models.gguf import ModelError, fetched
+from depth_lib.models.errors import ModelError
+from depth_lib.models.gguf import fetched
 
 NAME = "SmolLM2-135M-Instruct"
 

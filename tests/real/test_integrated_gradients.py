@@ -50,21 +50,20 @@ def gradients(llm, blocks):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a CPU that has no bfloat16 takes eight times as long
-def test_bfloat16_says_how_far_it_is_from_float32(in_bfloat16):
-    blocks = list(range(30)) if LONG else [16, 25, 28, 29]
-    result, ratios = gradients(in_bfloat16, blocks), []
-    for l, igrads, error in zip(blocks, result["igrads"], result["error"], strict=True):
-        off = (igrads[: len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max()
-        ratios.append((error / off).item())
-    outside = [(l, ratio) for l, ratio in zip(blocks, ratios, strict=True) if not 0.5 <= ratio <= 3]
-    assert len(outside) <= max(1, len(blocks) // 6), outside
+def test_bfloat16_states_a_bound_of_its_distance_from_float32(in_bfloat16):
+    blocks = list(range(12, 30)) if LONG else [16, 25, 28, 29]
+    result, off = gradients(in_bfloat16, blocks), []
+    for l, igrads in zip(blocks, result["igrads"], strict=True):
+        off.append((igrads[: len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max())
+    covered = torch.stack(off) <= result["error"]
+    assert covered.float().mean() >= 0.9, list(zip(blocks, off, result["error"], strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="takes minutes: DEPTH_LIB_LONG_TESTS=1")
 def test_bfloat16_takes_no_more_nodes_than_float32(llm, in_bfloat16):
     blocks = list(range(30))
-    assert gradients(in_bfloat16, blocks)["n_nodes"].sum() <= 1.3 * gradients(llm, blocks)["n_nodes"].sum()
+    assert gradients(in_bfloat16, blocks)["n_nodes"].sum() <= gradients(llm, blocks)["n_nodes"].sum()
 
 
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):

@@ -13,6 +13,8 @@ from depth_lib import api
 from depth_lib import probes as package
 from tests.calls import EVERY
 
+BEFORE = r"( +)with torch\.no_grad\(\):\n"  # where mutations put a statement
+
 
 def others_slow(quick):
     """The names in EVERY as parameters of a test, those that are not quick marked slow."""
@@ -20,13 +22,13 @@ def others_slow(quick):
 
 
 def differences(result, truth):
-    """The keys whose values are not the same tensor of float32, bit for bit."""
+    """The keys whose values are not the same tensor of float32, bit for bit; NaN is NaN."""
     assert result.keys() == truth.keys()
     return [key for key, value in truth.items() if isinstance(value, torch.Tensor) and not _same(result[key], value)]
 
 
 def _same(tensor, truth):
-    return tensor.dtype == truth.dtype == torch.float32 and torch.equal(tensor, truth)
+    return tensor.dtype == truth.dtype == torch.float32 and torch.equal(tensor.nan_to_num(9), truth.nan_to_num(9))
 
 
 def mutated(monkeypatch, folder, pattern, replacement):

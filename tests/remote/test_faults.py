@@ -1,15 +1,15 @@
 """Every fault of the way to the server and back: the right result or the right exception, and a rerun completes."""
 
-import io
-import os
 import socket
+import traceback
 
+import httpx
 import pytest
 import torch
-import zstandard
 
 import depth_lib as dl
 from depth_lib import remote, session
+from depth_lib.models.families import describe
 from depth_lib.remote import backend
 from tests.calls import TEXTS
 from tests.remote.loopback.fixture import KEY, journal, same
@@ -26,9 +26,9 @@ NNSIGHT = {
 @pytest.mark.parametrize(
     "faults, jobs, says",
     [
-        ({"post": [503, 502, 429]}, 1, "cannot be reached"),
+        ({"post": [503, 429, 503]}, 1, "cannot be reached"),
         ({"poll": [503, "reset", "garbage", 500]}, 1, "cannot be reached"),
-        ({"poll": ["hang"], "forget": [True, True]}, 1, ""),
+        ({"forget": [True, True]}, 1, ""),
         ({"result": ["truncated", "reset"]}, 1, ""),
         ({"result": [503, 500, "reset", 503, 502]}, 1, "cannot be reached"),
         ({"result": [403]}, 2, "the address of its result has expired"),
@@ -36,8 +36,7 @@ NNSIGHT = {
     ],
     ids=str,
 )
-def test_a_fault_that_passes_leaves_the_right_result(llm, truth, loopback, monkeypatch, capfd, faults, jobs, says):
-    monkeypatch.setattr("nnsight.intervention.backends.remote._READ_TIMEOUT", 1)
+def test_a_fault_that_passes_leaves_the_right_result(llm, truth, loopback, capfd, faults, jobs, says):
     with loopback.faults(**faults) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == jobs
@@ -46,12 +45,23 @@ def test_a_fault_that_passes_leaves_the_right_result(llm, truth, loopback, monke
     assert not journal()
 
 
+@pytest.mark.parametrize("what", ["poll", "result"])
+def test_a_server_that_hangs_is_asked_again(llm, truth, loopback, monkeypatch, what):
+    monkeypatch.setattr("nnsight.intervention.backends.remote._READ_TIMEOUT", 4.5)  # longer than SILENCE, as it is
+    monkeypatch.setattr(backend, "SILENCE", 4)
+    monkeypatch.setattr(backend, "QUIET", 1, raising=False)
+    with loopback.faults(**{what: ["hang"]}) as submitted:
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 1
+
+
 REFUSED = [
     # faults, exception, what it says, submissions before and in the rerun
     ({"post": [401]}, remote.RequestRefused, "Invalid API key.*check NDIF_API_KEY", (0, 1)),
     ({"post": [PYTHON]}, remote.RequestRefused, "does not match.*conda create -n depth-lib python=3.12", (0, 1)),
     ({"post": [NNSIGHT]}, remote.RequestRefused, "is incompatible.*pip install 'nnsight>=0.9.1'", (0, 1)),
     ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: Try later", (0, 1)),
+    ({"post": [502]}, remote.SubmissionUnconfirmed, "HTTP 502: Try later.*may be running", (0, 1)),
     ({"post": ["swallow"]}, remote.SubmissionUnconfirmed, "may be running, under an id nobody knows", (0, 1)),
     ({"post": ["garbage"]}, remote.SubmissionUnconfirmed, "may be running", (1, 1)),
     ({"poll": [401]}, remote.RequestRefused, "Invalid API key", (1, 0)),
@@ -86,6 +96,40 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(
         assert submitted() == jobs[1]
     assert ("never confirmed" in capfd.readouterr().err) == (kind is remote.SubmissionUnconfirmed)
     assert not journal()
+
+
+def test_only_ndifs_own_503_says_that_nothing_was_taken(llm, loopback, monkeypatch):
+    """A proxy's may come after it passed the request on."""
+    posts = []
+
+    def post(client, url, **_):
+        posts.append(url)
+        return httpx.Response(503, text="<html>upstream reset</html>", request=httpx.Request("POST", url))
+
+    monkeypatch.setattr(httpx.Client, "post", post)
+    with pytest.raises(remote.SubmissionUnconfirmed, match="HTTP 503: <html>"):
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    assert len(posts) == 1
+
+
+def test_a_server_that_hangs_is_asked_again_well_within_the_patience():
+    assert backend.QUIET * 3 <= backend.SILENCE
+
+
+QUOTED = [
+    {"post": [{"detail": f"Invalid API key format: '{KEY}'. API keys must be in the format: x-x"}]},
+    {"end": [f"Traceback (most recent call last):\n  header {KEY}\nValueError: {KEY}"]},
+    {"end": [f"The key {KEY} was cancelled or preempted"] * 3},
+]
+
+
+@pytest.mark.parametrize("faults", QUOTED, ids=["refused", "failed", "interrupted"])
+def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loopback, monkeypatch, capfd, faults):
+    with loopback.faults(**faults), pytest.raises(remote.RemoteError, match="<the key>") as caught:
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    printed = capfd.readouterr()
+    whole = "".join(traceback.format_exception(caught.value))
+    assert KEY not in whole + caught.value.server_text + printed.out + printed.err + str(journal())
 
 
 @pytest.mark.parametrize(
@@ -135,6 +179,51 @@ def _divide(llm, number):
     return {"x": x}
 
 
+def older_first(monkeypatch, is_first):
+    """As if the first of several jobs had run on the model in float32."""
+    complete = session.complete
+
+    def completed(backend, entry, *rest):
+        measured = complete(backend, entry, *rest)
+        return measured | {"model": measured["model"] | {"dtype": "float32"}} if is_first(entry) else measured
+
+    monkeypatch.setattr(session, "complete", completed)
+
+
+ANEW = r"deployed the model anew between two jobs \(dtype float32, then bfloat16\).*run again to repeat the older"
+
+
+def test_jobs_of_two_deployments_are_not_joined_and_a_rerun_repeats_the_older(llm, truth, loopback, monkeypatch):
+    monkeypatch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
+    with loopback.faults() as submitted:
+        with monkeypatch.context() as patch, pytest.raises(remote.RemoteError, match=ANEW):
+            older_first(patch, lambda entry: entry.part == "1 of 3")
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert submitted() == 3
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 4
+    assert not journal()
+
+
+def test_two_calls_of_one_artifact_on_two_deployments_are_refused(llm, loopback, monkeypatch, tmp_path):
+    with loopback.faults() as submitted:
+        with monkeypatch.context() as patch, pytest.raises(remote.RemoteError, match=ANEW):
+            older_first(patch, lambda entry: entry.probe == "_factors")
+            two_calls(llm, loopback.host, tmp_path)
+        two_calls(llm, loopback.host, tmp_path)
+        assert submitted() == 3 and not list(tmp_path.iterdir())
+
+
+def two_calls(llm, host, folder):
+    with remote.journalled(folder / "a.pt"):
+        session.run(_factors, llm, 6, remote=host)
+        session.run(_divide, llm, 2, remote=host)
+
+
+def _factors(llm, number):
+    return {"n": [n for n in range(1, number) if number % n == 0]}
+
+
 def test_a_model_that_is_not_there_is_the_servers_own_error(llm, loopback, monkeypatch):
     monkeypatch.setattr(llm, "to_model_key", lambda: 'x:{"repo_id": "nobody/nothing"}')
     with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed.*nnsight.ndif.status"):
@@ -157,51 +246,11 @@ def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
             dl.logit_lens(llm, TEXTS, remote=f"http://127.0.0.1:{taken.getsockname()[1]}")
 
 
-class Code:
-    """What, unpickled by anybody who trusts it, creates a folder."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
-def compressed(value, protocol):
-    buffer = io.BytesIO()
-    torch.save({"result": value}, buffer, pickle_protocol=protocol)
-    return zstandard.ZstdCompressor().compress(buffer.getvalue())
-
-
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_code_in_a_result_is_never_run(tmp_path, protocol):
-    code = Code(tmp_path / "x")
-    for value in (code, {"deeper": [torch.ones(2), code]}, torch.nn.Linear(2, 2), torch.storage._load_from_bytes):
-        with pytest.raises(remote.ResultRefused, match="may run code"):
-            backend.plain(compressed(value, protocol))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_torchscript_archive_is_refused():
-    buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
-    with pytest.raises(remote.ResultRefused, match="TorchScript"):
-        backend.plain(zstandard.ZstdCompressor().compress(buffer.getvalue()))
-
-
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_tensors_and_plain_values_are_read_as_they_were(protocol):
-    x = torch.arange(6.0).reshape(2, 3)
-    value = {"x": x, "view": x.t()[1:], "half": x.bfloat16(), "ids": x.long(), "more": [(1, 2.5, "text", None, True)]}
-    found = backend.plain(compressed(value, protocol))
-    same(found, value)
-    assert found["half"].dtype == torch.bfloat16
-
-
 def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
-    for over, says in (("prompts", "prompt 1 of the job, layer 2"), ("layers", "layer 6")):
+    arch = describe(llm)
+    for over, says in (("prompts", "prompt 1, layer 2 of the job"), ("layers", "layer 6 of the job")):
         with pytest.raises(remote.ResultNotFinite, match=f"_times: x is inf at {says}, .*bfloat16"):
-            session.run(_times, llm, {"n_layers": 4}, [5, 6], [[0, 0, 0], [0, 0, 1]], remote=loopback.host, over=over)
+            session.run(_times, llm, arch, [5, 6], [[0, 0, 0], [0, 0, 1]], remote=loopback.host, over=over)
     assert [entry["state"] for entry in journal()] == ["ended"]  # one job, of one set of settings
 
 

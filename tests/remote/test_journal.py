@@ -14,6 +14,7 @@ import pytest
 import depth_lib as dl
 from depth_lib import api
 from depth_lib.data import tokens
+from depth_lib.models.families import known
 from depth_lib.remote import NotReady, RequestRefused, journalled
 from depth_lib.remote.backend import JobBackend
 from tests.calls import EVERY, FIVE, TEXTS
@@ -61,7 +62,7 @@ def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, lo
         assert KEY not in json.dumps(journal(artifact))
     assert seen[0]["state"] == "submitted" and seen[0]["job_id"] in loopback.asked()["jobs"]
     assert seen[0]["host"] == loopback.host and seen[0]["probe"] == "logit_lens" and len(seen[0]["settings"]) == 16
-    assert jobs == [{"id": seen[0]["job_id"], "cost": jobs[0]["cost"]}] and jobs[0]["cost"]["run_time"] > 0
+    assert jobs == [{"id": seen[0]["job_id"], "cost": jobs[0]["cost"]}] and jobs[0]["cost"]["runtime"] > 0
     assert not list(artifact.parent.iterdir())
 
 
@@ -199,16 +200,16 @@ def test_two_processes_at_one_job_take_turns(llm, loopback, truth):
 def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
     loopback, monkeypatch, compute, artifact, probe, variable, rounded
 ):
-    with loopback.faults(friendly=True):  # in float32, which rounds otherwise in another batch
+    with loopback.faults(dtype="float32"):  # in float32, which rounds otherwise in another batch
         whole = compute(probe)
     monkeypatch.setenv(f"DEPTH_LIB_{variable}_PER_JOB", "1")
-    with loopback.faults(friendly=True, post=[None, *[503] * 9999]) as submitted:
+    with loopback.faults(dtype="float32", post=[None, *[503] * 9999]) as submitted:
         client = forked(lambda: compute(probe))
         loopback.until(lambda asked: any(entry["code"] == 503 for entry in asked["log"][-3:]))
         kill(client)
         entries = journal(artifact)
         assert {(entry["state"], entry["part"][:4]) for entry in entries} == {("done", "1 of"), ("submitting", "2 of")}
-        loopback.switch(friendly=True)
+        loopback.switch(dtype="float32")
         result = compute(probe)
         assert submitted() == (3 if variable == "PROMPTS" else 4)
     if rounded:
@@ -242,7 +243,7 @@ def test_ten_real_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch
     """GSM8K's own first problems, and the model's check in the same job."""
     prompts = [realistic(text) for text in dl.load_prompts("gsm8k", 10, source="sample")]
     assert sum(map(len, prompts)) > 1_500
-    monkeypatch.setattr("depth_lib.session.CHECKED", {})
+    monkeypatch.setattr(known(llm), "checked", None)
     for module in (api, tokens):
         monkeypatch.setattr(module, "tokenize", lambda llm, texts: prompts)
     monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))

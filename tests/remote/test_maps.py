@@ -23,7 +23,8 @@ def test_a_source_or_target_on_a_server_gives_what_it_gives_here(here, llm, loop
 
 
 def test_jobs_are_as_many_as_their_bytes_ask_for(here, llm, loopback, monkeypatch):
-    monkeypatch.setattr(maps, "JOB_BYTES", 700 * llm.config.hidden_size * 4 * (llm.config.num_hidden_layers + 1))
+    of_token = llm.config.hidden_size * llm.dtype.itemsize * (llm.config.num_hidden_layers + 1)
+    monkeypatch.setattr(maps, "JOB_BYTES", 700 * of_token)
     truth = dl.linear_maps(here, here, TEXTS)
     with loopback.faults() as n_jobs:
         result = dl.linear_maps(llm, here, TEXTS, remote=loopback.host)

@@ -1,5 +1,7 @@
 """Remote runs against the loopback server: nnsight's own client, what is said meanwhile, what is refused before."""
 
+from dataclasses import replace
+
 import nnsight
 import pytest
 import torch
@@ -7,6 +9,7 @@ from nnsight.intervention.backends.remote import RemoteBackend
 
 import depth_lib as dl
 from depth_lib.models import families
+from depth_lib.models.errors import ArchitectureError
 from depth_lib.remote import NotReady
 from depth_lib.remote.backend import JobBackend
 from tests.calls import EVERY, TEXTS
@@ -81,11 +84,39 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
     wrong = families.describe(llm) | {"logit_softcap": 3.0}
     monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: wrong)
     with loopback.faults() as submitted:
-        with pytest.raises(families.ArchitectureError, match="identity 2 fails"):
+        with pytest.raises(ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert submitted() == 1
         (entry,) = journal()
         assert entry["state"] == "ended" and "identity 2 fails" in entry["problem"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda a, m: (a, [[path, 1.01 * scale, bias] for path, scale, bias in m]), "identity 1 fails: what block"),
+        (lambda a, m: ([], a + m), r"the mlp's \(self_attn, mlp\) depends on earlier tokens"),
+    ],
+)
+def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monkeypatch, change, message):
+    llm = loopback.model("loopback/llama")
+    arch = families.describe(llm)
+    arch["parts"] = [dict(zip(block, change(*block.values()), strict=True)) for block in arch["parts"]]
+    monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: arch)
+    with pytest.raises(ArchitectureError, match=message):
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+
+
+def test_a_mask_that_the_servers_model_does_not_obey_is_not_relied_on_in_the_first_job(loopback):
+    """Linear attention knows no 4-D mask."""
+    llm, here = loopback.model("loopback/hybrid"), loopback.here("loopback/hybrid")
+    assert not families.describe(llm)["packs"]
+    families.known(llm).found = replace(families.known(llm).found, packs=True)
+    text = ["The quick brown fox jumps over the lazy dog"]
+    with pytest.warns(UserWarning, match="it does not obey a 4-D mask"):
+        ours = dl.layer_effects(llm, text, "future", remote=loopback.host)
+    assert torch.equal(ours["max_future_layer"], dl.layer_effects(here, text, "future")["max_future_layer"])
+    assert not families.describe(llm)["packs"]
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):

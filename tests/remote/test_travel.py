@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -11,18 +12,24 @@ import torch
 import zstandard
 
 import depth_lib as dl
-from depth_lib import remote, session
+from depth_lib import api, remote, session
+from depth_lib.models.families import known
 from depth_lib.remote.backend import JobBackend
+from depth_lib.remote.travel import pickled
 from tests.calls import EVERY, FIVE
-from tests.remote.conditions import others_slow
+from tests.remote.conditions import BEFORE, others_slow
 from tests.remote.loopback.fixture import KEY
+
+# builtins that an older server takes away, and what one of several processes may find otherwise than the others
+NOT_BUILT_IN = {"bin", "breakpoint", "compile", "exec", "exit", "help", "license", "locals", "open", "quit"}
+OF_ONE_PROCESS = {"mem_get_info", "memory_reserved", "memory_allocated", "get_num_threads", "cpu_count"}
 
 
 @pytest.mark.parametrize("probe", others_slow(FIVE))
 def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, loopback, monkeypatch, probe):
-    """That the server could not import the package is part of its conditions, see test_strict."""
+    """That the server could not import the package is part of its conditions, see loopback/worker.py."""
     payloads = []
-    monkeypatch.setattr("depth_lib.session.CHECKED", {})  # so that the model's check travels too
+    monkeypatch.setattr(known(llm), "checked", None)  # so that the model's check travels too
     monkeypatch.setattr(JobBackend, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         EVERY[probe](llm, remote=loopback.host)
@@ -79,14 +86,15 @@ def edited(tmp_path, monkeypatch, request):
 
 
 def test_an_edited_helper_never_returns_an_older_answer(llm, loopback, edited):
-    assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
-    assert session.run(edited("3 * sum(ids)"), llm, [1, 2], remote=loopback.host) == {"answer": 9}
+    with loopback.faults(february=True):
+        assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
+        assert session.run(edited("3 * sum(ids)"), llm, [1, 2], remote=loopback.host) == {"answer": 9}
 
 
 def test_without_the_hash_this_server_would_return_the_older_answer(llm, loopback, edited, monkeypatch):
-    """So that the test above is known to be able to fail: the server is one long-lived process, as NDIF's is."""
+    """So that the test above is known to be able to fail: the older server forgot nothing that it had compiled."""
     monkeypatch.setattr("depth_lib.remote.travel._public_name", lambda function: function.__code__.co_filename)
-    with loopback.faults(friendly=True):
+    with loopback.faults(february=True):
         assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
         assert session.run(edited("3 * sum(ids)"), llm, [1, 2, 0], remote=loopback.host) == {"answer": 6}
 
@@ -141,3 +149,26 @@ def test_a_request_with_a_large_tensor_is_not_sent(llm, loopback):
 
 def _plus(llm, noise):
     return {"sum": noise.sum()}
+
+
+@pytest.mark.parametrize("module", ["functools", "time"])
+def test_a_forbidden_import_and_a_clock_are_refused_before_anything_is_sent(llm, loopback, mutate, module):
+    mutate(BEFORE, rf"\1import {module}\n\g<0>")
+    with loopback.faults() as submitted:
+        with pytest.raises(remote.NotReady, match=f"uses the module {module}, which has no place on a server"):
+            EVERY["logit_lens"](llm, remote=loopback.host)
+        assert submitted() == 0
+
+
+def names_that_travel():
+    public = [f for f in vars(api).values() if isinstance(f, FunctionType)]
+    probes = [f for f in public if ".probes." in f".{f.__module__}" or "mutated" in f.__module__]
+    _, reached = pickled(probes)
+    return {name for function in reached for name in function.__code__.co_names}
+
+
+@pytest.mark.parametrize("refused", [OF_ONE_PROCESS, NOT_BUILT_IN], ids=["of one process", "not built in"])
+def test_nothing_that_travels_depends_on_one_process_or_on_a_builtin_that_a_server_lacks(mutate, refused):
+    assert not names_that_travel() & refused
+    mutate(BEFORE, "".join(rf"\1{name}()\n" for name in refused) + r"\g<0>")
+    assert names_that_travel() & refused == refused

@@ -1,70 +1,112 @@
 """What the page concludes from the numbers."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from depth_lib.report.conclusions import conclusions, mean_changes
+from depth_lib.effective_depth.intervals import depth_interval, depths_of
+from depth_lib.report.conclusions import changes, conclusions
 from depth_lib.results.study import facts_of
+from tests.effective_depth.coverage import CURVES, changes_covered, result_of
 
 NO_PAPER = pd.DataFrame({"verdict": []})
 # base and instruct models of the registry, with their billions of parameters
-SMALL, SMALL_BASE, LARGE, LARGE_BASE = (
+SMALL, SMALL_BASE, MIDDLE, LARGE, LARGE_BASE = (
     "Qwen2.5-1.5B-Instruct",
     "Qwen2.5-Math-1.5B",
+    "Qwen2.5-7B-Instruct",
     "Qwen2.5-32B-Instruct",
     "Qwen2.5-32B",
 )
+L = 10
 
 
-def depth(model, dataset, metric, ed, low=None, high=None, layers=10, prompts=10):
-    ends = [None if end is None else (end + 1) / layers for end in (ed, low, high)]
-    names = ["model", "dataset", "metric", "layers", "prompts", "ed", "low", "high", "ratio", "ratio_low", "ratio_high"]
-    return dict(zip(names, [model, dataset, metric, layers, prompts, ed, low, high, *ends], strict=True))
+def study_of(crossings, metric="overlap"):
+    """A study and its intervals, from (model, dataset) -> the layer where the overlap of each prompt rises; L: none."""
+    study, rows = {}, []
+    for (model, dataset), layers in crossings.items():
+        curves = np.where(np.arange(L) < np.reshape(layers, (-1, 1)), 0.1, 0.9)
+        result = study[dataset, model, "logit_lens"] = result_of(metric, curves)
+        found, ed = depth_interval(result, metric), depths_of(metric, np.float32(curves).mean(0)[None])[0]
+        ed = None if ed == L - 1 else ed
+        rows.append((model, dataset, metric, L, ed, found.low, found.high, None if ed is None else (ed + 1) / L))
+    frame = pd.DataFrame(rows, columns=["model", "dataset", "metric", "layers", "ed", "low", "high", "ratio"])
+    return study, frame.astype(dict.fromkeys(("layers", "ed", "low", "high"), "Int64") | {"ratio": "Float64"})
 
 
-def concluded(*rows):
-    frame = pd.DataFrame(rows)
-    whole = frame.astype(dict.fromkeys(("layers", "prompts", "ed", "low", "high"), "Int64"))
-    return conclusions(whole.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), "Float64")), NO_PAPER)
+def concluded(crossings):
+    return conclusions(*study_of(crossings), NO_PAPER)
 
 
-def test_sizes_are_compared_on_the_datasets_and_training_that_both_have():
+def test_size_is_a_slope_over_all_models_that_have_dataset_and_training_in_common():
     """The large models' easy dataset would make them look deeper."""
     sentences = concluded(
-        depth(SMALL, "gsm8k", "kl", 4, 4, 4),
-        depth(LARGE, "gsm8k", "kl", 5, 4, 6),
-        depth(LARGE, "aime24", "kl", 9, 9, 9),
-        depth(LARGE_BASE, "gsm8k", "kl", 9, 9, 9),
+        {
+            (SMALL, "gsm8k"): [4] * 5,
+            (MIDDLE, "gsm8k"): [7] * 5,
+            (LARGE, "gsm8k"): [6] * 5,
+            (LARGE, "aime24"): [8] * 5,
+            (LARGE_BASE, "gsm8k"): [8] * 5,
+        }
     )
+    slope = np.polyfit(np.log2([1.5, 7, 32]), [0.5, 0.8, 0.7], 1)[0]
     assert (
-        "Size: from 1.5 to 32 billion parameters, the mean ratio changes by +0.10 [+0.00, +0.20] by kl (gsm8k)."
-        in sentences
+        f"Size: from 1.5 to 32 billion parameters, the ratio changes with each doubling by {slope:+.2f} "
+        "(no other value fits the prompts) by overlap (gsm8k)." in sentences
     )
-    nothing = concluded(depth(SMALL, "gsm8k", "kl", 4, 4, 4), depth(LARGE, "aime24", "kl", 9, 9, 9))
+    nothing = concluded({(SMALL, "gsm8k"): [4] * 5, (LARGE, "aime24"): [8] * 5})
     assert "Size: from 1.5 to 32 billion parameters, nothing can be said: no dataset and training in common." in nothing
 
 
 def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_same_models():
     sentences = concluded(
-        depth(SMALL_BASE, "gsm8k", "kl", 4, 4, 4),
-        depth(SMALL, "gsm8k", "kl", 2, 2, 2),
-        depth(LARGE_BASE, "hellaswag", "kl", 9, 9, 9),
-        depth(SMALL, "hellaswag", "kl", 5, 5, None),
+        {
+            (SMALL_BASE, "gsm8k"): [4] * 5,
+            (SMALL, "gsm8k"): [2] * 5,
+            (LARGE_BASE, "hellaswag"): [8] * 5,
+            (SMALL, "hellaswag"): [5, 5, L, L, L],
+        }
     )
-    assert "Training: from base to instruct, the mean ratio changes by -0.20 [-0.20, -0.20] by kl (gsm8k)." in sentences
-    assert f"Task: from gsm8k to hellaswag, the mean ratio changes by +0.30 (no interval) by kl ({SMALL})." in sentences
+    assert (
+        "Training: from base to instruct, the mean ratio changes by -0.20 (no other value fits the prompts) by overlap "
+        "(gsm8k)." in sentences
+    )
+    assert (
+        f"Task: from gsm8k to hellaswag, the mean ratio changes by +0.30 (no interval) by overlap ({SMALL})."
+        in sentences
+    )
 
 
-def test_the_interval_of_a_change_is_that_of_independent_runs_and_many_names_are_counted():
-    rows = [depth("a", d, "kl", 4, 2, 5) for d in ("x", "y")] + [depth("b", d, "kl", 6, 5, 8) for d in ("x", "y")]
-    # two datasets: sqrt(2 · (0.1² + 0.1²)) / 2 down, sqrt(2 · (0.2² + 0.2²)) / 2 up
-    (change,) = mean_changes(pd.DataFrame(rows), "model", ("a", "b"), ["dataset"])
-    assert change == {"metric": "kl", "change": pytest.approx(0.2), "low": pytest.approx(0.1)} | {
-        "high": pytest.approx(0.4),
-        "where": "x, y",
+def test_the_interval_of_a_change_covers_every_combination_of_depths_and_says_what_it_is_over():
+    crossings = {
+        ("a", "x"): [2, 2, 3, 4, 4],
+        ("a", "y"): [3, 3, 4, 4, 4],
+        ("b", "x"): [5, 6, 6, 6, 7],
+        ("b", "y"): [7, 7, 7, 7, 7],
     }
-    four = [depth(model, d, "kl", 4, 4, 4) for model in "ab" for d in "uvwx"]
-    assert mean_changes(pd.DataFrame(four), "model", ("a", "b"), ["dataset"])[0]["where"] == "4 datasets"
+    study, runs = study_of(crossings)
+    ends = {
+        key: [(end + 1) / L for end in (found.low, found.high)]
+        for key, result in study.items()
+        for found in [depth_interval(result, "overlap", n_runs=4)]
+    }
+    a, b = (np.mean([ends[dataset, model, "logit_lens"] for dataset in "xy"], axis=0) for model in "ab")
+    (change,) = changes(study, runs.assign(ratio=runs.ratio.astype(float)), "model", ("a", "b"), ["dataset"])
+    assert (change["low"], change["high"]) == pytest.approx((b[0] - a[1], b[1] - a[0]))
+    assert change["low"] < change["change"] < change["high"] and change["where"] == "x, y"
+    many = {(model, dataset): [4] * 5 for model in "ab" for dataset in "uvwx"}
+    study, runs = study_of(many)
+    assert changes(study, runs, "model", ("a", "b"), ["dataset"])[0]["where"] == "4 datasets"
+    assert (
+        "Brackets: confidence intervals (at least 95 %) over prompts, for these models; how other models differ is in "
+        "none of them." in conclusions(study, runs, NO_PAPER)
+    )
+
+
+def test_intervals_of_changes_cover_the_truth_where_models_share_the_noise_of_their_prompts():
+    curve = CURVES["steep"]["cosine"]
+    covered = changes_covered("cosine", curve, curve, n_prompts=10, shared=0.9, repeats=15, along=0.9)
+    assert min(covered.values()) >= 0.92
 
 
 @pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
@@ -74,14 +116,11 @@ def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
 
 
 def test_how_much_depth_is_used_and_how_sure_that_is():
-    sentences = concluded(
-        depth("mine", "gsm8k", "cosine", 4, 4, 5),
-        depth("mine", "gsm8k", "kl", 5, 3, 8),
-        depth("mine", "gsm8k", "overlap", None),
+    sentences = concluded({("mine", "gsm8k"): [4] * 5, ("mine", "aime24"): [5] * 5, ("mine", "hellaswag"): [L] * 5})
+    assert sentences[0] == (
+        "The effective depth as a share of all layers: 50% to 60% by overlap (median 55%; 2 of 3 runs)."
     )
-    assert sentences == [
-        "The share of its depth after which a model only refines its answer: 50% by cosine, 60% by kl.",
-        "Of 3 depths: 1 known to within a layer, 1 known less well, 1 without a closed interval "
-        "(1 without an effective depth).",
-    ]
-    assert concluded(depth("mine", "gsm8k", "kl", None)) == ["No model has an effective depth here."]
+    assert sentences[-1] == (
+        "Of 3 depths: 2 known to within a layer, 1 without a closed interval (1 without an effective depth)."
+    )
+    assert concluded({("mine", "gsm8k"): [L] * 5}) == ["No model has an effective depth here."]

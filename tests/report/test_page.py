@@ -69,7 +69,7 @@ def test_every_figure_stands_where_its_name_belongs(page):
         assert figures <= set(re.findall('<figure id="figure-([^"]*)"', text)), section
 
 
-def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, tables):
+def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, study, tables):
     row = tables.intervals.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
     text = words_of(page).replace("&#39;", "'")
     for words in (
@@ -78,7 +78,7 @@ def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, ta
         "the last l in 0..L-2 with c[l] &lt; 0 and c[l+1] ≥ 0",
         "nobody/toy-8l",
         f"torch {version('torch')}",
-        *conclusions(tables.intervals, tables.beside_the_paper),
+        *conclusions(study, tables.intervals, tables.beside_the_paper),
     ):
         assert words in text, words
 

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from depth_lib.params import command
 from depth_lib.report.page import write_report
 from depth_lib.report.table import read_tables, summary_lines
 from depth_lib.results.artifacts import save_artifact
@@ -38,7 +39,9 @@ def test_missing_results_and_missing_depths_are_missing_values(gaps):
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    with pytest.raises(MissingArtifact, match=f"no artifacts under {tmp_path}; run: make sweep OUT={tmp_path}"):
+    with pytest.raises(
+        MissingArtifact, match=f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out={tmp_path}"
+    ):
         Study(tmp_path)
 
 
@@ -57,7 +60,7 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
 def test_an_unreadable_result_is_named_left_where_it_is_and_its_cells_are_missing(gaps):
     path = artifact_path(gaps, "gsm8k", "toy-4l", "logit_lens", 10)
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.warns(UserWarning, match="it is truncated or damaged; run: make sweep MODELS=toy-4l"):
+    with pytest.warns(UserWarning, match="it is truncated or damaged; run: .*depth-lib sweep --models=toy-4l"):
         table = table_of(gaps)
     assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, True]
     assert path.exists()
@@ -76,16 +79,16 @@ def test_a_result_of_another_model_is_named_on_the_page(tmp_path):
 def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     write_run(gaps, "gsm8k", "toy-8l", 8)
     missing = Study(gaps, datasets=["gsm8k", "aime24"]).missing()
-    begins = "no artifact for gsm8k × toy-4l (layer_effects, residual_erasure, integrated_gradients); run: make sweep "
+    begins = "no artifact for gsm8k × toy-4l (layer_effects, residual_erasure, integrated_gradients); run: "
     assert missing[0].startswith(begins)
     table = "no artifact for aime24 × toy-8l (relative_contribution, logit_lens)"
-    assert f"{table}; run: make sweep MODELS=toy-8l DATASETS=aime24 OUT={gaps}" in missing
+    assert f"{table}; run: {command('sweep', MODELS='toy-8l', DATASETS='aime24', OUT=str(gaps))}" in missing
     assert not any(line.startswith("no artifact for gsm8k × toy-8l") for line in missing)
     (line,) = Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()
-    assert "gsm8k × Qwen2.5-7B" in line and "PROBES=" not in line
+    assert "gsm8k × Qwen2.5-7B" in line and "--probes=" not in line
     save_artifact(artifact_path(gaps, "gsm8k", "toy-8l", "local_effects", 10), result_of("local_effects", 8), {})
     (line,) = Study(gaps, ["toy-4l"], ["gsm8k"]).missing()
-    assert line.endswith("'PROBES=layer_effects residual_erasure integrated_gradients local_effects'")
+    assert line.endswith("'--probes=layer_effects residual_erasure integrated_gradients local_effects'")
 
 
 def test_the_probes_of_a_table_are_missing_until_they_are_there_and_of_a_dataset_with_levels_its_own(tmp_path):

@@ -17,7 +17,6 @@ from tests.synthetic import result_of
 
 
 def test_a_stored_result_that_matches_is_not_stale(saved):
-    assert why_stale(saved, {"examples_hash": "not stored by earlier versions"}) == []
     assert why_stale(saved, META) == why_stale(saved, {}) == why_stale(saved, {"settings": {"seed": 1}}) == []
 
 
@@ -40,27 +39,18 @@ def test_a_result_of_a_tighter_tolerance_is_the_one_asked_for_and_one_of_a_loose
 
 
 def test_a_probe_that_was_mended_makes_older_results_stale(saved, monkeypatch):
-    """Files of before there were versions are of version 1."""
-    stored = torch.load(saved, weights_only=True)
-    assert stored["meta"].pop("version") == 1
-    torch.save(stored, saved)
-    assert why_stale(saved, META) == []
     monkeypatch.setitem(SCHEMAS, "logit_lens", replace(SCHEMAS["logit_lens"], version=2))
     assert why_stale(saved, META) == ["version: stored 1, asked 2"]
     save_artifact(saved, result_of("logit_lens", 8), META)
     assert why_stale(saved, META) == [] and load_artifact(saved)["meta"]["version"] == 2
 
 
-def test_the_number_of_prompts_is_compared_where_neither_the_name_nor_the_prompts_say_it(tmp_path):
-    path = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 20)
-    result = result_of("relative_contribution", 4)
-    save_artifact(path, result, {"n_prompts": 20, "n_examples": 20})
-    assert why_stale(path, {"n_examples": 10}) == ["n_examples: stored 20, asked 10"]
-    save_artifact(path, result, {"n_prompts": 20})  # as earlier versions did
-    assert why_stale(path, {"n_examples": 20}) == []
-    assert why_stale(path, {"n_examples": 10}) == ["n_examples: stored 20, asked 10"]
-    # with the prompts known, their number decides: a dataset may have fewer than asked for
-    assert why_stale(path, {"n_examples": 30, "n_prompts": 20}) == []
+def test_results_of_the_first_schema_are_compared_by_what_they_store(saved):
+    stored = torch.load(saved, weights_only=True)
+    stored["meta"]["schema"] = 1
+    torch.save(stored, saved)
+    assert why_stale(saved, META | {"definition": "was not stored"}) == []
+    assert why_stale(saved, META | {"n_examples": 3}) == ["n_examples: stored 10, asked 3"]
 
 
 def test_a_result_with_a_changed_bit_is_stale_and_so_is_one_that_is_not_there(saved):
@@ -103,28 +93,36 @@ def write_lens(out, model, meta, n=10):
     save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", n), result_of("logit_lens", 4, seed=n), meta)
 
 
-@pytest.mark.parametrize(
-    "meta",
-    [{"n_prompts": 10}, {"n_examples": 10}, {"n_examples": 10, "n_prompts": 7}, {"n_examples": 20, "n_prompts": 10}],
-)
-def test_a_study_takes_the_number_of_prompts_that_the_contribution_has_else_the_largest(tmp_path, meta):
-    """Earlier versions stored one of these, and named a result by N_EXAMPLES where a dataset has fewer prompts."""
-    for n in (10, 20):
-        write_lens(tmp_path, "lowered", {"n_prompts": n}, n)
-        write_lens(tmp_path, "alone", {"n_prompts": n}, n)
-    contribution = artifact_path(tmp_path, "gsm8k", "lowered", "relative_contribution", 10)
-    save_artifact(contribution, result_of("relative_contribution", 4), meta)
-    with pytest.warns(UserWarning, match="reading .*logitlens_[12]0exps.pt, not logitlens_[12]0exps.pt beside it"):
+def test_of_results_of_several_numbers_of_prompts_a_study_takes_the_largest(tmp_path):
+    for n in (9, 10):
+        write_lens(tmp_path, "toy", {"n_prompts": n}, n)
+    with pytest.warns(UserWarning, match="reading .*logitlens_10exps.pt, not logitlens_9exps.pt beside it"):
         files = Study(tmp_path).paths
-    assert files["gsm8k", "lowered", "logit_lens"].name == "logitlens_10exps.pt"
-    assert files["gsm8k", "alone", "logit_lens"].name == "logitlens_20exps.pt"
+    assert files["gsm8k", "toy", "logit_lens"].name == "logitlens_10exps.pt"
 
 
-def test_a_table_of_metrics_on_other_prompts_says_so(tmp_path):
-    from depth_lib.effective_depth.tables import depths
+def test_a_study_says_which_results_are_of_different_prompts_or_of_the_same(tmp_path):
+    for dataset, model, prompts, source in (
+        ("gsm8k", "toy-4l", "a", "embedded"),
+        ("gsm8k", "toy-8l", "b", "hub"),
+        ("mine", "toy-8l", "b", "mine.txt"),
+        ("other", "toy-8l", "c", "embedded"),
+    ):
+        meta = {"n_prompts": 10, "prompts_hash": prompts, "source": source, "commit": f"commit-{prompts}"}
+        save_artifact(artifact_path(tmp_path, dataset, model, "logit_lens", 10), result_of("logit_lens", 4), meta)
+    with pytest.warns(UserWarning) as warned:
+        study = Study(tmp_path)
+    assert [str(warning.message) for warning in warned] == study.problems
+    different, same, commits = study.problems
+    assert different.startswith("gsm8k has results of different prompts, which are not comparable: ")
+    assert different.endswith("10 from embedded, hash a (toy-4l), 10 from hub, hash b (toy-8l)")
+    assert same == "gsm8k and mine have the same prompts: their results do not differ by task"
+    assert commits == "toy-8l has results of different weights: commit-b (gsm8k, mine), commit-c (other)"
 
-    write_lens(tmp_path, "toy", {"n_prompts": 20, "prompts_hash": "b"}, 20)
-    contribution = artifact_path(tmp_path, "gsm8k", "toy", "relative_contribution", 10)
-    save_artifact(contribution, result_of("relative_contribution", 4), {"n_prompts": 10, "prompts_hash": "a"})
-    with pytest.warns(UserWarning, match="gsm8k × toy mixes results of different prompts; run the sweep again"):
-        depths(Study(tmp_path))
+
+def test_what_is_missing_of_prompts_of_ones_own_is_computed_by_a_command_with_their_file(tmp_path):
+    meta = {"source": "mine.jsonl", "rows_of": "gsm8k"}
+    save_artifact(artifact_path(tmp_path, "mine", "toy-8l", "logit_lens", 10), result_of("logit_lens", 4), meta)
+    (line,) = Study(tmp_path).missing()
+    assert line.startswith("no artifact for mine × toy-8l (relative_contribution); run: ")
+    assert line.endswith(f"depth-lib sweep --models=toy-8l --datasets=gsm8k --source=mine.jsonl --out={tmp_path}")

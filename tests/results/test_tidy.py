@@ -29,7 +29,7 @@ def test_load_results_is_tidy_and_holds_every_value_once(tmp_path):
 
 
 def test_load_results_reads_the_papers_files_and_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(MissingArtifact, match="run: make sweep"):
+    with pytest.raises(MissingArtifact, match="run: .*depth-lib sweep"):
         dl.load_results(tmp_path)
     with pytest.raises(MissingArtifact, match="nowhere; run: .* or give the folder of a study"):
         dl.load_results("nowhere")

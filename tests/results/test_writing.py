@@ -1,6 +1,7 @@
 """What is written is what was given, under the papers' names, complete or not at all."""
 
 import os
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib import files as storage
 from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
 from depth_lib.results.provenance import read_meta
@@ -47,9 +49,11 @@ def test_every_probe_reads_back_equal_with_its_meta(tmp_path, probe):
     for key, value in result.items():
         assert torch.equal(loaded[key], value) if isinstance(value, torch.Tensor) else loaded[key] == value
     assert {key: meta[key] for key in META} == META
-    assert (meta["schema"], meta["probe"]) == (1, probe)
+    assert (meta["schema"], meta["probe"]) == (2, probe)
     assert meta["versions"].keys() == {"torch", "transformers", "nnsight", "depth_lib"}
     assert meta["versions"]["torch"] == version("torch")
+    own_version, commit = meta["versions"]["depth_lib"].split()
+    assert own_version == dl.__version__ and re.fullmatch("[0-9a-f]{12}(-dirty)?", commit)
     stored = torch.load(path, weights_only=True)  # as the papers' own code reads it
     assert all(torch.equal(stored[key], result[key]) for key in ARTIFACTS[probe].required)
 
@@ -58,7 +62,7 @@ def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tm
     path = artifact_path(tmp_path, "gsm8k", "one", "relative_contribution", 10)
     result = result_of("relative_contribution", 1) | {"turn": torch.zeros(0), "turn_sums": torch.zeros(10, 0)}
     loaded = load_artifact(save_artifact(path, result, META))
-    assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path)[1] is None
+    assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path) == loaded["meta"]
     tidy = load_results(tmp_path)
     assert "turn" not in set(tidy.key) and tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
     for wrong in ({"turn": torch.zeros(1)}, dict.fromkeys(result, torch.zeros(0))):
@@ -79,7 +83,7 @@ def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_pa
     stored = load_artifact(save_artifact(lens_path, result, meta))["meta"]
     plain = {"dtype": "bfloat16", "source": "a/b", "seed": 3, "range": [1, 2], "remote": None}
     assert {key: stored[key] for key in meta} == plain
-    with pytest.raises(TypeError, match=r"meta holds \{1\}; store strings"):
+    with pytest.raises(TypeError, match=r"meta has \{1\}; store strings"):
         save_artifact(lens_path, result, {"settings": {"device_map": {1}}})
 
 

@@ -22,6 +22,16 @@ def test_the_environment_is_made_from_the_pins_and_again_when_they_change(make, 
     os.utime(study / "requirements.txt", (0, 0))
 
 
+def test_clean_keeps_results_and_trained_toys(make, study):
+    kept = [study / "build/training/toy-1/step.pt", study / "outputs/demo/gsm8k/toy-4l/logitlens_10exps.pt"]
+    gone = [study / "build/lib/depth_lib/api.py", study / "other/bin/python"]
+    for path in (*kept, *gone):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert make("clean", "VENV=other").returncode == 0
+    assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
+
+
 def test_a_python_that_is_too_old_is_refused_by_name(make, study):
     old = script(study / "old-python", '#!/bin/sh\ncase "$1" in -V) echo Python 3.9.1;; *) exit 1;; esac\n')
     printed = make("test", "VENV=other", f"PYTHON={old}")

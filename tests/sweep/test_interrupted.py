@@ -3,12 +3,14 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import psutil
 import pytest
 
-from tests.sweep.study import ENVIRONMENT, calls_in, left_over, needs_make, start_make
+from depth_lib.sweep import processes, status
+from tests.sweep.study import ENVIRONMENT, TOY_4L, calls_in, left_over, needs_make, script, start_make
 
 pytestmark = needs_make
 SWEEP = ("sweep", "SET=demo")
@@ -19,6 +21,11 @@ def until(state, sweep):
     """Wait for a state, as long as the sweep runs."""
     while not state():
         assert sweep.poll() is None, sweep.communicate()
+        time.sleep(0.05)
+
+
+def until_called(study):
+    while not calls_in(study):
         time.sleep(0.05)
 
 
@@ -40,7 +47,8 @@ def test_two_sweeps_on_one_folder_share_the_work(make, study):
     gate = study / "gate"
     gate.touch()
     both = [started(study, *SWEEP, "DATASETS=aime24"), start_make(study, *SWEEP, "DATASETS=aime24")]
-    assert "another sweep is at it (process" in both[1].stdout.readline()
+    assert both[1].stdout.readline() == "3 runs left, 1 at a time\n"
+    assert "another process is at it (process" in both[1].stdout.readline()
     until(lambda: len(calls_in(study)) == 2, both[1])
     gate.unlink()
     outputs = [sweep.communicate()[0] for sweep in both]
@@ -74,7 +82,13 @@ def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study, finished)
     os.killpg(sweep.pid, signal.SIGKILL)
     sweep.communicate()
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/probe.ipynb")}
-    assert make(*asked).returncode == 0
+    again = make(*SWEEP, "DATASETS=gsm8k")
+    first, *done, last = again.stdout.splitlines()
+    assert again.returncode == 0 and first == f"{3 - len(before)} runs left, 1 at a time"
+    assert [line.partition("(")[2] for line in done] == [f"{n} of 3)" for n in range(len(before) + 1, 4)]
+    assert last == "outputs/demo: 3 of 3 runs finished"
+    toys = [call["MODEL"] for call in again.calls]
+    assert toys == sorted(toys, key=lambda toy: int(toy[4:-1])), "small ones first"
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     assert left_over(folder) == [] and len(list(folder.glob("*/*/probe.ipynb"))) == 3
 
@@ -116,8 +130,7 @@ def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_
     output, _ = sweep.communicate(timeout=60)
     line = "gsm8k × toy-4l: stopped by SIGTERM; what was finished is kept; repeat the command to go on\n"
     assert sweep.returncode != 0 and line in output and "FAILED" not in output
-    assert "gsm8k × toy-4l: interrupted; repeat the command to go on" in output
-    assert "gsm8k × toy-8l: done in" in output
+    assert "gsm8k × toy-8l: done in" in output and "1 of 2 runs finished, 1 stopped" in output
     assert (study / "outputs/demo/gsm8k/toy-4l/probe.log").read_text().endswith(line.partition(": ")[2])
 
 
@@ -130,10 +143,36 @@ def test_a_signal_ends_runs_side_by_side_with_a_sentence_each(make, study):
 
 
 def test_a_reader_who_leaves_early_ends_no_run(make, study):
-    words = "sweep --set demo --datasets gsm8k --jobs 2 --keep-going | head -n 1"
+    words = "sweep --set demo --datasets gsm8k --jobs 2 | head -n 1; exit ${PIPESTATUS[0]}"
     command = f"TAKES=1 .venv/bin/python -m depth_lib.sweep {words}"
     done = subprocess.run(["bash", "-c", command], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.stderr == "" and "running, log in" in done.stdout
-    begun = [study / "outputs/demo/gsm8k" / call["MODEL"] for call in calls_in(study)]
-    assert begun and all((folder / "probe.ipynb").exists() for folder in begun)
+    assert (done.stderr, done.returncode) == ("", 0) and len(done.stdout.splitlines()) == 1
+    assert len(list(study.glob("outputs/demo/gsm8k/*/probe.ipynb"))) == 3
     assert not any("Broken pipe" in log.read_text() for log in study.glob("outputs/demo/*/*/probe.log"))
+
+
+def test_a_launcher_that_ignores_sigterm_is_killed(study, command, monkeypatch):
+    deaf = script(study / "deaf", """#!/bin/sh\ntrap '' TERM\n"$@"\nwhile :; do sleep 1; done\n""")
+    monkeypatch.setattr(processes, "GRACE", 0.5)
+    monkeypatch.setenv("TAKES", "600")
+    threading.Thread(target=lambda: (until_called(study), os.kill(os.getpid(), signal.SIGTERM))).start()
+    assert command("sweep", *TOY_4L, "--datasets", "gsm8k", "--launch", deaf).status == 128 + signal.SIGTERM
+    assert "gsm8k × toy-4l: stopped by SIGTERM" in command.output
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(deaf) in (process.info["cmdline"] or ())]
+
+
+def test_a_notebook_behind_a_launcher_that_forks_ends_with_a_killed_sweep(make, study):
+    forks = script(study / "forks", """#!/bin/sh\n"$@" &\nwait\n""")
+    sweep = started(study, *ONE, f"LAUNCH={forks}", TAKES="600")
+    notebook = next(process for process in executions(study) if str(forks) not in process.cmdline())
+    next(process for process in notebook.parents() if "depth_lib.sweep" in process.cmdline()).kill()
+    sweep.wait()
+    notebook.wait(30)
+
+
+def test_a_notebook_that_starts_after_its_sweep_has_ended_ends_at_once(study):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    environment = ENVIRONMENT | {"TAKES": "600", status.SWEEP: f"{ended.pid} {status.place_of_processes()}"}
+    words = ["-m", "depth_lib.sweep.execute", "notebooks/probe.ipynb", "out.ipynb", "{}"]
+    assert subprocess.run([".venv/bin/python", *words], cwd=study, env=environment, timeout=60).returncode == 1

@@ -2,13 +2,14 @@
 
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.sweep import slurm as real_slurm
-from tests.sweep.study import ENVIRONMENT, calls_in, needs_make, start_make
+from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, needs_make, start_make
 
 pytestmark = [needs_make, pytest.mark.slow]
 SWEEP = ("sweep", "SET=demo")
@@ -30,7 +31,7 @@ def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study
         time.sleep(0.1)
     subprocess.run(["scancel", "--name=long"], env=ENVIRONMENT | slurm, check=True)
     printed, _ = sweep.communicate(timeout=60)
-    word = r"gsm8k × toy-4l: FAILED: .*(STEP.* CANCELLED AT|Job step aborted)"
+    word = r"gsm8k × toy-4l: stopped by the scheduler \(.*(STEP.* CANCELLED AT|Job step aborted)"
     assert sweep.returncode != 0 and re.search(word, printed), printed
     refused = make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun --gres=gpu:9", **slurm)
     assert "FAILED: srun: error: " in refused.stdout and refused.calls == []
@@ -51,3 +52,15 @@ def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
             break
         time.sleep(0.1)
     assert queue == "", "nothing goes on computing"
+
+
+def test_the_job_array_of_the_documentation_does_each_run(study, command, slurm):
+    block = re.search(r"## Slurm\n.*?```\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.DOTALL)[1]
+    sweep = f"{sys.prefix}/bin/depth-lib sweep --set demo --datasets gsm8k"
+    *lines, _ = block.replace("depth-lib sweep", sweep).splitlines()
+    environment = ENVIRONMENT | slurm | {"PYTHONPATH": str(study / "stand_in")}
+    subprocess.run(["bash", "-ec", "\n".join(lines)], cwd=study, env=environment, check=True)
+    while subprocess.run(["squeue", "-h"], env=environment, capture_output=True, text=True).stdout:
+        time.sleep(0.5)
+    assert {call["MODEL"] for call in calls_in(study)} == {"toy-4l", "toy-8l", "toy-16l"}
+    assert "outputs/demo: 15 of 15 done" in command("status").output

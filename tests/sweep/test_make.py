@@ -1,11 +1,13 @@
 """What make hands to the command: its variables, -j and -k; runs are stand-ins (see study.py)."""
 
 import json
+import shutil
 import subprocess
 
 import nbformat
 import pytest
 
+from depth_lib.embedded import toy_path
 from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
@@ -20,16 +22,16 @@ def test_help_lists_every_target_a_person_may_ask_for(make):
     assert make().stdout == shown, "make alone helps"
 
 
-def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_only_the_table(make, study):
+def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(make, study):
     first = make("demo")
     assert first.returncode == 0, first.stderr
     *runs, table = first.calls
-    toys, papers = ["toy-16l", "toy-4l", "toy-8l"], ["hellaswag", "gsm8k", "aime24"]
+    toys, papers = ["toy-4l", "toy-8l", "toy-16l"], ["hellaswag", "gsm8k", "aime24"]
     assert {(run["DATASET"], run["MODEL"]) for run in runs} == {(one, toy) for one in papers for toy in toys}
     assert len(runs) == 9 and {run["SOURCE"] for run in runs} == {"embedded"}
-    assert (table["OUT"], table["MODELS"], table["DATASETS"]) == ("outputs/demo", toys, papers)
+    assert (table["OUT"], table["MODELS"], table["DATASETS"]) == (str(study / "outputs/demo"), toys, papers)
     assert len(list((study / "outputs/demo").glob("*/*/*.pt"))) == 3 * (5 + 3 + 3)
-    assert [call["notebook"] for call in make("demo").calls] == [table["notebook"]]
+    assert make("demo").calls == []
 
 
 def test_any_parameter_is_a_variable_of_make(make, study):
@@ -37,7 +39,7 @@ def test_any_parameter_is_a_variable_of_make(make, study):
     given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=true", "QUANTIZATION=8bit", "SOURCE=it's my.jsonl", "SEED=7")
     (call,) = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PROBES=logit_lens", "OUT=outputs/o v", *given).calls
     expected = {"DTYPE": "bfloat16", "N_EXAMPLES": 1, "REMOTE": True, "QUANTIZATION": "8bit", "SEED": 7}
-    expected |= {"SOURCE": "it's my.jsonl", "PROBES": ["logit_lens"], "OUT": "outputs/o v"}
+    expected |= {"SOURCE": "it's my.jsonl", "PROBES": ["logit_lens"], "OUT": str(study / "outputs/o v")}
     assert {name: call[name] for name in expected} == expected
 
 
@@ -55,7 +57,7 @@ def test_an_answer_from_the_environment_keeps_its_space(make):
 
 def test_jobs_and_keep_going_are_makes_own_flags(make, study):
     """A word of LAUNCH that looks like a flag is none."""
-    (study / "fail-toy-16l").touch()
+    (study / "fail-toy-4l").touch()
     stopped = make("sweep", "SET=demo", "DATASETS=gsm8k", "LAUNCH=env -u -j9")
     done = make("-k", "-j2", "sweep", "SET=demo", "DATASETS=gsm8k")
     assert len(stopped.calls) == 1 and len(done.calls) == 3
@@ -65,7 +67,7 @@ def test_j_without_a_number_of_jobs_is_refused_in_one_line(make):
     refused = make("-j", "sweep", "SET=demo")
     assert refused.returncode != 0 and refused.calls == []
     answer, _ = refused.stderr.splitlines()  # the second line is make's own
-    assert answer.startswith("JOBS is null; Input should be a valid integer: number of runs side by side, as in -j4")
+    assert answer.startswith("JOBS is null; Input should be a valid integer: number of runs at a time")
 
 
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])  # true is gone before a word is written
@@ -81,7 +83,7 @@ def test_a_pipe_that_is_closed_early_is_no_traceback(make, study, reader):
         ("MODEL=toy-4l", 'variable "MODEL" is not known; did you mean MODELS?'),
         ("N_EXAMPLE=3", 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
         ("JOBS=one", 'JOBS is "one"; Input should be a valid integer'),
-        ("JOBS=-1", "JOBS is -1; Input should be greater than or equal to 0: number of runs side by side"),
+        ("JOBS=-1", "JOBS is -1; Input should be greater than or equal to 0: number of runs at a time"),
         ("N_EXAMPLES=ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
     ],
 )
@@ -106,3 +108,18 @@ def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, st
     user = {"HOME": str(tmp_path), "JUPYTER_PATH": f"{tmp_path}/.local/share/jupyter", "REAL": "-"}
     done = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=logit_lens", **user)
     assert "aime24 × toy-4l: done in" in done.stdout, done.stdout
+
+
+def test_the_number_of_jobs_that_make_3_81_keeps_to_itself_is_found(make, study):
+    text = (study / "Makefile").read_text()
+    (study / "old.mk").write_text(text.replace("$(filter -j%,$(MAKEFLAGS))", "-j"))
+    words = ("-f", "old.mk", "sweep", "SET=demo", "DATASETS=gsm8k", "LAUNCH=env -u -j9")
+    assert "runs left, 3 at a time" in make("-j3", *words).stdout
+    (study / "outputs/demo/gsm8k/toy-4l/probe.ipynb").unlink()
+    assert "runs left, 2 at a time" in make("-kj", "2", *words).stdout
+
+
+def test_paths_with_spaces_are_one_path(make, study):
+    shutil.copytree(toy_path("toy-4l"), study / "my models" / "toy")
+    (call,) = make("sweep", "MODELS=my models/toy", "DATASETS=gsm8k", "SOURCE=embedded", "OUT=outputs/o v").calls
+    assert call["MODEL_ID"] == "my models/toy"

@@ -2,22 +2,27 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
+from depth_lib.models.families import known
 from depth_lib.params import ParamsError
-from depth_lib.results.provenance import differing, why_stale
+from depth_lib.results.provenance import Superseded, differing, why_stale
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.run import Run
 from depth_lib.sweep.spec import RunSpec, in_project
 from tests.sweep.cells import ANY_DATASET, parameters
+from tests.synthetic import result_of
 
 OF_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
 OWN = {"QUESTION": "2 + 9 = ", "ANSWER": "11"}
@@ -47,6 +52,10 @@ def no_loading(monkeypatch):
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr(runs, "load_model", refuse)
+
+
+def contents(cell):
+    return {path: path.read_bytes() for path in Path(cell["OUT"]).glob("*/*/*.pt*") if path.is_file()}
 
 
 def written(run):
@@ -110,35 +119,93 @@ def test_results_of_two_questions_have_files_of_their_own_and_a_study_knows_both
     [
         ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
         ({"SEED": 2}, "prompts_hash: stored"),
-        ({"N_EXAMPLES": 3}, "n_examples: stored 2, asked 3"),
+        ({"N_EXAMPLES": 3}, "n_prompts: stored 2, asked 3"),
         ({"QUANTIZATION": "8bit"}, "quantization: stored None, asked 8bit"),
-        ({"REVISION": "main"}, "revision: stored None, asked main"),
     ],
 )
-def test_what_differs_of_a_stale_result_is_printed_and_it_alone_is_computed_again(
+def test_a_result_of_other_settings_is_refused_and_with_replace_it_alone_is_moved_aside(
     own_cell, change, reason, capsys, monkeypatch
 ):
     monkeypatch.setattr(Run, "llm", property(lambda run: dl.load_model("toy-4l")))
     run = Run(own_cell | change)
-    before = written(run)
-    run.result("relative_contribution")
-    printed = capsys.readouterr().out
-    assert "is stale" in printed and reason in printed
-    assert [probe for probe, time in written(run).items() if time != before[probe]] == ["relative_contribution"]
+    path, before = run.path("relative_contribution"), contents(own_cell)
+    with pytest.raises(Superseded, match=rf"{reason}.*; give another OUT, or .* set REPLACE = True"):
+        run.result("relative_contribution")
+    assert contents(own_cell) == before
+    Run(own_cell | change | {"REPLACE": True}).result("relative_contribution")
+    assert reason in capsys.readouterr().out
+    after, aside = contents(own_cell), path.with_name(f"{path.name}.superseded-1")
+    assert after.pop(aside) == before.pop(path) and after.pop(path) and after == before
     run.result("relative_contribution")
     assert "nothing to compute" in capsys.readouterr().out
 
 
-def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, capsys, monkeypatch):
+def test_results_of_another_number_of_prompts_are_moved_aside_with_their_tokens(own_cell):
+    path = Run(own_cell).path("residual_erasure")
+    new = Run(own_cell | {"N_EXAMPLES": 1, "REPLACE": True})
+    assert new.result("residual_erasure")["meta"]["n_prompts"] == 1
+    names = ("logit_erasure_2exps.pt", "logit_erasure_tokens_2exps.txt")
+    assert not path.exists() and all(path.with_name(f"{name}.superseded-1").exists() for name in names)
+    assert new.path("residual_erasure").name == "logit_erasure_1exps.pt"
+
+
+@pytest.mark.parametrize("change", [{"N_EXAMPLES": 3}, {"SEED": 7}, {"REVISION": "main"}])
+def test_what_a_result_does_not_depend_on_does_not_make_it_stale(cell, change, no_loading):
+    run = Run(cell | change)
+    assert all(run.result(probe) for probe in OF_PAIR if "gradients" in probe)
+    run = Run(cell | {"DATASET": "gsm8k", "SEED": 7})
+    assert run.provenance("logit_lens") == Run(cell | {"DATASET": "gsm8k"}).provenance("logit_lens")
+
+
+def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, monkeypatch, no_loading):
     folder = shutil.copytree(toy_path("toy-4l"), tmp_path / "checkpoint")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     asked = cell | {"MODEL": "mine", "MODEL_ID": "~/checkpoint", "OUT": str(tmp_path)}
-    Run(asked).result("logit_lens")
+    before = RunSpec(asked).provenance("logit_lens")
+    (folder / "trainer_state.json").write_text("{}")
+    for same in ("./checkpoint", str(folder)):
+        assert RunSpec(asked | {"MODEL_ID": same}).provenance("logit_lens") == before
+    for name, content in (("merges.txt", b"a b"), ("tokenizer.model", b"a")):
+        (folder / name).write_bytes(content)
+        changed = RunSpec(asked).provenance("logit_lens")
+        assert [line.split(":")[0] for line in differing(before, changed)] == ["weights"]
+        (folder / name).unlink()
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-2] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    Run(asked).result("logit_lens")
-    assert "weights: stored" in capsys.readouterr().out
+    assert RunSpec(asked).provenance("logit_lens")["weights"] != before["weights"]
+
+
+def test_a_commit_of_the_hub_is_compared_whatever_it_is_called(cell, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    asked, commit = cell | {"MODEL": "m", "MODEL_ID": "owner/m"}, "0123456789" * 4
+    assert RunSpec(asked | {"REVISION": "v1"}).provenance("logit_lens")["revision"] == "v1", "it is not known here"
+    refs = tmp_path / "models--owner--m" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text(commit)
+    by_name, by_commit = (RunSpec(asked | {"REVISION": name}).provenance("logit_lens") for name in (None, commit))
+    assert by_name == by_commit
+    (refs / "main").write_text("9" * 40)
+    (reason,) = differing(by_name, RunSpec(asked).provenance("logit_lens"))
+    assert reason == f"commit: stored {commit}, asked {'9' * 40}"
+
+
+def test_of_a_server_what_ran_is_kept_and_compared_with_a_run_here(cell, tmp_path, monkeypatch):
+    on_server = cell | {"REMOTE": True, "DTYPE": "float32", "QUANTIZATION": "8bit", "OUT": str(tmp_path)}
+    llm = dl.load_model("toy-4l")
+    known(llm).running = {"dtype": "bfloat16", "quantized": False}
+    monkeypatch.setattr(Run, "llm", property(lambda run: llm))
+    result = result_of("logit_lens", 4)
+    meta = Run(on_server).result("logit_lens", lambda llm: result)["meta"]
+    assert (meta["dtype"], meta["quantization"], meta["remote"]) == ("bfloat16", None, True)
+    assert Run(on_server).result("logit_lens", lambda llm: None), "the server's dtype is not ours to ask for"
+    path = Run(on_server).path("logit_lens")
+    here = cell | {"OUT": str(tmp_path)}
+    assert why_stale(path, Run(here).provenance("logit_lens")) == ["dtype: stored bfloat16, asked float32"]
+    assert why_stale(path, Run(here | {"DTYPE": "bfloat16"}).provenance("logit_lens")) == []
+    (reason,) = why_stale(Run(cell).path("logit_lens"), Run(on_server).provenance("logit_lens"))
+    assert reason == "remote: stored False, asked True"
 
 
 def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
@@ -167,17 +234,6 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     assert why_stale(run.path("depth_by_difficulty"), Run(asked).provenance("depth_by_difficulty")) == []
 
 
-def test_a_result_is_named_by_the_prompts_that_it_holds_and_read_again_by_that_name(cell, tmp_path, capsys):
-    (tmp_path / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
-    asked = cell | {"N_EXAMPLES": 10, "SOURCE": str(tmp_path / "three.txt"), "DATASET": "gsm8k", "OUT": str(tmp_path)}
-    for ending in ("computed in", "nothing to compute"):
-        with pytest.warns(UserWarning, match="three.txt has 3 gsm8k prompts, not 10: using those"):
-            result = Run(asked).result("logit_lens")
-        assert ending in capsys.readouterr().out
-    assert result["res_kl_divs_sums"].shape == (3, 4)
-    assert [path.name for path in tmp_path.glob("gsm8k/toy-4l/*.pt")] == ["logitlens_3exps.pt"]
-
-
 @pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
 def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_path, change):
     file = tmp_path / "rows.jsonl"
@@ -191,17 +247,6 @@ def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_p
     assert [line.split(":")[0] for line in differing(before, after)] == ["examples_hash"]
 
 
-def test_questions_of_each_level_are_counted_in_a_results_name(cell, tmp_path):
-    rows = [{"problem": "Find it:", "level": f"Level {k}", "solution": "it is\nAnswer: 2"} for k in (1, 2, 2)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = cell | {"DATASET": "math", "N_EXAMPLES": 9, "SOURCE": str(tmp_path / "rows.jsonl")}
-    with pytest.warns(UserWarning, match="1 of level 1, 2 of level 2, not 9"):
-        assert (
-            RunSpec(asked | {"PROBES": ["depth_by_difficulty"]}).path("depth_by_difficulty").name
-            == "depth_by_difficulty_2exps.pt"
-        )
-
-
 def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cell, monkeypatch):
     calls = []
     monkeypatch.setattr(runs, "join_ranks", lambda n_ranks: None)
@@ -212,20 +257,27 @@ def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cel
     assert [(how["device_map"], how["tensor_parallel"]) for how in calls] == [("auto", 1), (None, 4)]
 
 
-def test_a_call_and_prompts_of_ones_own_are_kept_and_told_from_the_runs(own_cell, capsys):
-    own = ["a prompt of my own", "and another"]
+def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
+    own, cell = ["a prompt of my own", "and another"], own_cell | {"DATASET": "gsm8k"}
+    before = contents(own_cell)
 
     def call(llm):
         return dl.logit_lens(llm, own)
 
-    first = Run(own_cell, prompts=own).result("logit_lens", call)
-    assert "prompts_hash: stored" in capsys.readouterr().out
+    run = Run(cell, prompts=own)
+    first = run.result("logit_lens", call)
     assert torch.equal(first["res_kl_divs"], dl.logit_lens(dl.load_model("toy-4l"), own)["res_kl_divs"])
-    again = Run(own_cell, prompts=own)
+    meta = {key: first["meta"][key] for key in ("dataset", "source", "rows_of", "n_prompts")}
+    assert meta == {"dataset": run.dataset, "source": "list", "rows_of": "gsm8k", "n_prompts": 2}
+    assert run.dataset.startswith("own-") and Run(cell, prompts=own[:1]).dataset != run.dataset
+    assert Run(cell | {"DATASET": "my-name"}, prompts=own).dataset == "my-name"
+    again = Run(cell, prompts=own)
+    capsys.readouterr()
     again.result("logit_lens", call)
     assert "nothing to compute" in capsys.readouterr().out
-    again.result("logit_lens", call, temperature=2)
-    assert "settings.temperature: stored nothing, asked 2" in capsys.readouterr().out
+    with pytest.raises(Superseded, match="settings.temperature: stored nothing, asked 2"):
+        again.result("logit_lens", call, temperature=2)
+    assert {path: content for path, content in contents(own_cell).items() if path in before} == before
 
 
 @pytest.mark.parametrize(
@@ -253,6 +305,15 @@ def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
     assert RunSpec(cell).asked["MODEL_ID"] == "toy-4l"
     assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).asked["MODEL_ID"] == "meta-llama/Llama-3.1-8B"
     assert RunSpec(cell | {"MODEL": "my-own", "MODEL_ID": "toy-8l"}).asked["MODEL_ID"] == "toy-8l"
+
+
+def test_a_notebook_is_written_to_a_folder_with_braces_in_its_name(tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print('done')")])
+    (tmp_path / "out{0}").mkdir()
+    nbformat.write(notebook, tmp_path / "notebook.ipynb")
+    words = [sys.executable, "-m", "depth_lib.sweep.execute", "notebook.ipynb", "out{0}/notebook.ipynb", "{}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and (tmp_path / "out{0}/notebook.ipynb").is_file(), done.stderr
 
 
 def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_one_is(tmp_path, monkeypatch):

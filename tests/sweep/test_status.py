@@ -2,14 +2,25 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from depth_lib.files import hold
+from depth_lib.results.artifacts import load_artifact
+from depth_lib.results.provenance import read_meta
+from depth_lib.results.schemas import MissingArtifact
+from depth_lib.sweep import status
 from tests.sweep.study import DEMO, ROOT, TOY_4L
 
+LOG = """Loading weights:   0%|          | 0/51
+contribution:   0%|          | 00:00<?\rcontribution: 100%|##########| 00:10<00:00
+    relative_contribution: computed in 1.8 s, written to outputs/gsm8k/toy-4l/relative_contribution.pt
+logit lens:   0%|          | 00:00<?\rlogit lens:  40%|####      | 00:10<00:15"""
+GONE = "SOURCE is gone.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
 ONE = (*TOY_4L, "--datasets", "gsm8k")
 
 
@@ -23,90 +34,116 @@ def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
     assert lines[-1] == "outputs/demo: 5 of 24 done, 19 missing"
 
 
-def test_what_differs_is_shown_and_a_sweep_makes_it_again(command, study):
-    command("sweep", *ONE)
-    (study / "file.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n' * 10)
-    other = (*ONE, "--source", "file.jsonl")
-    shown = command("status", *other).output
-    assert "gsm8k × toy-4l: logit_lens is stale: source: stored embedded, asked file.jsonl; " in shown
-    assert "prompts_hash: stored" in shown and "5 stale" in shown
-    assert command("sweep", *other).runs == [("gsm8k", "toy-4l")]
-    assert "5 of 5 done" in command("status", *other).output
+def test_other_settings_do_not_replace_results_unless_told_to_and_a_study_remembers_its_own(command, study):
+    command("sweep", *ONE, "--n-examples", "20", "-p", "DTYPE=bfloat16")
+    file = "outputs/demo/study.yaml: DTYPE=bfloat16 N_EXAMPLES=20"
+    assert file in command("status", *ONE).output and "5 of 5 done" in command("status", *ONE).output
+    again = command("sweep", *ONE)
+    assert (again.calls, again.status) == ([], 0) and file in again.output
+    others = (*ONE, "--n-examples", "20", "--dtype", "float64")
+    assert "relative_contribution is stale: dtype: stored bfloat16, asked float64" in command("status", *others).output
+    refused = command("sweep", *others)
+    assert (refused.calls, refused.status) == ([], 1)
+    assert (
+        "relative_contribution.pt was made with other settings (dtype: stored bfloat16, asked float64)" in refused.error
+    )
+    remedy = re.search("give another OUT, or .* run: .*depth-lib (.*)", refused.error)[1]
+    assert len(command(*shlex.split(remedy)).calls) == 1 and command.status == 0, "as pasted"
+    assert "5 of 5 done" in command("status", *ONE).output, "the new settings are those of the study"
 
 
-def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(command):
-    gone = (*TOY_4L, "--datasets", "gsm8k", "hellaswag", "--source", "gone.jsonl")
-    command("sweep", *ONE)
-    shown = command("status", *gone).output
-    assert "gsm8k × toy-4l: logit_lens is stale: no file gone.jsonl" in shown and "5 stale, 3 missing" in shown
-    assert "hellaswag × toy-4l: logit_lens is missing: there is none yet; no file gone.jsonl" in shown
+def test_commands_that_errors_name_have_the_parameters_of_the_study(command, study):
+    command("sweep", *ONE, "--n-examples", "20")
+    with pytest.raises(MissingArtifact, match="depth-lib sweep --models=toy-8l .*--out=outputs/demo --n-examples=20"):
+        load_artifact("outputs/demo/gsm8k/toy-8l/logitlens_20exps.pt")
 
 
-def test_another_number_of_the_hubs_prompts_is_seen_without_the_network(command):
-    command("sweep", *ONE, "--source", "hub")
-    assert "5 of 5 done" in command("status", *ONE, "--source", "hub").output
-    shown = command("status", *ONE, "--source", "hub", "--n-examples", "20").output
-    assert "relative_contribution is stale: n_examples: stored 10, asked 20" in shown
+def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(command, study):
+    (study / "gone.txt").write_text("A prompt.\n" * 10)
+    gone = (*TOY_4L, "--datasets", "gsm8k", "--source", "gone.txt")
+    command("sweep", *gone, "--probes", "logit_lens")
+    (study / "gone.txt").unlink()
+    shown = command("status", "--out", "outputs/demo").output
+    assert "gone × toy-4l: logit_lens is stale: no file gone.txt" in shown and "1 stale" in shown
+    assert command("status", *gone).error == GONE
 
 
-def test_prompts_that_are_fewer_than_asked_for_are_said_and_their_results_found_again(command, study):
-    (study / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
-    few = (*ONE, "--source", "three.txt")
-    for n_calls in (1, 0):
-        with pytest.warns(UserWarning, match="three.txt has 3 gsm8k prompts, not 10: using those"):
-            assert len(command("sweep", *few).calls) == n_calls and command.status == 0
-    assert (study / "outputs/demo/gsm8k/toy-4l/logitlens_3exps.pt").is_file()
-    with pytest.warns(UserWarning, match="three.txt has 3"):
-        assert "5 of 5 done" in command("status", *few).output
-
-
-def test_results_of_as_many_prompts_as_the_hub_had_are_found_without_the_network(command, study):
+def test_another_number_of_the_hubs_prompts_or_another_definition_is_seen_without_the_network(command, study):
     hub = (*ONE, "--source", "hub")
     command("sweep", *hub)
-    for path in (study / "outputs/demo/gsm8k/toy-4l").glob("*_10exps.pt"):
-        path.rename(path.with_name(path.name.replace("10exps", "7exps")))
-    assert command("sweep", *hub).calls == [] and command.status == 0
     assert "5 of 5 done" in command("status", *hub).output
-    assert "1 stale, 4 missing" in command("status", *hub, "--n-examples", "20").output
+    shown = command("status", *hub, "--n-examples", "20").output
+    assert "relative_contribution is stale: n_examples: stored 10, asked 20" in shown
+    assert "1 of 5 done, 4 stale" in shown, "gradients read no prompts"
+    yaml = study / "params/datasets/gsm8k.yaml"
+    text = yaml.read_text()
+    try:
+        for change in (("SPLIT: test", "SPLIT: train"), ("{{ question }}", "{{ question }}!")):
+            yaml.write_text(text.replace(*change))
+            assert "relative_contribution is stale: definition: stored" in command("status", *hub).output
+    finally:
+        yaml.write_text(text)
 
 
-def test_results_of_all_prompts_there_are_stay_whatever_was_asked_for_and_whatever_their_name(command, study):
-    (study / "three.txt").write_text("The first prompt.\nThe second one.\nAnd the third.\n")
-    few, folder = (*ONE, "--source", "three.txt"), study / "outputs/demo/gsm8k/toy-4l"
-    with pytest.warns(UserWarning, match="three.txt has 3"):
-        command("sweep", *few)
-        assert "5 of 5 done" in command("status", *few, "--n-examples", "5").output
-        for path in folder.glob("*_3exps.pt"):
-            path.rename(path.with_name(path.name.replace("3exps", "10exps")))  # as earlier versions named them
-        assert command("sweep", *few).calls == [] and command.status == 0
-        assert "1 stale, 4 missing" in command("status", *few, "--dtype", "float64").output
+def test_a_file_of_prompts_is_a_dataset_of_its_own_and_other_files_do_not_replace_it(command, study):
+    (study / "mine.txt").write_text("A prompt.\nAnother.\n")
+    own = (*ONE, "--probes", "logit_lens", "--n-examples", "2")
+    command("sweep", *own)
+    assert command("sweep", *own, "--source", "mine.txt").runs == [("gsm8k", "toy-4l")]
+    assert [path.parts[-3] for path in sorted(study.glob("outputs/demo/*/*/*.pt"))] == ["gsm8k", "mine"]
+    named = (*TOY_4L, "--datasets", "my-name", "--source", "mine.txt", "--probes", "logit_lens", "--n-examples", "2")
+    command("sweep", *named)
+    assert "1 of 1 done" in command("status", *named).output and (study / "outputs/demo/my-name").is_dir()
+    (study / "mine.txt").write_text("A prompt.\nAn edited one.\n")
+    assert "mine/toy-4l/logitlens_2exps.pt was made with" in command("sweep", *own, "--source", "mine.txt").error
+    refused = command("sweep", *TOY_4L, "--source", "mine.txt")
+    assert "hellaswag gsm8k aime24 would all read SOURCE mine.txt; name one with DATASETS" in refused.error
+    (study / "gsm8k.txt").write_text("A prompt.\n")
+    refused = command("sweep", *TOY_4L, "--datasets", "aime24", "--source", "gsm8k.txt")
+    assert "results of gsm8k.txt would be filed as the dataset gsm8k; rename the file" in refused.error
 
 
-def test_of_two_results_of_the_hubs_prompts_the_one_that_is_not_stale_counts(command, study):
-    hub, folder = (*ONE, "--probes", "logit_lens", "--source", "hub"), study / "outputs/demo/gsm8k/toy-4l"
-    command("sweep", *hub, "--dtype", "float64")
-    other = (folder / "logitlens_10exps.pt").rename(study / "other.pt")
-    command("sweep", *hub)
-    (folder / "logitlens_10exps.pt").rename(folder / "logitlens_7exps.pt")
-    other.rename(folder / "logitlens_10exps.pt")
-    for words in (hub, (*hub, "--dtype", "float64")):
-        assert "1 of 1 done" in command("status", *words).output
+def test_another_file_does_not_take_the_place_of_a_datasets_own(command, study):
+    (study / "others.txt").write_text("Other prompts.\n")
+    (study / "rows.jsonl").write_text('{"question": "1 + 1?"}\n')
+    (study / "params/datasets/own.yaml").write_text("N_EXAMPLES: 1\nFILE: rows.jsonl\nTEMPLATE: '{{ question }}'\n")
+    own = (*TOY_4L, "--datasets", "own", "--probes", "logit_lens")
+    try:
+        command("sweep", *own, "--source", "others.txt")
+        assert "1 of 1 done" in command("status", *own).output
+    finally:
+        (study / "params/datasets/own.yaml").unlink()
 
 
-def test_where_none_of_the_papers_models_has_results_those_there_are_are_led_to(command):
-    command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded")
-    line = "outputs has only results of others: make status MODELS=toy-4l 'DATASETS=gsm8k sums'"
-    assert command("status").output.splitlines() == [line]
-    for named in (("--set", "paper"), ("--datasets", "aime24"), ("--models", "Qwen2.5-Math-7B")):
-        assert command("status", *named).output.splitlines()[-1].endswith("missing"), "what is asked for is shown"
-    command("sweep", "--models", "Qwen2.5-Math-7B", "--datasets", "gsm8k", "--source", "embedded")
-    assert command("status").output.splitlines()[-1].endswith("missing")
+def test_probes_that_read_no_prompts_run_once_per_model(command):
+    command("sweep", *TOY_4L, "--probes", "attention_gradients", "logit_lens", "--source", "embedded")
+    probes = {call["DATASET"]: call["PROBES"] for call in command.calls}
+    assert probes.pop("gsm8k") == ["attention_gradients", "logit_lens"]
+    assert probes == dict.fromkeys(("hellaswag", "aime24"), ["logit_lens"])
+
+
+def test_status_without_names_shows_what_was_run_with_the_parameters_it_was_run_with(command, study):
+    assert command("status").status == 1 and "outputs has no runs yet; name some: " in command.error
+    command("sweep", "--models", "toy-4l", "--datasets", "gsm8k", "sums", "--source", "embedded", "--n-examples", "3")
+    (study / "fail-toy-4l").touch()
+    command("sweep", *DEMO, "--datasets", "aime24", "--dtype", "float64")
+    demo = "outputs/demo: 0 of 9 done, 9 missing"
+    assert [line for line in command("status").output.splitlines() if line.startswith("outputs")] == [
+        "outputs/study.yaml: N_EXAMPLES=3 SOURCE=embedded",
+        "outputs: 6 of 6 done",
+        "outputs/demo/study.yaml: DTYPE=float64",
+        demo,
+    ]
+    assert command("status", "--out", "outputs/demo").output.splitlines()[-1] == demo
+    named = command("status", "--models", "toy-4l", "--datasets", "gsm8k", "--n-examples", "10").output
+    assert "n_prompts: stored 3, asked 10" in named, "what is named is compared with what is asked for"
 
 
 def test_status_knows_failed_running_and_remote_runs(command, study):
     (study / "fail-toy-4l").touch()
     command("sweep", *ONE)
     assert "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file; see" in command("status", *ONE).output
+    (study / "outputs/demo/gsm8k/toy-4l/probe.log").write_text(LOG)
     folder = study / "outputs/demo/gsm8k/toy-4l"
     jobs = folder / "logitlens_10exps.pt.job"
     jobs.mkdir()
@@ -117,8 +154,18 @@ def test_status_knows_failed_running_and_remote_runs(command, study):
         (run,) = command.runs_of(*ONE).values()
     assert {*run["states"].values()} == {"missing"} and not run["finished"]
     job, running = run["notes"]
+    assert running.endswith(", probe 2/5: logit lens, 40 %")
     assert job == "gsm8k × toy-4l: logit_lens: job j1 at https://ndif is submitted"
     assert running.startswith(f"gsm8k × toy-4l: running (process {os.getpid()} on ")
+
+
+def test_status_sums_what_servers_reported_of_the_jobs_of_finished_results(command, monkeypatch):
+    command("sweep", *ONE)
+    costs = [{"runtime": 1.25, "max_memory_usage": 3e9}, {"runtime": 0.5, "max_memory_usage": 1e9}, None]
+    jobs = {"jobs": [{"id": "j", "cost": cost} for cost in costs]}
+    monkeypatch.setattr(status, "read_meta", lambda path: read_meta(path) | jobs)
+    says = "gsm8k × toy-4l: 15 jobs on the server: 8.8 s in all, at most 3.00 GB beside the weights"
+    assert says in command("status", *ONE).output
 
 
 @pytest.mark.parametrize("words", [["status", *DEMO], ["sweep", *ONE, "--launch", "true"]])

@@ -3,22 +3,25 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from depth_lib.embedded import toy_path
-from depth_lib.models.discovery import ArchitectureError
-from depth_lib.params import FIVE_PROBES, Params, find_model
+from depth_lib.models.errors import ArchitectureError
+from depth_lib.params import FIVE_PROBES, Params, ParamsError, find_dataset, find_model
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
-from depth_lib.sweep import cli, launch
-from depth_lib.sweep.launch import execution
+from depth_lib.sweep import cli
 from depth_lib.sweep.plan import Plan
+from depth_lib.sweep.processes import SIGNALS, Notebook, Runner, stopped_by, why_failed
+from depth_lib.sweep.status import KILLED
 from depth_lib.sweep.table import chosen_results
-from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
+from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make, script
 from tests.synthetic import result_of
 
 ONE = ("sweep", *TOY_4L, "--datasets", "gsm8k")
@@ -30,10 +33,17 @@ def test_a_run_gets_all_parameters_and_what_is_given_replaces_the_params_files(c
         "MODEL": "toy-4l",
         "MODEL_ID": "toy-4l",
         "PROBES": FIVE_PROBES,
+        "OUT": os.path.abspath("outputs/demo"),
     }
     given = ("-p", "N_EXAMPLES=3", "--remote", "local", "-p", "OUT=outputs/o", "--dtype", "float64")
     (call,) = command("sweep", "--models", "Llama-3.1-8B", "--datasets", "aime24", *given).calls
-    expected = {"N_EXAMPLES": 3, "REMOTE": "local", "OUT": "outputs/o", "DTYPE": "float64", "SOURCE": "hub"}
+    expected = {
+        "N_EXAMPLES": 3,
+        "REMOTE": "local",
+        "OUT": os.path.abspath("outputs/o"),
+        "DTYPE": "float64",
+        "SOURCE": "hub",
+    }
     assert {name: call[name] for name in expected} == expected
 
 
@@ -45,8 +55,32 @@ def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(comm
         "aime24": ["logit_lens"],
     }
     assert len(command("sweep", *DEMO, "--models", "toy-8l").runs) == 3
-    command("sweep", "--models", "toy-4l", "--datasets", "aime24", "--probes", "residual_erasure")
-    assert command.status == 1 and "nothing to run: aime24 have no residual_erasure in PROBES" in command.error
+    named = command("sweep", "--models", "toy-8l", "--datasets", "aime24", "--probes", "residual_erasure")
+    assert [call["PROBES"] for call in named.calls] == [["residual_erasure"]], "both named: what is asked for is run"
+    command("sweep", "--models", "toy-4l", "--datasets", "aime24", "--probes", "depth_by_difficulty")
+    assert command.status == 1 and "nothing to run: aime24 have no depth_by_difficulty in PROBES" in command.error
+
+
+def test_a_sweep_goes_model_by_model_small_ones_first_and_the_named_in_their_order(command):
+    runs = [call["MODEL"] + " " + call["DATASET"] for call in command("sweep", *DEMO, "--probes", "logit_lens").calls]
+    toys, papers = ["toy-4l", "toy-8l", "toy-16l"], ["hellaswag", "gsm8k", "aime24"]
+    assert runs == [f"{toy} {dataset}" for toy in toys for dataset in papers]
+    sizes = [find_model(name)["BILLIONS"] for name in Plan().models]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    assert Plan(MODELS=["toy-8l", "toy-4l"], SET="demo", OUT="outputs/demo").models == ["toy-8l", "toy-4l"]
+    assert "Qwen2.5-7B-Instruct" in Plan(OUT="outputs/demo").models, "a folder's name chooses nothing"
+
+
+def test_the_list_of_runs_is_commands_that_do_each_of_them(command, study):
+    asked = ("sweep", *DEMO, "--models", "toy-8l", "--n-examples", "3", "--probes", "logit_lens", "layer_effects")
+    lines = command(*asked, "--list").output.splitlines()
+    assert len(lines) == 3 and command.calls == []
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert Path(program).name == "depth-lib" and words[0] == "run"
+        done = command("sweep", "--models", words[1], "--datasets", words[2], *words[3:])
+        assert len(done.calls) == 1 and command.status == 0
+    assert command(*asked, "--list").output.strip() == "" and command(*asked).calls == []
 
 
 def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(command, study):
@@ -54,37 +88,53 @@ def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(com
     two = ("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k")
     failed = command(*two)
     assert failed.status == 1 and len(failed.calls) == 1
-    why = "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file"
-    end = failed.output[failed.output.index("outputs/demo: 0 of 2 runs finished\n") :]
-    assert f"{why}\n" in failed.output
-    assert f"{why}; see outputs/demo/gsm8k/toy-4l/probe.log, then repeat the command\n" in end
-    assert "gsm8k × toy-8l: not started\n" in end
+    why = "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file; see outputs/demo/gsm8k/toy-4l/probe.log\n"
+    assert (
+        failed.output == f"2 runs left, 1 at a time\n{why}outputs/demo: 0 of 2 runs finished, 1 failed, 1 not started\n"
+    )
     assert len(command(*two, "--keep-going").calls) == 2 and "gsm8k × toy-8l: done in 00:0" in command.output
     (study / "fail-toy-4l").unlink()
-    assert command(*two).runs == [("gsm8k", "toy-4l")] and "(2 of 2 runs)" in command.output
+    assert command(*two).runs == [("gsm8k", "toy-4l")] and "(2 of 2)" in command.output
     assert command.status == 0 and left_over(study / "outputs/demo") == []
 
 
-def test_an_unexpected_error_in_one_run_is_raised_after_the_others_are_finished(command, monkeypatch):
-    def no_words(name, output, parameters, ranks):
-        if parameters["MODEL"] == "toy-4l":
-            raise ZeroDivisionError(parameters["MODEL"])
-        return execution(name, output, parameters, ranks)
+def test_a_probe_that_failed_is_named_with_its_error_and_the_others_are_kept(command, study):
+    (study / "fail-probe").write_text("layer_effects")
+    command(*ONE)
+    assert "gsm8k × toy-4l: FAILED: layer_effects: ValueError: texts are too short; see " in command.output
+    assert command.status == 1 and "4 of 5 done, 1 missing" in command("status", "--out", "outputs/demo").output
 
-    handlers = [signal.getsignal(number) for number in launch.SIGNALS]
-    monkeypatch.setattr(launch, "execution", no_words)
+
+def test_an_unexpected_error_in_one_run_is_raised_after_the_others_are_finished(command, monkeypatch):
+    words = Notebook.command
+
+    def no_words(notebook):
+        if notebook.parameters["MODEL"] == "toy-4l":
+            raise ZeroDivisionError(notebook.title)
+        return words(notebook)
+
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    monkeypatch.setattr(Notebook, "command", no_words)
     with pytest.raises(ZeroDivisionError, match="toy-4l"):
         command("sweep", *DEMO, "--datasets", "gsm8k", "--jobs", "2")
-    assert [signal.getsignal(number) for number in launch.SIGNALS] == handlers
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
     shown = command("status", *DEMO, "--datasets", "gsm8k").output
     assert "10 of 15 done, 5 missing" in shown
 
 
-def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command):
+def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study):
     chosen = ("--models", "toy-4l", "--datasets", "aime24", "addition", "--probes", "logit_lens")
-    assert command("sweep", *chosen, "--source", "none.jsonl", "--keep-going").status == 1
-    assert "aime24 × toy-4l: FAILED: PromptError: no file none.jsonl; check the path" in command.output
+    (study / "bad.jsonl").write_text('{"text": "without the fields of a row"}\n')
+    assert command("sweep", *chosen, "--source", "bad.jsonl", "--keep-going").status == 1
+    assert "bad × toy-4l: FAILED: PromptError: " in command.output
     assert "addition × toy-4l: done in" in command.output
+
+
+def test_an_error_behind_a_launcher_that_hides_the_exit_status_is_said(command, study):
+    (study / "fail-toy-4l").touch()
+    hides = script(study / "hides", """#!/bin/sh\n"$@"\nexit 0\n""")
+    command(*ONE, "--launch", hides)
+    assert "FAILED: RuntimeError: no luck; remove the file; see" in command.output
 
 
 def test_a_notebook_that_ends_well_without_its_results_has_failed(command, study):
@@ -97,9 +147,38 @@ def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12))
     monkeypatch.setenv("TAKES", "0.3")
-    calls = command("sweep", *DEMO, "--datasets", "hellaswag", "--gpus", "5", "7").calls
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    calls = command("sweep", *DEMO, "--datasets", "hellaswag").calls
     assert {call["cuda_visible_devices"] for call in calls} == {"5", "7"}
     assert {call["threads"] for call in calls} == {"6"}
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        ((), "4 at a time: GPU 0 | 1 | 2 | 3"),
+        (("--jobs", "8"), "4 at a time: GPU 0 | 1 | 2 | 3"),
+        (("--jobs", "2"), "2 at a time: GPU 0,1 | 2,3"),
+        (("--jobs", "1"), "1 at a time: GPU 0,1,2,3"),
+        (("--gpus", "1,2,3"), "3 at a time: GPU 1 | 2 | 3"),
+        (("--gpus", "3", "1"), "2 at a time: GPU 3 | 1"),
+        (("--gpus", "0,1", "2,3"), "2 at a time: GPU 0,1 | 2,3"),
+        (("--tensor-parallel", "2"), "2 at a time: GPU 0,1 | 2,3"),
+        (("--tensor-parallel", "2", "--jobs", "1", "--gpus", "0 1"), "1 at a time: GPU 0,1"),
+        (("--remote", "--jobs", "3"), "3 at a time\n"),
+        (("--launch", "srun"), "1 at a time\n"),
+    ],
+)
+def test_runs_at_a_time_share_out_the_gpus_and_say_so_first(command, study, monkeypatch, words, gpus):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{study}/gpus:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_GPUS", "0 1 2 3")
+    monkeypatch.setattr(Runner, "run", lambda *_: None)
+    command("sweep", *DEMO, *words)
+    assert command.output.startswith("9 runs left, ") and gpus in command.output
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    command("sweep", *DEMO, "--tensor-parallel", "2")
+    assert command.error == "TENSOR_PARALLEL is 2, and there are 1 GPUs: 7"
 
 
 def test_words_of_the_command_line_are_what_they_say(capsys):
@@ -129,31 +208,41 @@ def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(co
     assert "correct LAUNCH" in command.output
 
 
-def test_a_model_that_several_gpus_share_is_started_by_torchrun():
-    words = execution("probe", "out.ipynb", {}, ranks=4)[1:8]
-    assert words == "-m torch.distributed.run --standalone --nproc-per-node 4 -m depth_lib.sweep.execute".split()
+def test_a_model_that_several_gpus_share_is_started_by_torchrun(tmp_path):
+    notebook = Notebook("title", "probe", tmp_path, {}, tmp_path, bool, list, ranks=4)
+    assert (
+        notebook.command()[1:8]
+        == "-m torch.distributed.run --standalone --nproc-per-node 4 -m depth_lib.sweep.execute".split()
+    )
 
 
 @pytest.mark.slow
 def test_a_rank_that_fails_is_named(command, study):
     (study / "fail-toy-4l").touch()
     assert command(*ONE, "-p", "TENSOR_PARALLEL=2").status == 1
-    assert re.search(r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file\n", command.output)
+    assert re.search(
+        r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file; see \S+probe.log\n", command.output
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--set", "demo", "--launch", "srun --comment='a"], "which is no command (No closing quotation); close its"),
-        (["--set", "demo", "--gpus", "0", "1", "-p", "TENSOR_PARALLEL=2"], "TENSOR_PARALLEL needs several; leave out"),
+        (["--set", "demo", "--gpus", "0", "1"], "GPUS is 0 1, and nvidia-smi finds no GPU here; leave out GPUS"),
         (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
         (["--models", "./toy-4"], "./toy-4 does not exist; check the path"),
-        (["--datasets", "Makefile"], "for a file of prompts give a dataset's name and SOURCE"),
+        (["--datasets", "Makefile"], "for a file of prompts give it as SOURCE, and a name"),
         (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
         (["--probes", "logitlens"], 'PROBES "logitlens" is not known; did you mean logit_lens?'),
         (["--set", "papers"], 'SET "papers" is not known; did you mean paper?'),
         (["-p", "N_EXAMPLE=3"], 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
+        (["--n-example", "3"], 'sweep option "--n-example" is not known; did you mean --n-examples?'),
         (["-p", "SEED"], "SEED is null; Input should be a valid integer"),
+        (
+            ["--set", "demo", "--source", "none.jsonl"],
+            "SOURCE is none.jsonl, and there is no such file; check the path",
+        ),
         (["--question", "1 + 1 = ", "--set", "demo"], "give ANSWER too"),
         (["--model-id", "x", "--set", "demo"], "MODEL_ID is given for several models; name one with MODELS"),
     ],
@@ -207,16 +296,41 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
     assert command("init", "of-toy", "--model-id", "toy-8l").status == 0 and find_model("of-toy")["DTYPE"] == "float32"
     assert command("init", "other", "--model-id", "a/b", "--n-examples", "3").status == 1
-    assert 'of a model, key "N_EXAMPLES" is not known; use ' in command.error
+    assert 'init option "--n-examples" is not known; use ' in command.error
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", "./checkpoint", "bfloat16")
     shutil.rmtree(checkpoint)
 
 
-def test_why_a_notebook_failed_is_its_own_line_and_not_one_that_has_the_word(tmp_path):
-    log = tmp_path / "probe.log"
-    log.write_text("a check printed FAILED: nothing\nFAILED: RuntimeError: no luck\nthe end\n")
-    assert launch._why(log, 1) == "RuntimeError: no luck"
+BAR = "contribution:   0%|          | 00:00<?\n"
+CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO {} ***\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "why"),
+    [
+        ("a check printed FAILED: nothing\nFAILED: RuntimeError: no luck\nthe end\n", 1, "RuntimeError: no luck"),
+        (f"loading\n{BAR}", -9, KILLED),
+        (f"loading\n{BAR}", 137, KILLED),
+        (f"{BAR}traceback : Signal 9 (SIGKILL) received by PID 5\n=====\n", 1, KILLED),
+        (f"no such device\n{BAR}", 3, "no such device"),
+        (f"the job was CANCELLED once\nFAILED: RuntimeError: no luck\n{BAR}", 1, "RuntimeError: no luck"),
+        ("srun: error: node1: task 0: Out Of Memory\n", 137, "killed for memory (node1: task 0: Out Of Memory)"),
+        ("", 5, "its command ended with status 5"),
+    ],
+)
+def test_why_a_notebook_failed_is_who_killed_it_or_its_own_line(tmp_path, log, status, why):
+    (tmp_path / "log").write_text(log)
+    assert stopped_by(tmp_path / "log", status) is None
+    assert why_failed(tmp_path / "log", status).startswith(why)
+
+
+@pytest.mark.parametrize("reason", ["TIME LIMIT", "PREEMPTION"])
+def test_what_a_scheduler_ends_has_not_failed(tmp_path, reason):
+    (tmp_path / "log").write_text(
+        f"FAILED: DeadKernelError: as when its kernel is ended first\n{CANCELLED.format(reason)}"
+    )
+    assert stopped_by(tmp_path / "log", 143).endswith(f"CANCELLED AT 2026-01-01T00:00:00 DUE TO {reason})")
 
 
 def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
@@ -229,10 +343,11 @@ def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
 def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
     shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
-    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=none.jsonl")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=bad.jsonl")
+    (study / "bad.jsonl").write_text("{}\n")
     done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
     assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
-    assert "aime24 × toy-4l: FAILED: PromptError: no file none.jsonl; check the path" in done.stdout
+    assert "bad × toy-4l: FAILED: PromptError: " in done.stdout
     written = [path for path in study.glob("outputs/**/*") if path.is_file()]
     assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
     for path in written:
@@ -246,3 +361,18 @@ def _unpacked(path):
         return path.read_bytes()
     with zipfile.ZipFile(path) as stored:
         return b"".join(map(stored.read, stored.namelist()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "line"),
+    [("models/mine", "MODEL", "TEMPLATE: '{{ text }}'"), ("datasets", "DATASET", "DTYPE: float32")],
+)
+def test_a_params_file_says_nothing_of_the_other_kind(study, monkeypatch, kind, key, line):
+    monkeypatch.chdir(study)
+    path = study / "params" / kind / "wrong.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{key}: wrong\n{line}\n")
+    problem = f"{line.partition(':')[0]} belongs in the other kind of params file, models or datasets"
+    with pytest.raises(ParamsError, match=problem):
+        find_model("wrong") if key == "MODEL" else find_dataset("wrong")
+    path.unlink()

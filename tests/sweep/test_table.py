@@ -1,14 +1,16 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
-import threading
+import os
+import signal
 import time
 
 import pytest
 
 from depth_lib.params import ParamsError
 from depth_lib.sweep.plan import Plan
-from depth_lib.sweep.table import TABLES, chosen_results, make_table
-from tests.sweep.study import calls_in
+from depth_lib.sweep.processes import Notebook
+from depth_lib.sweep.table import TABLES, chosen_results
+from tests.sweep.study import calls_in, start_make
 
 
 def result_of(out, dataset, model):
@@ -42,7 +44,10 @@ def test_a_result_that_cannot_be_read_is_named_on_the_terminal_too(command, stud
 def test_a_folder_without_results_is_named_with_the_next_step(command, study):
     (study / "outputs").mkdir()
     assert command("table").status == 1 and command.calls == []
-    assert f"no artifacts under {study}/outputs; run: make sweep, or give the folder of a study" in command.error
+    assert (
+        f"no artifacts under {study}/outputs; run: " in command.error
+        and "or give the folder of a study" in command.error
+    )
     assert not list((study / "outputs").glob("effective_depth*"))
 
 
@@ -66,25 +71,54 @@ def test_without_names_a_table_has_every_dataset_that_has_results(command, study
     assert call["DATASETS"] == ["sums", "gsm8k"]
 
 
-def test_the_set_whose_name_a_folder_has_is_meant_there():
-    assert "Qwen2.5-7B-Instruct" in Plan(OUT="somewhere").models
-    assert {*Plan(OUT="outputs/demo").models} == {"toy-4l", "toy-8l", "toy-16l"}
-    assert "SmolLM2-135M-Instruct" in Plan(OUT="somewhere", SET="real").models
+def test_a_table_is_made_again_only_if_something_changed(command, study):
+    out = study / "outputs"
+    for dataset in ("gsm8k", "sums"):
+        result_of(out, dataset, "toy-4l")
+    assert len(command("table").calls) == 1 and command("table").calls == []
+    assert (
+        command.output == f"table and figures: nothing has changed: {' '.join(f'outputs/{name}' for name in TABLES)}\n"
+    )
+    changes = [
+        lambda: result_of(out, "aime24", "toy-4l"),
+        lambda: (out / "gsm8k/toy-4l/relative_contribution.pt").write_bytes(b"other"),
+        lambda: (out / "sums/toy-4l/relative_contribution.pt").unlink(),
+        lambda: os.utime(study / "params/models/demo/toy-4l.yaml"),
+        lambda: (out / "report.html").unlink(),
+    ]
+    for change in changes:
+        change()
+        assert [len(command("table").calls) for _ in range(2)] == [1, 0]
+    assert len(command("table", "--datasets", "gsm8k").calls) == 1, "another choice"
 
 
-def test_two_tables_at_once_are_made_one_after_the_other(command, study, capsys):
+def test_two_tables_at_once_are_made_one_after_the_other(make, study):
     result_of(study / "outputs/demo", "gsm8k", "toy-4l")
     gate = study / "gate"
     gate.touch()
-    statuses, printed = [], ""
-    both = [threading.Thread(target=lambda: statuses.append(make_table(Plan(OUT="outputs/demo")))) for _ in range(2)]
-    for thread in both:
-        thread.start()
-    while "waiting: process" not in printed or not calls_in(study):
+    first = start_make(study, "table", "OUT=outputs/demo")
+    while not calls_in(study):
         time.sleep(0.05)
-        printed += capsys.readouterr().out
+    second = start_make(study, "table", "OUT=outputs/demo")
+    assert "another process is at it" in second.stdout.readline()
     gate.unlink()
-    for thread in both:
-        thread.join()
-    assert statuses == [0, 0] and len(calls_in(study)) == 2
+    printed = [table.communicate()[0] for table in (first, second)]
+    assert first.returncode == second.returncode == 0 and len(calls_in(study)) == 2, printed
     assert not list((study / "outputs/demo").glob("*.partial*"))
+
+
+def test_a_table_that_dies_without_a_word_is_said(command, study, monkeypatch):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    monkeypatch.setattr(Notebook, "command", lambda notebook: ["sh", "-c", "exit 5"])
+    assert command("table", "--out", "outputs/demo").status == 1
+    assert "table and figures: FAILED: its command ended with status 5; see outputs/demo/effective" in command.output
+
+
+def test_ctrl_c_ends_a_table_with_a_sentence(make, study):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    table = start_make(study, "table", "OUT=outputs/demo", TAKES="600")
+    while not calls_in(study):
+        time.sleep(0.05)
+    os.killpg(table.pid, signal.SIGINT)
+    printed, errors = table.communicate(timeout=60)
+    assert "table and figures: stopped by SIGINT; what was finished is kept" in printed and "Traceback" not in errors

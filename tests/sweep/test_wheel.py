@@ -53,7 +53,7 @@ def test_a_run_from_the_wheel_ends_with_its_effective_depths_and_its_page(depth_
         assert done.returncode == status, done.stdout + done.stderr
         return (done.stderr if status else done.stdout).splitlines()
 
-    assert "run: depth-lib sweep" in depth_lib("table", status=1)[0]
+    assert "env/bin/depth-lib sweep" in depth_lib("table", status=1)[0]  # it is not on PATH
     lines = depth_lib("run", "toy-4l", "gsm8k", "--source", "embedded")
     assert re.match(r"gsm8k × toy-4l: done in", lines[-4]) and lines[-3] == "outputs: 1 of 1 runs finished"
     assert re.match(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", lines[-1]), lines

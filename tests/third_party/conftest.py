@@ -8,7 +8,8 @@ import torch
 
 import depth_lib as dl
 from depth_lib.api import tokenize
-from depth_lib.models.gguf import ModelError, dequantised, fetched
+from depth_lib.models.errors import ModelError
+from depth_lib.models.gguf import dequantised, fetched
 from tests.families import FAMILIES, save_family
 
 TOYS = ("toy-4l", "toy-8l", "toy-16l")

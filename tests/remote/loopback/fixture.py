@@ -1,6 +1,7 @@
 """The loopback server as tests use it: started once a process, its faults switched, its log read."""
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -12,12 +13,12 @@ import httpx
 import pytest
 import torch
 from nnsight.modeling.huggingface import _ID_CACHE
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
 
 import depth_lib as dl
 from depth_lib.files import cache_folder
 from depth_lib.remote import backend
-from tests.families import SHAPE, save_family
+from tests.families import SHAPE, build, randomise
 from tests.tiny_tokenizers import char_tokenizer
 
 KEY = "loopback-key-5f1c"
@@ -52,12 +53,17 @@ class Loopback:
         _ID_CACHE[folder] = name  # instead of asking the Hub
         return dl.load_model(folder, remote=self.host)
 
-    def here(self, name):
+    @functools.cache  # noqa: B019 (a server lives as long as its process)
+    def here(self, name, dtype="bfloat16"):
         """The same model on this machine, in the dtype in which the server has it."""
-        return dl.load_model(self.models[name], dtype="bfloat16")
+        return dl.load_model(self.models[name], dtype=dtype)
 
     def asked(self):
         return self._http.get(f"{self.host}/loopback").json()
+
+    def last_crossing(self):
+        """What crossed the socket of the sandbox for the last job: bytes in each direction, and messages."""
+        return list(self.asked()["crossed"].values())[-1]
 
     def requests(self, method, path, since=0):
         """The log's entries for a method and the beginning of a path."""
@@ -100,11 +106,33 @@ def loopback(tmp_path_factory):
 
 
 def saved_models(folder):
-    models = {f"loopback/{name}": save_family(name, folder / name) for name in ("llama", "gpt2", "falcon")}
-    named = models["meta-llama/Llama-3.1-8B"] = folder / "named"  # as the sweep's params do
-    LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096})).save_pretrained(named)
-    char_tokenizer().save_pretrained(named)
+    """By name; their configs name another dtype than they run in, as many do."""
+    named = LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096}))  # as the sweep's params do
+    models = {"loopback/llama": build("llama"), "loopback/gpt2": build("gpt2"), "loopback/hybrid": hybrid()}
+    for name, model in (models | {"meta-llama/Llama-3.1-8B": named}).items():
+        model.half().save_pretrained(folder / name)
+        char_tokenizer().save_pretrained(folder / name)
+        models[name] = folder / name
     return models
+
+
+def hybrid():
+    """Two blocks with linear attention and two with full attention."""
+    layers = {"layer_types": ["linear_attention", "full_attention"] * 2}
+    linear = {f"linear_{name}": 16 for name in ("key_head_dim", "value_head_dim")} | {
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+    }
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    }
+    torch.manual_seed(0)
+    model = Qwen3NextForCausalLM(Qwen3NextConfig(**SHAPE | layers | linear | experts | {"head_dim": 16}))
+    randomise(model)
+    return model.eval()
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,15 @@
 """NDIF's protocol for clients that poll, over real sockets: jobs, statuses, results by address, keys, faults, the Hub.
 
-`python server.py '<json>'` with {"models": {repo id: folder}, "key": …}; prints {"port": …} when the models are loaded
-and stops when its stdin ends, so it never outlives the tests. Models live in a process of their own (worker.py); this
-one imports neither nnsight nor torch nor the package. Faults are switched at /loopback/faults:
+`python server.py '<json>'` with {"models": {repo id: folder}, "key": …}; prints {"port": …} when the worker is ready
+and stops when its stdin ends, so it never outlives the tests. Models live in a process of their own, which is NDIF's
+(worker.py); this one imports neither nnsight nor torch nor the package. Faults are switched at /loopback/faults:
 
 post, poll, result: lists with one entry per request: null (no fault), an HTTP code (503, 401 …), "reset" (the socket
 closes without an answer), "hang" (silence), "garbage" (200 and no JSON); post also "swallow" (the job is taken, then
 the socket closes) and {"detail": …} (a 400 that says this); result also "truncated"; forget: one true for each poll of
 an "unknown" job. hold: "QUEUED" or "RUNNING", jobs stay there. end: a list with what each job ends with, as an error,
-instead of being run. friendly, autocast, shielded: how jobs run (see worker.py).
+instead of being run. sandbox: jobs run as those of an ordinary key, not of a trusted one. dtype: of the weights, other
+than bfloat16. timeout: seconds that a job may take. february: the conditions of an older server (see february.py).
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class Jobs:
     def __init__(self):
         self.lock = threading.Condition()
         self.statuses, self.results, self.taken, self.faults = {}, {}, queue.Queue(), {}
-        self.log, self.printed, self.worker, self.ready, self.address = [], [], None, False, None
+        self.log, self.printed, self.crossed, self.worker, self.ready, self.address = [], [], {}, None, False, None
         threading.Thread(target=self.work, daemon=True).start()
 
     def fault(self, kind):
@@ -41,9 +42,9 @@ class Jobs:
             pending = self.faults.get(kind) or []
             return pending.pop(0) if pending else None
 
-    def tell(self, job, status, description="", **more):
+    def tell(self, id, status, description="", **more):
         with self.lock:
-            self.statuses[job] = {"id": job, "status": status, "description": description} | more
+            self.statuses[id] = {"id": id, "status": status, "description": description} | more
             self.lock.notify_all()
 
     def hold(self, state):
@@ -52,37 +53,45 @@ class Jobs:
 
     def read(self):
         """The worker's next answer."""
-        head = json.loads(self.worker.stdout.readline())
+        line = self.worker.stdout.readline()
+        if not line:
+            os._exit(1)  # the worker has died, and said why
+        head = json.loads(line)
         return head, self.worker.stdout.read(head["size"])
 
     def work(self):
-        command = [sys.executable, "-I", str(Path(__file__).with_name("worker.py")), json.dumps(MODELS)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
         self.worker = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.read()
         self.ready = True
         while True:
-            job, request, blob = self.taken.get()
-            self.tell(job, "QUEUED", "Your job is at queue position 1")
+            request, blob = self.taken.get()
+            self.tell(request["id"], "QUEUED", "Your job is at queue position 1")
             self.hold("QUEUED")
-            self.tell(job, "RUNNING", "Your job has started running.")
+            self.tell(request["id"], "RUNNING", "Your job has started running.")
             self.hold("RUNNING")
-            self.run(job, request, blob)
+            if end := self.fault("end"):
+                self.tell(request["id"], "ERROR", end)
+            else:
+                self.run(request, blob)
 
-    def run(self, job, request, blob):
-        if end := self.fault("end"):
-            return self.tell(job, "ERROR", end)
-        conditions = {name: bool(self.faults.get(name)) for name in ("friendly", "autocast", "shielded")}
-        head = request | conditions | {"size": len(blob)}
-        self.worker.stdin.write(json.dumps(head).encode() + b"\n" + blob)
+    def run(self, request, blob):
+        job = {"trusted": not self.faults.get("sandbox"), "dtype": self.faults.get("dtype", "bfloat16")}
+        job |= {"timeout": self.faults.get("timeout"), "february": bool(self.faults.get("february")), "size": len(blob)}
+        self.worker.stdin.write(json.dumps(request | job).encode() + b"\n" + blob)
         self.worker.stdin.flush()
-        answer, content = self.read()
-        if answer["status"] == "ERROR":
-            return self.tell(job, "ERROR", answer["description"])
-        self.results[job] = content
-        if answer["printed"]:
-            self.printed.append(answer["printed"])
-        self.tell(job, "COMPLETED", data=f"{self.address}/results/{job}", meta={"run_time": answer["seconds"]})
+        while True:
+            response, content = self.read()
+            if response["status"] == "LOG":
+                self.printed.append(response["description"])
+            elif response["status"] != "RUNNING":
+                break
+        self.crossed[request["id"]] = response.pop("crossed")
+        self.results[request["id"]] = content
+        if response["data"]:
+            response["data"] = f"{self.address}/{response['data']}"
+        self.tell(**response)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -131,7 +140,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/loopback":
-            self.reply({"log": JOBS.log, "printed": JOBS.printed, "jobs": JOBS.statuses})
+            self.reply({"log": JOBS.log, "printed": JOBS.printed, "jobs": JOBS.statuses, "crossed": JOBS.crossed})
+        elif path == "/whoami":
+            self.reply({"email": "a@b.c", "tags": [] if JOBS.faults.get("sandbox") else ["trusted"]})
         elif path.startswith("/response/"):
             self.poll(path.removeprefix("/response/"))
         elif path.startswith("/results/"):
@@ -171,7 +182,9 @@ class Handler(BaseHTTPRequestHandler):
         job, model = uuid.uuid4().hex, json.loads(request["model_key"].split(":", 1)[1])["repo_id"]
         if model in MODELS:
             JOBS.tell(job, "RECEIVED", "Your job has been received.")
-            JOBS.taken.put((job, {"model": model, "env": request["env"]}, blob))
+            # the worker finds the model in its folder, without a Hub
+            request["model_key"] = request["model_key"].replace(json.dumps(model), json.dumps(MODELS[model]))
+            JOBS.taken.put((request | {"id": job}, blob))
         else:
             JOBS.tell(job, "ERROR", f"Model {model} is not deployed.")
         if fault == "swallow":
@@ -222,5 +235,9 @@ while not JOBS.ready:
     time.sleep(0.05)
 print(json.dumps({"port": HTTP.server_address[1]}), flush=True)
 sys.stdin.buffer.read()
-os.kill(JOBS.worker.pid, 9)
-os._exit(0)
+try:
+    JOBS.worker.stdin.close()
+    JOBS.worker.wait(5)
+finally:
+    JOBS.worker.kill()
+    os._exit(0)

@@ -1,6 +1,6 @@
-"""Maps from one model's layers to another's for make: result, numbers and figure in OUT/linear_maps.
+"""Maps from one model's layers to another's: result, numbers and figure in OUT/linear_maps.
 
-python -m depth_lib.model_maps toy-4l toy-8l --texts embedded
+depth-lib maps toy-4l toy-8l --texts embedded
 """
 
 import argparse
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
+from ..model_maps.maps import linear_maps
+from ..model_maps.stretch import MEASURES, stretch
+from ..model_maps.texts import read_texts
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import fingerprint, prompts_hash, why_stale
+from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace, why_stale
 from ..results.schemas import ArtifactError
-from .maps import linear_maps
-from .stretch import MEASURES, stretch
-from .texts import read_texts
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m depth_lib.model_maps", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="depth-lib maps", description=__doc__.splitlines()[0])
     parser.add_argument("source_model")
     parser.add_argument("target_model")
     parser.add_argument("--texts", default="embedded", help="a text file, embedded, or a Hub dataset owner/name:config")
     parser.add_argument("--what", default="residual", choices=["residual", "contribution"])
     parser.add_argument("--n-characters", type=int, default=1_000_000)
     parser.add_argument("--out", default="outputs")
-    parser.add_argument("--dtype", default=argparse.SUPPRESS, help="of both models: float32, bfloat16, float16")
-    parser.add_argument("--quantization", default=argparse.SUPPRESS, help="8bit or 4bit weights (bitsandbytes)")
+    parser.add_argument("--dtype", help="of both models: float32, bfloat16, float16")
+    parser.add_argument("--quantization", help="8bit or 4bit weights (bitsandbytes)")
     try:
         _run(vars(parser.parse_args(arguments)))
     except (ValueError, ArtifactError) as error:  # one line that names the next step
@@ -46,9 +46,10 @@ def _run(made_from: dict) -> None:
     made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
     if here := [fingerprint(model) for model in models if Path(model).exists()]:
         made_from["weights"] = here  # the Hub's have a name of their own
+    refuse_to_replace(path, made_from, f"run: mv {path} {path}.old")
     if why_stale(path, made_from):
         start = time.time()
-        loading = {key: made_from[key] for key in ("dtype", "quantization") if key in made_from}
+        loading = {key: made_from[key] for key in ("dtype", "quantization") if made_from[key]}
         result = linear_maps(*models, documents, made_from["what"], **loading)
         save_artifact(path, result, made_from | {"model": " → ".join(names), "seconds": time.time() - start})
     else:
@@ -57,7 +58,3 @@ def _run(made_from: dict) -> None:
     for name, (value, low, high) in stretch(result).items():
         print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
     print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

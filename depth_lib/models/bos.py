@@ -1,0 +1,26 @@
+"""Whether texts begin with the BOS token: as the checkpoint says, where the tokenizer does otherwise."""
+
+import warnings
+
+from transformers import PreTrainedTokenizerBase
+
+
+def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer puts BOS before a text."""
+    return tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+
+
+def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str) -> None:
+    """Have the tokenizer add BOS or not, as its checkpoint says, and warn if it did otherwise.
+
+    Versions of transformers differ in what they make of a checkpoint's `add_bos_token`, and a model without the BOS
+    that it was trained with is another model. adds_bos: None if the checkpoint says nothing.
+    """
+    if adds_bos is None or adds_bos == begins_with_bos(tokenizer) or tokenizer.bos_token_id is None:
+        return
+    tokenizer.add_bos_token = adds_bos
+    warnings.warn(
+        f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, against what the "
+        f"checkpoint says (add_bos_token: {adds_bos}); the checkpoint is followed.",
+        stacklevel=2,
+    )

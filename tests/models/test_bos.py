@@ -1,0 +1,148 @@
+"""Whether texts begin with BOS is what the checkpoint says, in every version of transformers: GGUF files made here, and
+folders whose two files disagree."""
+
+import hashlib
+import json
+import warnings
+
+import pytest
+import torch
+from gguf import MODEL_ARCH_NAMES, GGUFWriter, get_tensor_name_map
+from transformers import AutoTokenizer, Gemma3TextConfig, LlamaConfig, Qwen2Config
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+import depth_lib as dl
+from depth_lib.models import load
+from depth_lib.models.bos import begins_with_bos
+from depth_lib.models.errors import ModelError
+from depth_lib.models.gguf import dequantised
+from tests.tiny_tokenizers import char_tokenizer
+
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
+PIECES = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcd", "▁a", "ab"]  # as SentencePiece has them
+BYTES = [*SPECIAL, "Ġ", *"abcd", "Ġa", "ab"]  # as byte-level BPE has them
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+}
+KINDS = {"llama": (LlamaConfig, PIECES), "qwen2": (Qwen2Config, BYTES), "gemma3": (Gemma3TextConfig, PIECES)}
+
+
+def written(kind, path, adds_bos):
+    """A GGUF file of random weights, whose word on BOS is this; None: it says nothing."""
+    kind_of_config, tokens = KINDS[kind]
+    config = kind_of_config(vocab_size=len(tokens), pad_token_id=0, eos_token_id=1, bos_token_id=2, **SHAPE)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    writer = GGUFWriter(path, kind)
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(16)
+    writer.add_value_length(16)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * 4 + [6 if token.startswith("<0x") else 1 for token in tokens[4:]])
+    if tokens is BYTES:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_merges(["Ġ a", "a b"])
+    else:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores([0.0] * (len(tokens) - 2) + [-1.0, -2.0])
+    writer.add_pad_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_unk_token_id(3)
+    if adds_bos is not None:
+        writer.add_add_bos_token(adds_bos)
+    names = get_tensor_name_map(next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == kind), 2)
+    for name, weight in model.state_dict().items():
+        if name != "lm_head.weight" or not config.tie_word_embeddings:
+            shift = 1 if kind == "gemma3" and "norm" in name else 0  # in GGUF, norms have the whole factor
+            writer.add_tensor(names.get_name(name, (".weight", ".bias")), (weight + shift).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("adds_bos", [True, False])
+@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
+def test_a_gguf_files_own_word_on_bos_is_followed(kind, adds_bos, tmp_path):
+    file = written(kind, tmp_path / f"{kind}.gguf", adds_bos)
+    first = dl.load_model(file).tokenizer
+    for tokenizer in (first, AutoTokenizer.from_pretrained(dequantised(file, torch.float32))):
+        ids = tokenizer("ab ab")["input_ids"]
+        assert ids.count(2) == (ids[0] == 2) == adds_bos == begins_with_bos(tokenizer)
+        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "ab ab"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function that saves a tokenizer of which one file says this and the other does that; says None: nothing."""
+
+    def make(says, does):
+        char_tokenizer(bos=does).save_pretrained(tmp_path)
+        file = tmp_path / "tokenizer_config.json"
+        config = (
+            json.loads(file.read_text()) | {"bos_token": "<bos>"} | ({} if says is None else {"add_bos_token": says})
+        )
+        file.write_text(json.dumps(config))
+        LlamaConfig(vocab_size=112, bos_token_id=1, **SHAPE).save_pretrained(tmp_path)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("says, does", [(True, False), (False, True), (True, True), (False, False), (None, True)])
+def test_of_a_folder_whose_files_disagree_the_config_is_followed_and_that_is_said(folder, says, does):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        _, tokenizer = load._fetch(str(folder(says, does)), None)
+    follows = does if says is None else says
+    assert begins_with_bos(tokenizer) == follows
+    assert tokenizer("ab")["input_ids"] == [1] * follows + tokenizer("ab", add_special_tokens=False)["input_ids"]
+    said = [str(warning.message) for warning in warned if "add_bos_token" in str(warning.message)]
+    assert len(said) == (follows != does) and all("the checkpoint is followed" in words for words in said)
+
+
+def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monkeypatch):
+    file = written("llama", tmp_path / "llama.gguf", True)
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Theirs: pass\n")
+    auto_map = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(auto_map))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(ModelError, match="contains custom code, which is not run"):
+        dl.load_model(file)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_gguf_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    file, hashed = tmp_path / "a.gguf", []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: (hashed.append(given), digest(*given))[1])
+    for content, times in ((b"one", 1), (b"one", 1), (b"two", 2), (b"two", 2)):
+        if not file.exists() or file.read_bytes() != content:
+            file.write_bytes(content)
+        with pytest.raises(ModelError):
+            dl.load_model(file)
+        assert len(hashed) == times

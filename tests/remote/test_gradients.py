@@ -1,0 +1,61 @@
+"""Gradients on a server whose sandbox lets none out: increments in their place, and one line where gradients are asked
+for."""
+
+import pytest
+
+import depth_lib as dl
+from depth_lib.remote import gradients
+from depth_lib.remote.errors import NotReady
+from tests.calls import EVERY, STEPS, SUM
+from tests.remote.conditions import differences
+from tests.remote.loopback import MISSING
+
+if MISSING:
+    pytest.skip(f"the remote tests run on NDIF's own code, without {MISSING}: make ndif", allow_module_level=True)
+
+
+@pytest.mark.parametrize("name", ["increments", "increments, attention", "increments, mlp"])
+def test_increments_in_the_sandbox_equal_local_ones(name, loopback):
+    with loopback.faults(dtype="bfloat16", sandbox=True):
+        result = EVERY[name](loopback.model("loopback/llama"), remote=loopback.host)
+    assert not differences(result, EVERY[name](loopback.here("loopback/llama", "bfloat16")))
+
+
+def test_gradients_asked_for_in_the_sandbox_are_said_to_be_impossible_in_one_line(llm, loopback):
+    with (
+        loopback.faults(sandbox=True),
+        pytest.raises(NotReady, match="no gradient leaves; leave out method, or") as said,
+    ):
+        dl.integrated_gradients(llm, *SUM, method="gradients", remote=loopback.host)
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("identity", "asked", "done"),
+    [
+        ({"email": "a@b.org", "tags": ["trusted"]}, None, "gradients"),
+        ({"email": "a@b.org", "tags": ["trusted"]}, "gradients", "gradients"),
+        ({"email": "a@b.org", "tags": []}, None, "increments"),
+        ({"email": None, "tags": []}, None, "increments"),  # no authentication, or a key that it does not know
+        ({"email": None, "tags": []}, "gradients", "gradients"),
+        ({}, None, "increments"),  # an older server, or one that is away
+        ({"email": "a@b.org", "tags": ["trusted"]}, "increments", "increments"),
+    ],
+)
+def test_a_key_that_is_not_trusted_gets_increments(identity, asked, done, monkeypatch):
+    monkeypatch.setattr(gradients, "_whoami", lambda host, key: identity)
+    assert gradients.method_there("http://127.0.0.1:1", asked) == done
+
+
+def test_a_key_that_is_known_to_run_in_the_sandbox_is_told_before_a_job_is_sent(llm, monkeypatch):
+    monkeypatch.setattr(gradients, "_whoami", lambda host, key: {"email": "a@b.org", "tags": []})
+    with pytest.raises(NotReady, match="runs this key's jobs in its sandbox"):
+        dl.integrated_gradients(llm, *SUM, method="gradients", remote="http://127.0.0.1:1")
+
+
+def test_the_server_is_asked_who_the_key_is(llm, loopback):
+    assert gradients.method_there(loopback.host, None) in ("gradients", "increments")
+    assert gradients._whoami("http://127.0.0.1:1", "") == {}
+    assert gradients.method_there(False, None) == gradients.method_there("local", None) == "gradients"
+    with pytest.raises(ValueError, match="left-end steps need gradients"):
+        dl.integrated_gradients(llm, *SUM, quadrature="riemann", **{"method": STEPS["method"]})
