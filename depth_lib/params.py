@@ -1,7 +1,7 @@
 """Every parameter of a run: its name, type, default and meaning. This is the only place where one is defined.
 
-The parameters cell of notebooks/probe.ipynb has the same names, defaults and comments (tested). Params files
-(`load_params`), the command line and make (`from_text`) are checked against it.
+The parameters cell of notebooks/probe.ipynb has the same names and comments (tested); what is None there is as the
+params files say. Params files (`load_params`), the command line and make (`from_text`) are checked against it.
 """
 
 import json
@@ -40,15 +40,15 @@ class Params(BaseModel):
     MODEL_ID: str | None = Field(
         None, min_length=1, description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names"
     )
-    REVISION: str | None = Field(None, description="branch, tag or commit on the Hub; by default the newest")
+    REVISION: str | None = Field(None, description='branch, tag or commit on the Hub; "null": the newest')
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
         "float32", description="what the model computes in: bfloat16, float16, float32, float64"
     )
     QUANTIZATION: Literal["8bit", "4bit", None] = Field(
-        None, description='"8bit" or "4bit" weights (bitsandbytes); by default weights are in DTYPE'
+        None, description='"8bit" or "4bit" weights (bitsandbytes); "null": weights are in DTYPE'
     )
     DEVICE_MAP: str | None = Field(
-        None, description='such as "auto" or "cuda:0"; by default the first GPU, or the CPU if there is none'
+        None, description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none'
     )
     TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
     REMOTE: bool | Annotated[str, Field(pattern="^local(host)?$|[.:/]")] = Field(

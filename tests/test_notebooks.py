@@ -122,7 +122,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [
-        ("probe", {"MODEL_ID": "toy-9l"}, "ModelError: no model is called 'toy-9l'; did you mean toy-"),
+        ("probe", {"MODEL_ID": "toy-9l"}, 'ParamsError: MODELS "toy-9l" is not known; did you mean toy-'),
         (
             "effective_depth",
             {"OUT": "nowhere"},

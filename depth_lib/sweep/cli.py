@@ -18,8 +18,9 @@ from ..models.gguf import WHEELS, fetched
 from ..params import LOADING, OF_MODELS, Params, ParamsError, ParamsFile, command, find_model, from_text, not_among
 from ..remote.errors import RemoteError
 from ..results.schemas import ArtifactError
+from .defaults import model_params
 from .launch import run_unfinished
-from .plan import REAL_OUT, Plan, model_params
+from .plan import REAL_OUT, Plan
 from .status import matrix, runs_in, status_of
 from .table import chosen_results, make_table
 

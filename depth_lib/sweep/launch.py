@@ -7,10 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from ..params import ParamsError, as_texts, command, find_model
+from ..params import NAMED_SOURCES, ParamsError, as_texts, command, find_model
 from .plan import Plan
 from .processes import Notebook, Runner, say
-from .spec import RunSpec
+from .spec import RunSpec, in_project
 from .status import RUNNING, progress, status_of, write_parameters
 
 
@@ -99,7 +99,7 @@ def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
         run.name,
         "probe",
         run.folder,
-        run.asked | {"OUT": os.path.abspath(run.out)},  # read again from its own folder, it has to find the results
+        _in_cell(run),
         lock=run.folder / RUNNING,
         is_finished=lambda: status_of(run).finished,
         missing=missing,
@@ -107,6 +107,17 @@ def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
         ranks=run.asked["TENSOR_PARALLEL"],
         launch=launch,
     )
+
+
+def _in_cell(run: RunSpec) -> dict:
+    """The parameters as a notebook's cell has them: None is "null", and paths are absolute, as the notebook may be
+    executed again from its own folder."""
+    asked = run.asked | {"OUT": os.path.abspath(run.out)}
+    if run.checkpoint:
+        asked["MODEL_ID"] = os.path.abspath(run.checkpoint)
+    if asked["SOURCE"] not in NAMED_SOURCES:
+        asked["SOURCE"] = os.path.abspath(in_project(asked["SOURCE"]))
+    return {name: "null" if value is None else value for name, value in asked.items()}
 
 
 def _environments(plan: Plan, gpus: Sequence[str]) -> list[dict]:

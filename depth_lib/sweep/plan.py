@@ -1,8 +1,6 @@
 """What a sweep covers: models × datasets, and the parameters of each run. It loads no torch."""
 
 import itertools
-import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +9,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..data.rows import PromptError
-from ..embedded import SAMPLES
 from ..files import write_together
-from ..hub import without_retries
-from ..models.gguf import gguf_in
 from ..params import (
-    FIVE_PROBES,
     NAMED_SOURCES,
     PAPER_DATASETS,
     REMEMBERED,
@@ -25,14 +19,13 @@ from ..params import (
     by_size,
     command,
     find_dataset,
-    find_model,
     not_among,
     params_files,
-    problems,
     remembered,
     study_file,
 )
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
+from .defaults import defaults, model_params
 from .spec import RunSpec, in_project
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
@@ -113,10 +106,9 @@ class Plan(BaseModel):
 
     def _cell(self, dataset: Mapping, model: Mapping) -> dict:
         """The parameters of a dataset with a model; PROBES is empty if none of the chosen ones is for the dataset."""
-        # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
-        rows = {} if dataset["DATASET"] in SAMPLES else {key: dataset[key] for key in ("SOURCE",) if key in dataset}
-        given = remembered(self.folder) | self.model_extra | {"OUT": self.folder}
-        cell = {"PROBES": FIVE_PROBES} | dataset | model | rows | given
+        cell = {}
+        for values in (*defaults(model, dataset, self.folder).values(), self.model_extra, {"OUT": self.folder}):
+            cell |= values
         possible = {*cell["PROBES"], *_OF_PROMPTS} if self.DATASETS else {*cell["PROBES"], *_FURTHER}
         return cell | {"PROBES": [probe for probe in self.PROBES or cell["PROBES"] if probe in possible]}
 
@@ -156,38 +148,3 @@ def _once_per_model(cells: list[dict]) -> list[dict]:
         cell["PROBES"] = [probe for probe in cell["PROBES"] if probe not in done]
         done.update(probe for probe in cell["PROBES"] if not ARTIFACTS[probe].reads_prompts)
     return cells
-
-
-def model_params(name: str) -> dict:
-    """The parameters of a model: what its params file says, or those for a folder, a GGUF file or a Hub id.
-
-    Raises ParamsError if the name is none of these.
-    """
-    if params := find_model(name):
-        return params
-    path = Path(name).expanduser()
-    if not path.exists() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", name):
-        if name.startswith((".", "/", "~")):
-            raise ParamsError(f"{name} does not exist; check the path")
-        raise ParamsError(
-            f"{not_among(params_files('models'), 'MODELS', name)}; or a folder, a GGUF file, a Hub id owner/name"
-        )
-    short = (path.resolve() if path.exists() else path).name.removesuffix(".gguf")
-    return {"MODEL": short, "MODEL_ID": name, "DTYPE": own_dtype(name), "DEVICE_MAP": "auto"}
-
-
-def own_dtype(model_id: str) -> str:
-    """The dtype that a checkpoint's config names; float32 for a GGUF file, bfloat16 if the config cannot be read."""
-    path = Path(model_id).expanduser()
-    if model_id.endswith(".gguf") or gguf_in(path):
-        return "float32"
-    from huggingface_hub import hf_hub_download  # takes a moment
-
-    try:
-        with without_retries(model_id):
-            file = path / "config.json" if path.is_dir() else Path(hf_hub_download(model_id, "config.json"))
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except Exception:  # noqa: BLE001 (whatever the Hub raises: loading says it better)
-        return "bfloat16"
-    dtype = config.get("dtype") or config.get("torch_dtype")
-    return "bfloat16" if problems({"DTYPE": dtype}) else dtype

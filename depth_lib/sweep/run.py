@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import os
 import time
 import traceback
@@ -30,12 +31,15 @@ from ..remote.errors import NotReady, ServerUnreachable
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
+from .defaults import filled_in
 from .spec import RunSpec
 from .status import PROBE_FAILED
 
 
 class Run(RunSpec):
     """What a parameters cell asks for, as in `Run(globals())`, read or computed.
+
+    A parameter that is None in the cell is as the params files say, which is printed; "null" is None itself.
 
     With TENSOR_PARALLEL this process is one of several ranks that make the same calls: rank 0 decides what is computed,
     takes the lock and writes results.
@@ -45,8 +49,11 @@ class Run(RunSpec):
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
-        super().__init__(cell, prompts)
+        asked, origins = filled_in(cell)
+        super().__init__(asked, prompts)
         join_ranks(self.asked["TENSOR_PARALLEL"])
+        for origin, values in origins.items() if is_first() else ():
+            print(f"{origin}: {' '.join(f'{name}={json.dumps(value)}' for name, value in values.items())}")
 
     def result(
         self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object

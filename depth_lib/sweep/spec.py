@@ -42,7 +42,7 @@ def in_project(path: str | Path) -> Path:
 
 
 class RunSpec:
-    """A run's parameters, as in `RunSpec(globals())`; names that are no parameters are left out.
+    """A run's parameters, with "null" read as None; names that are no parameters are left out.
 
     prompts: a list of your own in place of the prompts of DATASET and SOURCE. Raises ParamsError with every wrong
     parameter.
@@ -53,6 +53,7 @@ class RunSpec:
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
         asked = Params().model_dump() | {name: cell[name] for name in Params.model_fields if name in cell}
+        asked = {name: None if value == "null" else value for name, value in asked.items()}
         if wrong := "; ".join(problems(asked)) or not_among(ARTIFACTS, "PROBES", *asked["PROBES"]):
             raise ParamsError(wrong)
         self.asked = asked | {"MODEL_ID": _id_of(asked["MODEL"], asked["MODEL_ID"])}

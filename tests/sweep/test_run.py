@@ -14,11 +14,12 @@ import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.models.families import known
-from depth_lib.params import ParamsError
+from depth_lib.params import Params, ParamsError
 from depth_lib.results.provenance import Superseded, differing, why_stale
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
+from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
 from depth_lib.sweep.spec import RunSpec, in_project
 from tests.sweep.cells import ANY_DATASET, parameters
@@ -286,7 +287,8 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
         ({"MODEL": "toy-4l", "MODEL_ID": "toy-8l"}, ParamsError, "MODEL is toy-4l and MODEL_ID is toy-8l, which is an"),
         ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
         ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0"),
-        ({"MODEL": "Qwen/Qwen2.5-7B"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
+        ({"MODEL": "a/b", "MODEL_ID": "toy-4l"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
+        ({"MODEL": "toy-9l"}, ParamsError, 'MODELS "toy-9l" is not known; did you mean toy-'),
         ({"ANSWER": "2"}, ParamsError, "give QUESTION too"),
         ({"PAIR": "spose"}, ParamsError, 'PAIR "spose" is not known; did you mean spouse'),
     ],
@@ -295,6 +297,25 @@ def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, messag
     with pytest.raises(error, match=message) as raised:
         Run(cell | change)
     assert "\n" not in str(raised.value)
+
+
+def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text("SEED: 7\n")
+    left = dict.fromkeys(Params.model_fields) | {"MODEL": "Qwen2.5-32B", "DATASET": "aime24", "OUT": str(tmp_path)}
+    (swept,) = Plan(MODELS=["Qwen2.5-32B"], DATASETS=["aime24"], OUT=str(tmp_path)).runs()
+    asked = Run(left).asked
+    assert asked == swept.asked and (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["SEED"]) == ("8bit", 5, 7)
+    said = capsys.readouterr().out.splitlines()
+    places = [next(line for line in said if text in line).split(":")[0] for text in ("8bit", "N_EXAM", "SEED", "PAIR")]
+    files = ("models/paper/Qwen2.5-32B.yaml", "datasets/aime24.yaml", "study.yaml", "by default")
+    assert all(place.endswith(file) for place, file in zip(places, files, strict=True))
+    given = left | {"QUANTIZATION": "null", "N_EXAMPLES": 2, "MODEL": "owner/own", "DTYPE": "float16"}
+    asked = Run(given).asked
+    assert (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["DTYPE"]) == (None, 2, "float16")
+    assert (asked["MODEL"], asked["MODEL_ID"]) == ("own", "owner/own")
+    said = capsys.readouterr().out
+    assert "N_EXAMPLES" not in said and "DTYPE" not in said
 
 
 def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):

@@ -1,0 +1,100 @@
+"""What the params files say of a model on a dataset, for a sweep and for a notebook's cell. It loads no torch."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..embedded import SAMPLES
+from ..hub import without_retries
+from ..models.gguf import gguf_in
+from ..params import (
+    Params,
+    ParamsError,
+    find_dataset,
+    find_model,
+    not_among,
+    params_files,
+    problems,
+    remembered,
+    study_file,
+)
+from .spec import in_project
+
+
+def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
+    """The parameters of a cell, with those that are None as the params files say; and these by where they come from.
+
+    MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for a model or a file that cannot
+    be read.
+    """
+    asked = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
+    if Params.model_fields.keys() == asked.keys():
+        return asked, {}
+    name, source = asked.get("MODEL", Params().MODEL), asked.get("MODEL_ID")
+    known = find_model(name)
+    if source and (not known or source not in (name, known["MODEL_ID"])):
+        model = model_params(source) | {"MODEL": name}
+    else:
+        model = model_params(name)
+    dataset = asked.get("DATASET", Params().DATASET)
+    out = in_project(asked.get("OUT", Params().OUT))
+    origins = defaults(model, find_dataset(dataset) or {"DATASET": dataset}, out)
+    values, found = asked | {"MODEL": model["MODEL"]}, {}
+    for origin, said in reversed(origins.items()):
+        found[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}
+        values |= found[origin]
+    return values, {origin: said for origin, said in found.items() if said}
+
+
+def defaults(model: Mapping, dataset: Mapping, out: str | Path) -> dict[str, dict]:
+    """The parameters of a model on a dataset by where they come from; what comes later wins."""
+    # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
+    if dataset["DATASET"] not in SAMPLES and "SOURCE" in dataset:
+        model = {key: value for key, value in model.items() if key != "SOURCE"}
+    files = [
+        params_files(kind).get(name) for kind, name in (("datasets", dataset["DATASET"]), ("models", model["MODEL"]))
+    ]
+    names = [os.path.relpath(file) if file else None for file in files]
+    return {
+        "by default": Params().model_dump(),
+        names[0] or "the dataset": dict(dataset),
+        names[1] or model["MODEL_ID"]: dict(model),
+        str(study_file(out)): remembered(out),
+    }
+
+
+def model_params(name: str) -> dict:
+    """The parameters of a model: what its params file says, or those for a folder, a GGUF file or a Hub id.
+
+    Raises ParamsError if the name is none of these.
+    """
+    if params := find_model(name):
+        return params
+    path = in_project(name)
+    if not path.exists() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", name):
+        if name.startswith((".", "/", "~")):
+            raise ParamsError(f"{name} does not exist; check the path")
+        raise ParamsError(
+            f"{not_among(params_files('models'), 'MODELS', name)}; or a folder, a GGUF file, a Hub id owner/name"
+        )
+    short = (path.resolve() if path.exists() else path).name.removesuffix(".gguf")
+    return {"MODEL": short, "MODEL_ID": name, "DTYPE": own_dtype(name), "DEVICE_MAP": "auto"}
+
+
+def own_dtype(model_id: str) -> str:
+    """The dtype that a checkpoint's config names; float32 for a GGUF file, bfloat16 if the config cannot be read."""
+    path = in_project(model_id)
+    if model_id.endswith(".gguf") or gguf_in(path):
+        return "float32"
+    from huggingface_hub import hf_hub_download  # takes a moment
+
+    try:
+        with without_retries(model_id):
+            file = path / "config.json" if path.is_dir() else Path(hf_hub_download(model_id, "config.json"))
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except Exception:  # noqa: BLE001 (whatever the Hub raises: loading says it better)
+        return "bfloat16"
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    return "bfloat16" if problems({"DTYPE": dtype}) else dtype
