@@ -18,6 +18,7 @@ How often these intervals cover the truth in simulations: docs/coverage.md, writ
 `python -m tests.effective_depth.coverage`.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -171,6 +172,7 @@ def widening(n_prompts: int) -> float:
     return math.sqrt(n_prompts / (n_prompts - 1)) * _student(n_prompts - 1) / _Z
 
 
+@functools.cache
 def _student(v: int) -> float:
     """Student's upper quantile for v degrees of freedom: t = √v · tan θ, where θ has the density cos(θ)^(v - 1)."""
     step = math.pi / 2 / 100_000
@@ -179,6 +181,7 @@ def _student(v: int) -> float:
     return math.sqrt(v) * math.tan(np.interp(LEVEL * share[-1], share, angles))
 
 
+@functools.lru_cache(8)
 def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
     """How often each of n prompts is in each draw with replacement, [draws, n]."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)

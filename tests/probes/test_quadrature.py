@@ -77,7 +77,7 @@ def test_a_less_smooth_one_takes_the_nodes_between_them_too():
 def test_a_steep_step_is_found_and_resolved_within_the_papers_cost(place, width):
     sample, truth = path((0.5, place, width), (-0.2, place + 2 * width, width))
     found = integrate(sample, 0.01, 1e-7)
-    assert true_error(found, truth) <= 0.01 and found["error"] <= 0.01
+    assert true_error(found, truth) <= found["error"] <= 0.01
     assert found["n_nodes"] <= 256 and max(sample.calls) >= 14  # the nodes of several panels share a batch
 
 
@@ -109,21 +109,37 @@ def test_parts_that_cancel_in_the_sum_are_judged_one_by_one():
     assert true_error(found, truth) <= found["error"] <= 0.01 and found["n_nodes"] > 9
 
 
-def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to():
-    """300 paths of 1 to 8 steps, of widths from 0.001 to 1, some cut by the ends of the path."""
+def drawn_steps(draw):
+    """1 to 8 steps of widths from 0.001 to 1, some cut by the ends of the path."""
+    n = draw.integers(1, 9)
+    return path(*[(draw.normal() / 3, draw.uniform(-0.1, 1.1), 10 ** draw.uniform(-3, 0)) for _ in range(n)])
+
+
+def drawn_cusps(draw):
+    """1 to 5 parts |r - c|^p, p from 0.6 to 3, whose slopes at c are not smooth, or not bounded."""
+    n = draw.integers(1, 6)
+    height, c, p = (torch.tensor(x) for x in (draw.normal(size=n), draw.uniform(0, 1, n), draw.uniform(0.6, 3, n)))
+
+    def rise(r):
+        return height * (r - c).sign() * (r - c).abs() ** p
+
+    def sample(points):
+        r = torch.tensor(points, dtype=torch.float64)[:, None]
+        return (height * p * (r - c).abs() ** (p - 1)).float(), rise(r).sum(1).tolist()
+
+    return sample, rise(1) - rise(0)
+
+
+@pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.95)])
+def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded):
     draw, covered, ratios = np.random.default_rng(1), [], []
     for _ in range(300):
-        sample, truth = path(
-            *[
-                (draw.normal() / 3, draw.uniform(-0.1, 1.1), 10 ** draw.uniform(-3, 0))
-                for _ in range(draw.integers(1, 9))
-            ]
-        )
+        sample, truth = drawn(draw)
         found = integrate(sample, 0.01, 1.2e-7)
         off = true_error(found, truth)
         covered.append(off <= found["error"] + 2e-6)  # float32's rounding of the sum
         ratios.append(found["error"] / max(off, 1e-6))
-    assert np.mean(covered) >= 0.99 and np.median(ratios) <= 20, (np.mean(covered), np.median(ratios))
+    assert np.mean(covered) >= bounded and np.median(ratios) <= 20, (np.mean(covered), np.median(ratios))
 
 
 def test_no_more_points_than_the_limit_are_taken_and_the_error_says_what_that_leaves():
