@@ -22,7 +22,7 @@ READY  := $(VENV)/.depth-lib-installed
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
 ## GPUS="0 1 2 3"         instead of all GPUs there are; "0,1 2,3": two runs with two each
 ## LIST=1                 the command of each run that is left, for a job array of a cluster; none is run
-## TO=folder              of share; OUT/shared unless given
+## LICENCE=cc-by-4.0      of share: what others may do with the numbers; TO=folder to write, OUT/shared unless given
 SWEEP := $(PY) -m depth_lib.sweep
 NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
 VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
@@ -54,7 +54,7 @@ report: $(READY) ## table, intervals, figures and provenance on one page, OUT/re
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
 
-share: $(READY) ## the results in OUT with a table of all numbers and a dataset card, for others to read: TO=folder
+share: $(READY) ## the results in OUT with a table of all numbers and a dataset card, for others to read: LICENCE= TO=
 	@exec $(SWEEP) share $(VALUES)
 
 status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed or was interrupted

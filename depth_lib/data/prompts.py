@@ -1,6 +1,7 @@
 """Prompts: rows of the Hub, of a local file or of the embedded sample, written out as plain text."""
 
 import itertools
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,21 +27,25 @@ def load_prompts(
 
     dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of `length` digits: "addition",
     "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
-    of a file params/datasets/<name>.yaml in the working directory. n_examples: 10 unless given, 5 for aime24; with
-    fewer rows than that, all there are and a warning. source: "hub"; what ships with the package: "embedded" (rows of
-    our own, of the kind that the toys were trained on) or "sample" (for language models: the first 12 rows of GSM8K's
-    test split, of the others ours); the path of a .jsonl or .parquet file whose rows have the Hub's fields; or of a
-    .txt file, one prompt per line. tokenizer: aime24 keeps only prompts of at most 400 of its tokens; left out, the
-    Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered.
-    Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
+    of a file params/datasets/<name>.yaml in the working directory; or a .txt file, one prompt per line. n_examples: 10
+    unless given, 5 for aime24, of a .txt file all; with fewer rows than that, all there are and a warning. source:
+    "hub"; what ships with the package: "embedded" (rows of our own, of the kind that the toys were trained on) or
+    "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); the path of a .jsonl or
+    .parquet file whose rows have the Hub's fields; or of a .txt file, one prompt per line. tokenizer: aime24 keeps only
+    prompts of at most 400 of its tokens; left out, the Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as
+    the papers do, and other sources are not filtered. Raises PromptError: unknown dataset or source, Hub unreachable,
+    no rows, a row that does not fit.
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)
     if dataset in DRAWN:
         check_count("length", length)
         return list(itertools.islice(_drawn(dataset, length, seed), n_examples or 10))
+    alone = Path(dataset).suffix == ".txt"
+    if alone:
+        dataset, source = Path(dataset).stem, Path(dataset).expanduser()
     kind, prompts, too_long = dataset_named(dataset, source), [], 0
-    wanted = n_examples or (10 if kind.LEVEL else kind.N_EXAMPLES)
+    wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
         if not kind.LENGTH_TOKENIZER:
@@ -58,7 +63,8 @@ def load_prompts(
     name = kind.name_of(source)
     if not prompts:
         raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
-    warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
+    if wanted < math.inf:
+        warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
 
 

@@ -19,14 +19,18 @@ Curve = torch.Tensor | np.ndarray | Sequence[float]
 LATE = 0.85  # of the model's depth
 
 
-def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> int | None:
+def effective_depth_cosine(
+    att_cos: Curve | Mapping, mlp_cos: Curve | None = None, layer_cos: Curve | None = None
+) -> int | None:
     """The last layer where the mean cosine changes from negative to non-negative.
 
     c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0.
-    Each curve has shape [L], cosines in [-1, 1]. None for a model in which attention and MLP cannot be told apart,
-    whose att_cos is NaN. ValueError if a curve is not finite otherwise, or if their lengths differ.
-    Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
+    Each curve has shape [L], cosines in [-1, 1]; or give the dict of `relative_contribution` alone. None for a model in
+    which attention and MLP cannot be told apart, whose att_cos is NaN. ValueError if a curve is not finite otherwise,
+    or if their lengths differ. Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
     """
+    if isinstance(att_cos, Mapping):
+        att_cos, mlp_cos, layer_cos = METRICS["cosine"].arguments(att_cos)
     if np.isnan(as_array(att_cos)).all() and np.isnan(as_array(mlp_cos)).all():
         return None
     curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
@@ -34,21 +38,25 @@ def effective_depth_cosine(att_cos: Curve, mlp_cos: Curve, layer_cos: Curve) -> 
     return _last(METRICS["cosine"].crosses(mean_curve(checked)))
 
 
-def effective_depth_kl(kl: Curve, threshold: float = 0.5) -> int | None:
+def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
     """The first layer where the logit lens's KL divergence is below half of its maximum over layers.
 
-    The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats. ValueError if it is not finite.
+    The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats, or is the dict of `logit_lens`.
+    ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
+    kl = kl["res_kl_divs"] if isinstance(kl, Mapping) else kl
     return _first(METRICS["kl"].crosses(_checked("kl", kl), float(threshold)))
 
 
-def effective_depth_overlap(overlap: Curve, threshold: float = 0.3) -> int | None:
+def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
     """The first layer where more than 0.3 of the logit lens's top five tokens are among the output's.
 
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
-    [0, 1]. ValueError if it is not finite. Source: Hu et al. 2025, Table 1 (threshold 0.3).
+    [0, 1], or is the dict of `logit_lens`. ValueError if it is not finite.
+    Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
+    overlap = overlap["res_overlaps"] if isinstance(overlap, Mapping) else overlap
     return _first(METRICS["overlap"].crosses(_checked("overlap", overlap), float(threshold)))
 
 

@@ -13,6 +13,7 @@ from ..results.study import Study
 from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
+_WITH_INTERVAL = "layers prompts ed low high ratio ratio_low ratio_high same without note".split()
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
 _TYPES = dict.fromkeys(("layers", "prompts", "ed", "low", "high"), "Int64")
 _SHARES = ("ratio", "ratio_low", "ratio_high", "same", "without", "threshold")
@@ -42,6 +43,22 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     return _frame(rows, order)
 
 
+def effective_depths(result: Mapping) -> pd.DataFrame:
+    """The effective depths of one probe's result, as the probe or `load_artifact` returns it: a row per rule that reads
+    it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high and note as in `depths_with_intervals`.
+    ValueError for a result that no rule reads.
+    """
+    rows = []
+    for name in PAPER_METRICS:
+        if all(key in result for key in METRICS[name].keys):
+            row = _depth(METRICS[name], result)
+            rows.append({"metric": name} | row | ({} if row["note"] else _interval(result, name, row["layers"])))
+    if not rows:
+        raise ValueError("no effective depth is read from this result; give one of logit_lens or relative_contribution")
+    order = ["metric", "layers", "ed", "low", "high", "ratio", "ratio_low", "ratio_high", "note"]
+    return _frame(rows, order).set_index("metric")
+
+
 def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
     """The papers' three depths with what each rests on; every_depth: what `depths` returns.
 
@@ -53,8 +70,7 @@ def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFra
     for row in every_depth[every_depth.metric.isin(PAPER_METRICS)].to_dict("records"):
         result = study[row["dataset"], row["model"], METRICS[row["metric"]].probe]
         rows.append(row if row["note"] else row | _interval(result, row["metric"], row["layers"]))
-    order = ["model", "dataset", "metric", "layers", "prompts", "ed", "low", "high", "ratio", "ratio_low", "ratio_high"]
-    return _frame(rows, [*order, "same", "without", "note"])
+    return _frame(rows, ["model", "dataset", "metric", *_WITH_INTERVAL])
 
 
 def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:

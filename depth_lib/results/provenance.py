@@ -6,6 +6,7 @@ This module does not import torch, so that asking is fast.
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -144,6 +145,8 @@ def made_from(meta: Mapping) -> str:
         "date": meta.get("date", "")[:10],
         "versions": " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items()),
     }
+    for key in ("model_id", "source"):  # a folder or a file of this machine is named without its place
+        origin[key] = Path(meta.get(key) or "").name if os.path.isabs(meta.get(key) or "") else meta.get(key)
     keys = "model_id revision dtype quantization n_prompts source prompts_hash where date versions blocks".split()
     return "; ".join(str(origin[key]) for key in keys if origin.get(key))
 

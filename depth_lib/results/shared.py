@@ -8,7 +8,6 @@ from .provenance import made_from
 from .schemas import ArtifactError
 from .study import Study, as_frame
 
-LICENCE = "cc-by-4.0"
 _CARD = """---
 license: {licence}
 pretty_name: Effective depth of {n_models} models
@@ -70,7 +69,7 @@ here.
 
 
 def share(
-    study: Study, folder: str | Path, licence: str = LICENCE, depths: Iterable[str] = (), notes: Iterable[str] = ()
+    study: Study, folder: str | Path, licence: str, depths: Iterable[str] = (), notes: Iterable[str] = ()
 ) -> list[Path]:
     """Write a study's files, `results.parquet` and README.md to a folder; the paths of the last two.
 
@@ -101,7 +100,7 @@ def share(
 
 def _card(study: Study, licence: str, depths: Iterable[str], notes: Iterable[str]) -> str:
     origins = [f"- {model}, {dataset}: {made_from(result['meta'])}" for (dataset, model, _), result in study.items()]
-    return _CARD.format(
+    card = _CARD.format(
         licence=licence,
         n_models=len({model for _, model, _ in study}),
         depths="\n".join(depths),
@@ -109,3 +108,6 @@ def _card(study: Study, licence: str, depths: Iterable[str], notes: Iterable[str
         origin="\n".join(dict.fromkeys(origins)),
         dataset=next(iter(study))[0],
     )
+    for folder in (study.folder, study.folder.resolve(), Path.cwd(), Path.home()):  # what is no other's business
+        card = card.replace(f"{folder}/", "")
+    return card

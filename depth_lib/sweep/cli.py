@@ -71,7 +71,9 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
 
 def share(plan: Plan) -> int:
-    """The results in OUT with a table of all numbers and a dataset card, for others to read: --to folder."""
+    """The results in OUT with a table of all numbers and a dataset card, for others: --licence cc-by-4.0 --to DIR."""
+    if not plan.LICENCE:
+        raise ParamsError("under which licence may others use the numbers? name one: --licence cc-by-4.0")
     models, datasets = chosen_results(plan)
     from ..report.page import notices  # loads torch and pandas
     from ..report.table import effective_depth_table, summary_lines
@@ -80,9 +82,8 @@ def share(plan: Plan) -> int:
 
     study = Study(plan.folder, models or None, datasets)
     depths = summary_lines(effective_depth_table(study))
-    written = share_study(
-        study, plan.TO or Path(plan.folder) / "shared", depths=depths, notes=[*study.problems, *notices(study)]
-    )
+    folder, notes = plan.TO or Path(plan.folder) / "shared", [*study.problems, *notices(study)]
+    written = share_study(study, folder, plan.LICENCE, depths, notes)
     print(*written, sep="\n")
     return 0
 
@@ -103,6 +104,9 @@ def status(plan: Plan) -> int:
     return 0
 
 
+_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # files of which every tokenizer has one
+
+
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
     if Path(model).name != model:
@@ -110,6 +114,9 @@ def init(plan: Plan, model: str) -> int:
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.model_extra.get("MODEL_ID") or model
+    folder = Path(source).expanduser()
+    if (folder / "config.json").is_file() and not any(map(list, map(folder.glob, _TOKENIZER))):
+        raise ParamsError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({source!r})")
     values = model_params(source) | plan.model_extra | {"MODEL": model, "MODEL_ID": source}
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +168,7 @@ COMMANDS = {
     "sweep": Command(run_unfinished, [*_WHICH, *_RUN]),
     "table": Command(make_table, [*_WHICH, "OUT"]),
     "report": Command(make_table, [*_WHICH, "OUT"]),
-    "share": Command(share, [*_WHICH, "OUT", "TO"]),
+    "share": Command(share, [*_WHICH, "OUT", "TO", "LICENCE"]),
     "status": Command(status, [*_WHICH, *_ASKED]),
     "check": Command(check, [*LOADING, "REMOTE"], ("model",)),
     "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),

@@ -53,6 +53,7 @@ class Plan(BaseModel):
     KEEP_GOING: bool = Field(False, description="go on past failures")
     LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
     LIST: bool = Field(False, description="print the command of each run that is left, and run none")
+    LICENCE: str = Field("", description="of share: what others may do with the numbers, such as cc-by-4.0")
     TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
 
     @property

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import inspect
 import json
 import os
 import time
@@ -80,8 +81,14 @@ class Run(RunSpec):
                         return None
                     agreed("written")
                     return load_artifact(self.new_path(probe))
+        result = load_artifact(self.path(probe))
         print(f"{probe}: read from {self.path(probe)}, nothing to compute")
-        return load_artifact(self.path(probe))
+        if source_of(call) != result["meta"].get("call", source_of(call)):
+            print(
+                f"  It was computed by a call that was written differently. If yours measures something else, name it: "
+                f'run.result("{probe}", call, part="mlp"), with REPLACE = True.'
+            )
+        return result
 
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
@@ -126,7 +133,7 @@ class Run(RunSpec):
             if not is_first():
                 return True
             meta = self._described() | wanted | self._circumstances(probe)
-            meta |= {"seconds": seconds} | ({"jobs": jobs} if jobs else {})
+            meta |= {"seconds": seconds, "call": source_of(call)} | ({"jobs": jobs} if jobs else {})
             self._move_aside_superseded(probe, wanted)
             save_artifact(path, result, meta)
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
@@ -159,8 +166,11 @@ class Run(RunSpec):
     def _described(self) -> dict:
         """The run's parameters, whether or not this result depends on them."""
         asked = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
+        for key in ("model_id", "source"):  # a result is handed on, and does not say where it was on this machine
+            asked[key] = Path(asked[key]).name if os.path.isabs(asked[key]) else asked[key]
         rows_of = {} if self.dataset == self.asked["DATASET"] else {"rows_of": self.asked["DATASET"]}
-        return asked | {"dataset": self.dataset, "source": self.source} | rows_of
+        source = self.source if self.source in ("drawn", "list") else asked["source"]
+        return asked | {"dataset": self.dataset, "source": source} | rows_of
 
     def _circumstances(self, probe: str) -> dict:
         """What is known once the result is there."""
@@ -188,3 +198,11 @@ class Run(RunSpec):
             return f"NDIF {host_of(self.remote)}"
         device = next(self.llm._module.parameters()).device
         return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"
+
+
+def source_of(call: Callable | None) -> str | None:
+    """A hash of the lines that define a call; None if there is none, or if they are not known."""
+    try:
+        return prompts_hash([inspect.getsource(call)])
+    except (TypeError, OSError):
+        return None

@@ -283,3 +283,12 @@ def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(
         assert load_prompts("mine", 1) == ["a"]
         definitions.append(dataset_named("mine").definition)
     assert [how["revision"] for how in asked] == [None, "abc"] and len({*definitions}) == 2
+
+
+def test_a_text_file_is_prompts_by_its_name_alone(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"prompt {k}\n\n" for k in range(12)))
+    assert load_prompts(str(path)) == load_prompts(path) == [f"prompt {k}" for k in range(12)]
+    assert load_prompts(path, 2) == ["prompt 0", "prompt 1"]
+    with pytest.raises(PromptError, match="rows.jsonl: name the dataset whose fields its rows have"):
+        load_prompts("rows.jsonl")

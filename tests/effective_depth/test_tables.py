@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+import depth_lib as dl
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
 from depth_lib.effective_depth.rules import METRICS
 from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
@@ -134,3 +135,17 @@ def test_an_interval_open_at_both_ends_leaves_the_comparison_undecided(tmp_path)
     assert beside_the_paper(intervals).verdict.item() == "undecided"
     without = beside_the_paper(intervals.assign(ed=pd.NA, low=5))
     assert without.verdict.item() == "no effective depth"  # though the published layer is above 5
+
+
+def test_a_probes_own_dict_gives_its_depths_with_ratio_and_interval():
+    lens, contribution = result_of("logit_lens", 30), result_of("relative_contribution", 30)
+    found = dl.effective_depths(lens)
+    assert list(found.index) == ["kl", "overlap"] and list(dl.effective_depths(contribution).index) == ["cosine"]
+    assert found.ed["kl"] == dl.effective_depth_kl(lens) == dl.effective_depth_kl(lens["res_kl_divs"])
+    assert found.ed["overlap"] == dl.effective_depth_overlap(lens)
+    assert found.ratio["kl"] == dl.ratio(int(found.ed["kl"]), 30)
+    assert found.low["kl"] == dl.depth_interval(lens, "kl").low
+    curves = (contribution[key] for key in ("att_cos", "mlp_cos", "layer_cos"))
+    assert dl.effective_depth_cosine(contribution) == dl.effective_depth_cosine(*curves)
+    with pytest.raises(ValueError, match="no effective depth is read from this result"):
+        dl.effective_depths(result_of("layer_effects", 4))

@@ -54,5 +54,5 @@ def study(own):
 @pytest.fixture(scope="module")
 def shared(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp("theirs") / "shared"
-    share(study, folder)
+    share(study, folder, "cc-by-4.0")
     return folder

@@ -275,7 +275,10 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     again = Run(cell, prompts=own)
     capsys.readouterr()
     again.result("logit_lens", call)
-    assert "nothing to compute" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("nothing to compute\n")
+    again.result("logit_lens", lambda llm: dl.logit_lens(llm, own[::-1]))
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "a call that was written differently" in said and "with REPLACE = True" in said
     with pytest.raises(Superseded, match="settings.temperature: stored nothing, asked 2"):
         again.result("logit_lens", call, temperature=2)
     assert {path: content for path, content in contents(own_cell).items() if path in before} == before

@@ -296,6 +296,10 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     assert 'init option "--n-examples" is not known; use ' in command.error
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", str(checkpoint), "bfloat16")
+    (checkpoint / "tokenizer.json").unlink()
+    (checkpoint / "tokenizer_config.json").unlink()
+    command("init", "without", "--model-id", "checkpoint")
+    assert command.error.startswith("checkpoint has no tokenizer; write it there: tokenizer.save_pretrained(")
     shutil.rmtree(checkpoint)
 
 
