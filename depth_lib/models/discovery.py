@@ -3,19 +3,21 @@
 The output of every module is marked, the model runs once, and autograd keeps how each tensor was made. The blocks are
 the longest list of modules of which each reads what the one before returned. What leaves a block is followed back
 through sums and numbers to what entered it: whatever was added on the way is an output of a module. The logits are
-followed back to the last block in the same way. No weights are needed: a model on the meta device runs as well.
+followed back to the last block in the same way. Of blocks that are alike only the first runs. No weights are needed: a
+model on the meta device runs as well.
 
-`probes/identities.py` then measures on the model that runs whether this is so.
+`probes/identities.py` then measures every block of the model that runs.
 """
 
 import logging
+import math
 import re
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, pairwise, product
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +47,7 @@ class Architecture:
 
     blocks: str
     streams: tuple[int, ...]  # how many residual streams blocks hand on, () for one
-    beside: int  # how many things blocks return beside the residual
+    beside: int | None  # how many things blocks return in a tuple beside the residual; None: they return it alone
     tail: tuple[str, ...]  # the modules that make logits of the last residual: final norm, if any, to unembedding
     logit_scale: float
     logit_softcap: float | None
@@ -59,21 +61,15 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A tensor that a module reads or returns: how it was made, and its shape."""
-
-    node: Node
-    shape: torch.Size
-
-
-@dataclass(frozen=True)
 class Call:
-    """What a module reads first and returns first (None: no tensor that was made), and how many more it returns."""
+    """How the first thing that a module reads was made, and the first that it returns (None: no tensor that was made);
+    their shapes; and the others that it returns, None for a tensor alone."""
 
-    x: Value | None
-    y: Value | None
-    beside: int
-    hides: bool  # whether it returns integers, whose further way the graph does not show, or a list of one tensor
+    path: str
+    x: Node | None
+    y: Node | None
+    shapes: set[torch.Size]
+    others: tuple | None
 
 
 class Mark(torch.autograd.Function):
@@ -91,24 +87,83 @@ class Mark(torch.autograd.Function):
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
     context. Raises ArchitectureError that says what is in the way."""
-    with mode:
-        logits, calls = _run(model)
-    path, blocks = _blocks(model, calls)
-    parts = _parts(model, path, blocks)
-    with mode, _quiet():
-        grows = _grows(model, f"{path}.{len(blocks) // 2}")
-        packs = _packs(model, path, parts.get("parts") or [()] * len(blocks))
-    starts = not any(block.hides for block in blocks) and not any(_reads_back(path, *two) for two in pairwise(blocks))
+    problem = None
+    for masked, once in product((True, False), repeat=2):
+        try:
+            return _read(model, mode, masked, once)
+        except Exception as error:  # noqa: BLE001 (a mask that is not known, whatever a model raises)
+            problem = error
+    raise problem
+
+
+def _read(model, mode, masked, once):
+    """What one pass shows. masked: with positions and a 4-D mask; once: blocks that are alike run once."""
+    logits, calls, mask = _run(model, mode, masked, once)
+    blocks = _blocks(model, calls)
+    path = blocks[0].path.rpartition(".")[0]
+    kinds = [_kind(block) for block in model.get_submodule(path)] if once else range(len(blocks))
+    first_alike = [kinds.index(kind) for kind in kinds]
+    parts = _parts(model, blocks, first_alike)
+    try:
+        _run(model, mode, False, once, widen=blocks[0].path)
+        grows = True
+    except Exception:  # noqa: BLE001 (a shape that does not fit)
+        grows = False
+    # where integers go that a block returns is not in the graph
+    hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
+    starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
     return Architecture(
         blocks=path,
-        streams=tuple(blocks[0].x.shape[2:-1]),
-        beside=blocks[0].beside,
-        **_tail(logits, blocks[-1].y.node, calls),
+        streams=tuple(*blocks[0].shapes)[2:-1],
+        beside=None if blocks[0].others is None else len(blocks[0].others),
+        **_tail(logits, blocks[-1].y, calls),
         **parts,
         starts=starts,
         grows=grows and starts,
-        packs=packs,
+        packs=masked and all(_obeys(mask, blocks[l], calls, parts.get("parts", {l: None})[l]) for l in {*first_alike}),
     )
+
+
+def _run(model, mode, masked, once, widen=""):
+    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, and the mask.
+
+    widen: the module before which a second row joins, "" for none.
+    """
+    anchor, order, entered, calls = torch.zeros((), requires_grad=True), count(), [], {}
+
+    def before(module, args, kwargs):
+        x = first((*args, *kwargs.values(), None))
+        entered.append((getattr(x, "grad_fn", None), getattr(x, "shape", None)))  # now, as some families add in place
+
+    def after(path, module, args, output):
+        y, others = first(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
+        if isinstance(y, Tensor) and y.is_floating_point():
+            y = Mark.apply(y, anchor, path, next(order))
+        x, shape = entered.pop()
+        call = Call(path, x, getattr(y, "grad_fn", None), {shape, getattr(y, "shape", None)}, others)
+        calls.setdefault(path, []).append(call)
+        return with_first(output, y)
+
+    # biases that are added outside of a module are then seen in the graph
+    vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
+    with ExitStack() as stack, torch.enable_grad(), mode, _quiet():
+        for vector in vectors:
+            stack.callback(vector.requires_grad_().requires_grad_, False)
+        for path, module in list(model.named_modules())[1:]:
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(partial(after, path)).remove)
+        if widen:
+            stack.callback(model.get_submodule(widen).register_forward_pre_hook(_widened, with_kwargs=True).remove)
+        if once:
+            _let_run_once(model, stack)
+        device, mask, encoding = model.get_input_embeddings().weight.device, None, {}
+        if masked:
+            lowest = torch.finfo(model.dtype).min
+            mask = torch.full((1, 1, N_TOKENS, N_TOKENS), lowest, dtype=model.dtype, device=device).triu(1)
+            places = torch.arange(N_TOKENS, device=device)[None]
+            encoding = {"attention_mask": mask.requires_grad_(), "position_ids": places}
+        ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
+        return model(input_ids=ids, use_cache=False, **encoding).logits.grad_fn, calls, mask
 
 
 @contextmanager
@@ -122,59 +177,57 @@ def _quiet():
         log.disabled = before
 
 
-def _run(model, **encoding):
-    """How the logits were made, and {path: its calls} of all modules; their outputs are marked."""
-    anchor, order, entered, calls = torch.zeros((), requires_grad=True), count(), [], {}
-
-    def before(module, args, kwargs):
-        entered.append(_value(first((*args, *kwargs.values(), None))))  # now, as some families add in place
-
-    def after(path, module, args, output):
-        y, more = first(output), output[1:] if isinstance(output, tuple | list) else ()
-        if isinstance(y, Tensor) and y.is_floating_point():
-            y = Mark.apply(y, anchor, path, next(order))
-        hides = any(isinstance(x, Tensor) and not x.is_floating_point() for x in more)
-        hides |= isinstance(output, tuple | list) and not more
-        calls.setdefault(path, []).append(Call(entered.pop(), _value(y), len(more), hides))
-        return with_first(output, y)
-
-    # biases that are added outside of a module are then seen in the graph
-    vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
-    with ExitStack() as stack, torch.enable_grad():
-        for vector in vectors:
-            stack.callback(vector.requires_grad_().requires_grad_, False)
-        for path, module in list(model.named_modules())[1:]:
-            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(partial(after, path)).remove)
-        return model(input_ids=_ids(model), use_cache=False, **encoding).logits.grad_fn, calls
+def _widened(module, args, kwargs):
+    rows, *more = args or kwargs.values()
+    rows = torch.cat([rows, rows])
+    return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
 
 
-def _ids(model):
-    return torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+def _let_run_once(model, stack):
+    """Let only the first of blocks that are alike run, and the others return what they read."""
+    lists = {path: blocks for path, blocks in model.named_modules() if isinstance(blocks, nn.ModuleList)}
+    for path, blocks in lists.items():
+        returned = {}
+        for block in () if any(path.startswith(f"{outer}.") for outer in lists) else blocks:
+            forward = partial(_forward, block.forward, returned.setdefault(_kind(block), []))
+            stack.enter_context(mock.patch.object(block, "forward", forward))
 
 
-def _value(x):
-    return Value(x.grad_fn, x.shape) if isinstance(x, Tensor) and x.grad_fn else None
+def _kind(block):
+    """What blocks share that add the same parts in the same way: modules, sizes, settings and numbers."""
+    kind = []
+    for path, module in block.named_modules():
+        settings = {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)}
+        sizes = [(name, weight.shape) for name, weight in module.named_parameters(recurse=False)]
+        kind.append((path, type(module), settings | {"layer_idx": 0}, sizes, module._buffers))
+    return str(kind)
+
+
+def _forward(forward, returned, *args, **kwargs):
+    """A block, or once one like it returned a residual what that returned, with what this one reads."""
+    h = first((*args, *kwargs.values()))
+    if returned:
+        return with_first(returned[0], h)
+    output = forward(*args, **kwargs)
+    returned += [output] if getattr(first(output), "shape", None) == h.shape else []
+    return output
 
 
 def _blocks(model, calls):
-    """The path of the list of blocks, and the blocks' calls."""
+    """The calls of the blocks."""
     lists, problem = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], ""
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
         blocks = sum((calls.get(f"{path}.{l}", []) for l in range(n_blocks)), [])
-        values = [value for block in blocks for value in (block.x, block.y) if value]
-        shapes = {value.shape for value in values}
-        if len(values) != 2 * len(blocks) or len(shapes) != 1 or len(blocks) < n_blocks:
+        shapes = set().union(*(block.shapes for block in blocks))
+        if len(blocks) < n_blocks or len(shapes) != 1 or not all(block.x and block.y for block in blocks):
             continue
         if len(blocks) > n_blocks:
-            n_calls = len(blocks) / n_blocks
-            problem = (
-                problem or f"the blocks of {path} run {n_calls:g} times in a pass, and are read where they run once"
-            )
+            n_calls = f"{len(blocks) / n_blocks:g}"
+            problem = problem or f"the blocks of {path} run {n_calls} times in a pass, and are read where they run once"
             continue
-        breaks = [l for l, (block, then) in enumerate(pairwise(blocks)) if _plain(then.x.node) is not block.y.node]
+        breaks = [l for l, (block, then) in enumerate(pairwise(blocks)) if _plain(then.x) is not block.y]
         if not breaks and shapes.pop()[:2] == (1, N_TOKENS):
-            return path, blocks
+            return blocks
         problem = problem or (breaks and f"what enters block {breaks[0] + 1} of {path} is not what left the one before")
     raise ArchitectureError(problem or "no list of its modules passes one residual stream on")
 
@@ -193,83 +246,68 @@ def _plain(node):
 def _terms(node, h):
     """{node: number} of which this node is the sum, where one is h, or else a module's output, if it can be.
 
-    The number is None where only weights that are not here know it.
+    The number is NaN where only weights that are not here know it.
     """
     node = _plain(node)
     if node is None or node is h:
-        return {node: Fraction(1)}
+        return Counter({node: 1.0})
     makers = _makers(node)
     if hasattr(node, "path"):
         inside = _terms(makers[0], h)
         inner, *others = inside
         passed_on = not others and hasattr(inner, "path") and not inner.path.startswith(f"{node.path}.")
-        return inside if h in inside or passed_on else {node: Fraction(1)}
+        return inside if h in inside or passed_on else Counter({node: 1.0})
     if node.name() in ("MulBackward0", "DivBackward0") and makers.count(None) == len(makers) - 1:
         scaled, number = makers[0] or makers[1], node._saved_other if makers[0] else node._saved_self
         if number is not None and number.numel() == 1:
-            inverse = node.name() == "DivBackward0"
-            return {term: _product(s, _number(number), inverse) for term, s in _terms(scaled, h).items()}
+            s = math.nan if number.is_meta or isinstance(number, FakeTensor) else number.item()
+            divides = node.name() == "DivBackward0"
+            return Counter({term: n / s if divides else n * s for term, n in _terms(scaled, h).items()})
     if node.name() == "AddBackward0":
         total = Counter()
         for maker in makers:
-            for term, s in _terms(maker, h).items():
-                total[term] = None if s is None else total[term] + s
-        return dict(total)
-    return {node: Fraction(1)}
-
-
-def _number(x):
-    """A number that the model multiplies with, exactly; None where only weights that are not here know it."""
-    return None if x.is_meta or isinstance(x, FakeTensor) else Fraction(x.item())
-
-
-def _float(s):
-    """The number that was meant, where several were multiplied."""
-    return float(s.limit_denominator(10**12))
-
-
-def _product(s, number, inverse):
-    if s is None or number is None:
-        return None
-    return s / number if inverse else s * number
+            total.update(_terms(maker, h))
+        return total
+    return Counter({node: 1.0})
 
 
 def _tail(node, h, calls):
     """How the last residual h becomes the logits: through which modules, and how scaled and capped."""
-    tail, scale, cap = [], Fraction(1), None
+    tail, scale, cap = [], 1.0, None
     while node is not h:
         (node, s), *others = _terms(node, h).items()
-        if others or not s:
+        if others or not abs(s) > 0:
             break
         scale *= s
         if hasattr(node, "path"):
             tail.insert(0, node.path)
-            value = calls[node.path][-1].x
-            node = value and _plain(value.node)
+            node = _plain(calls[node.path][-1].x)
         elif node and node.name() == "TanhBackward0" and cap is None:
-            (node,), cap, scale = _makers(node), scale, Fraction(1)
+            (node,), cap, scale = _makers(node), scale, 1.0
     if node is not h or len(tail) > 3:
         raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
-    scale *= cap or 1
-    return {"tail": tuple(tail), "logit_scale": _float(scale), "logit_softcap": cap and _float(cap)}
+    return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 
-def _parts(model, path, blocks):
+def _parts(model, blocks, first_alike):
     """What each block adds to the residual, by which modules, in which order."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     found, rescales, parallel = [], False, set()
     for l, block in enumerate(blocks):
-        h, of_block = _plain(block.x.node), f"{path}.{l}."
-        terms = _terms(block.y.node, h)
+        if first_alike[l] < l:
+            found.append(found[first_alike[l]])
+            continue
+        h, here = _plain(block.x), f"{block.path}."
+        terms = _terms(block.y, h)
         k = terms.pop(h, 0)
         marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
-        biases = [names[term.variable].removeprefix(of_block) for term in terms if hasattr(term, "variable")]
+        biases = [names[term.variable].removeprefix(here) for term in terms if hasattr(term, "variable")]
         if k == 0 or not marks or len(marks) > 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
             return {"missing": f"what block {l} adds is no sum of three or fewer modules' outputs"}
         rescales = rescales or k != 1
         a, m = [], []
         for mark in marks:
-            addend = mark.path.removeprefix(of_block)
+            addend = mark.path.removeprefix(here)
             name = f"{addend} {type(model.get_submodule(mark.path)).__name__}"
             reads = mark is not marks[0] and marks[0] in _behind(mark, h)
             of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
@@ -277,7 +315,7 @@ def _parts(model, path, blocks):
                 return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
             if of_mlp and a:
                 parallel.add(not reads)
-            scale = 1.0 if terms[mark] is None or not k else _float(terms[mark] / k)
+            scale = 1.0 if math.isnan(terms[mark] / k) else terms[mark] / k
             (m if of_mlp else a).append((addend, scale, next((b for b in biases if b.startswith(f"{addend}.")), None)))
         found.append((tuple(a), tuple(m)))
     if len(parallel) > 1:
@@ -298,44 +336,12 @@ def _behind(node, h):
 
 def _reads_back(path, before, block):
     """Whether a block reads more of those up to the one before than the residual."""
-    marks = [node for node in _behind(block.y.node, before.y.node) if hasattr(node, "path")]
-    return any(mark.path.startswith(f"{path}.") and mark.order < before.y.node.order for mark in marks)
+    marks = [node for node in _behind(block.y, before.y) if hasattr(node, "path")]
+    return any(mark.path.startswith(f"{path}.") and mark.order < before.y.order for mark in marks)
 
 
-def _grows(model, path):
-    """Whether the model runs where one of its modules reads two rows for one."""
-
-    def widen(module, args, kwargs):
-        rows, *more = args or kwargs.values()
-        rows = torch.cat([rows, rows])
-        return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
-
-    hook = model.get_submodule(path).register_forward_pre_hook(widen, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            model(input_ids=_ids(model), use_cache=False)
-    except Exception:  # noqa: BLE001 (a shape that does not fit)
-        return False
-    finally:
-        hook.remove()
-    return True
-
-
-def _packs(model, path, parts):
-    """Whether the model runs with positions and a 4-D mask, and each module that mixes tokens depends on that, or what
-    the block returns where those are not known."""
-    ids = _ids(model)
-    mask = torch.full((1, 1, N_TOKENS, N_TOKENS), torch.finfo(model.dtype).min, dtype=model.dtype, device=ids.device)
-    mask = mask.triu(1).requires_grad_()
-    try:
-        _, calls = _run(model, position_ids=torch.arange(N_TOKENS, device=ids.device)[None], attention_mask=mask)
-    except Exception:  # noqa: BLE001 (a shape that does not fit, a keyword that is not known)
-        return False
-    for l, of_block in enumerate(parts):
-        block = f"{path}.{l}"
-        h = _plain(calls[block][0].x.node)
-        for module in [f"{block}.{addend}" for addend, _, _ in of_block[0]] if of_block else [block]:
-            nodes = _behind(calls[module][0].y.node, h)
-            if not any(getattr(node, "variable", None) is mask for node in nodes):
-                return False
-    return True
+def _obeys(mask, block, calls, parts):
+    """Whether each module of a block that mixes tokens depends on the mask, or the block where those are not known."""
+    mixers = [calls[f"{block.path}.{addend}"][0] for addend, _, _ in parts[0]] if parts else [block]
+    seen = [_behind(mixer.y, _plain(block.x)) for mixer in mixers]
+    return all(any(getattr(node, "variable", None) is mask for node in nodes) for nodes in seen)

@@ -111,7 +111,8 @@ def describe(llm: TransformersModel) -> dict:
     block the modules that make a, "attention", and those that make m, "mlp": path, scale, and the parameter that is
     added to their output, or None; None where a and m are not known), rescales (whether each block multiplies h + a + m
     by a number), parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale,
-    logit_softcap (None: none), beside (how many things blocks return beside the residual), starts, grows, packs, window
+    logit_softcap (None: none), beside (how many things blocks return
+    in a tuple beside the residual; None: it alone), starts, grows, packs, window
     (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends
     earlier: not where rotary frequencies change with its length).
     """

@@ -137,7 +137,7 @@ def _skip(llm, arch, first, end, h):
 def _as_output(arch, h):
     """What a block returns to make h [B, T, d] the residual stream."""
     streams = h.unflatten(-1, arch["streams"])
-    return (streams, *[None] * arch["beside"]) if arch["beside"] else streams
+    return streams if arch["beside"] is None else (streams, *[None] * arch["beside"])
 
 
 def final_residual(llm, arch):
