@@ -125,7 +125,8 @@ def _paths(llm, arch, ids, end, layers, at):
                         path["scale"] = float(rescaling(h + a + m, leaving(llm.blocks[l])[0].float()))
                 b = x.mean(0, keepdim=True)
                 paths.append({**path, "b": b, "step": x[:end] - b, "rest": 0.0 if rest is None else rest[:end].clone()})
-            finish(llm, arch, layers[-1] + 1, paths[-1]["b"][None].to(path["dtype"]))
+            # as many tokens as were run: gpt2 and gptj reshape what leaves their final norm to that
+            finish(llm, arch, layers[-1] + 1, paths[-1]["b"].to(path["dtype"]).expand(1, len(ids), -1))
     return paths
 
 
