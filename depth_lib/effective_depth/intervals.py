@@ -26,7 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from .rules import METRICS, Metric, mean_curve
+from .rules import METRICS, Metric
 
 DRAWS, LEVEL, SEED = 2000, 0.95, 0
 UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
@@ -82,7 +82,7 @@ def depth_interval(
     n_prompts, n_layers = sums.shape
     curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
     depth, drawn_depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
-    gap, drawn_gaps = (rule.gap(curves, rule.threshold).astype(float) for curves in (curve, drawn))
+    gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
     low, high = _band(gap, widening(n_prompts) * (drawn_gaps - gap), n_runs)
     possible = [depth, *_possible_depths(rule, low, high)]
     nowhere = (-1, n_layers - 1)
@@ -217,7 +217,7 @@ def _band(values: np.ndarray, deviations: np.ndarray, n_runs: int) -> tuple[np.n
 def _per_prompt(result: Mapping, rule: Metric) -> tuple[np.ndarray, np.ndarray]:
     """The metric's curve summed over each prompt's tokens [P, L], and their numbers [P]."""
     try:
-        sums = mean_curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])
+        sums = rule.curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])
         n_tokens = np.asarray(result["n_tokens"], dtype=float)
     except KeyError:
         raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None

@@ -35,7 +35,7 @@ def effective_depth_cosine(
         return None
     curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
     checked = [_checked(f"cosine: {name}", curve) for name, curve in curves.items()]
-    return _last(METRICS["cosine"].crosses(mean_curve(checked)))
+    return _last(METRICS["cosine"].crosses(METRICS["cosine"].curve(checked)))
 
 
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
@@ -205,9 +205,9 @@ class Metric:
 
     rule: a layer, from the keys' curves; None where the depth is a centre of mass only. profile: the effect of each
     layer, whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers';
-    thresholds: those they might have chosen as well. gap: of the papers' metrics, from curves [..., L] and a threshold,
-    what is below zero where a layer has crossed it; turns: the depth is not the first such layer but the last one
-    followed by one that has not.
+    thresholds: those they might have chosen as well. level: of the papers' metrics, the value that the curve is
+    compared with, from curves [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
+    `above`, where it is above it; if `turns`, where it is below it and the next layer is not.
     """
 
     probe: str
@@ -216,7 +216,8 @@ class Metric:
     threshold: float | None = None
     thresholds: tuple[float, ...] = ()
     profile: Callable[..., np.ndarray] | None = None
-    gap: Callable[[np.ndarray, float | None], np.ndarray] | None = None
+    level: Callable[[np.ndarray, float | None], np.ndarray | float] | None = None
+    above: bool = False
     turns: bool = False
 
     def arguments(self, result: Mapping) -> list:
@@ -224,15 +225,19 @@ class Metric:
         curves = [result[key] for key in self.keys]
         return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 
+    def curve(self, curves: Sequence[Curve]) -> np.ndarray:
+        """The curve that the rule reads: the mean of its keys' curves."""
+        return np.stack([as_array(curve) for curve in curves]).sum(0) / len(curves)
+
+    def gap(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
+        """The distance of curves [..., L] from the level: below zero where a layer has crossed it."""
+        level = self.level(curves, self.threshold if threshold is None else threshold)
+        return level - curves if self.above else curves - level
+
     def crosses(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
         """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for [..., L]."""
-        below = self.gap(curves, self.threshold if threshold is None else threshold) < 0
+        below = self.gap(curves, threshold) < 0
         return below[..., :-1] & ~below[..., 1:] if self.turns else below[..., :-1]
-
-
-def mean_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of curves of one length."""
-    return np.stack(curves).sum(0) / len(curves)
 
 
 _TENTHS = tuple((np.arange(1, 10) / 10).tolist())
@@ -241,7 +246,7 @@ METRICS = {
         "relative_contribution",
         ("att_cos", "mlp_cos", "layer_cos"),
         effective_depth_cosine,
-        gap=lambda cosine, _: cosine,
+        level=lambda cosine, _: 0.0,
         turns=True,
     ),
     "kl": Metric(
@@ -250,7 +255,7 @@ METRICS = {
         effective_depth_kl,
         0.5,
         _TENTHS,
-        gap=lambda kl, threshold: kl - threshold * kl.max(-1, keepdims=True),
+        level=lambda kl, threshold: threshold * kl.max(-1, keepdims=True),
     ),
     "overlap": Metric(
         "logit_lens",
@@ -258,7 +263,8 @@ METRICS = {
         effective_depth_overlap,
         0.3,
         _TENTHS[:7],
-        gap=lambda overlap, threshold: threshold - overlap,
+        level=lambda overlap, threshold: threshold,
+        above=True,
     ),
     "skips_future": Metric("layer_effects", ("future_kl",), profile=skip_profile),
     "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),

@@ -216,8 +216,8 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
         "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
-        "tokens. Dotted: the effective depth, the last layer where the mean of the three changes from negative to "
-        "non-negative.",
+        "tokens. Black: the mean of the three, with a triangle wherever it changes from negative to non-negative. "
+        "Dotted: the effective depth, the last of these changes.",
         {
             "att_cos": "Attention: $\\mathrm{cossim}(a, h)$",
             "mlp_cos": "MLP: $\\mathrm{cossim}(m, h + a)$",

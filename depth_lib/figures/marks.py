@@ -90,7 +90,8 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, depth_at to the right of it; and the key whose curve each prompt has as a thin line. cut: where the
+    dotted line, depth_at to the right of it, and the mean curve that a rule of several keys reads, with each layer that
+    satisfies it; and the key whose curve each prompt has as a thin line. cut: where the
     axis ends at the latest. log: a logarithmic axis, on which there are no bars. Where the result has the resolution
     of a curve, what is below it is grey.
     """
@@ -118,6 +119,14 @@ class Curves(Kind):
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
             if f"{key}_resolution" in result:
                 _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
+        metric = METRICS.get(self.metric)
+        if metric and len(metric.keys) > 1 and set(metric.keys) <= panel.keys():
+            mean = metric.curve([panel[key].ravel() for key in metric.keys])
+            if np.isfinite(mean).all():
+                ax.plot(mean, color="black", linewidth=0.8, label="mean of the three")
+                turns = np.flatnonzero(metric.crosses(mean))
+                if turns.size:
+                    ax.plot(turns + self.depth_at, 0 * turns, "k^", markersize=4, label="mean crosses zero upwards")
         if (depth := self.depth(result)) is not None:
             if alone:
                 _fill(ax, curve[depth : depth + 1], self.depth_name, MARKED_BAR, first=depth)
@@ -150,8 +159,8 @@ class Curves(Kind):
         metric = METRICS.get(self.metric)
         if metric is None or metric.threshold is None:
             return None
-        (key,) = metric.keys
-        return metric.threshold * float(np.nanmax(as_array(result[key])) if self.metric == "kl" else 1)
+        curve = np.nan_to_num(as_array(result[metric.keys[0]]))
+        return float(np.max(metric.level(curve, metric.threshold))) if metric.level else metric.threshold
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
         for name, column, before, after, same in questions
         if before != after
     ]
+    rule = METRICS["cosine"]
+    cosines = [study[run.dataset, run.model, rule.probe] for run in known[known.metric == "cosine"].itertuples()]
     width = runs.high - runs.low
     certainty = {
         "known to within a layer": (width <= 1).sum(),
@@ -50,6 +52,7 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
         ratios={metric: runs[runs.metric == metric].ratio for metric in PAPER_METRICS},
         answers=answers,
         unit=unit,
+        turns=[int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()) for result in cosines],
         n_depths=len(runs),
         certainty=certainty,
         n_without=runs.ed.isna().sum(),

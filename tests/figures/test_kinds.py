@@ -65,7 +65,7 @@ def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
 def test_an_mlp_that_blocks_lack_is_named_in_the_legend():
     ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])) | {"mlp_cos": torch.zeros(3)})
     labels = legend(ax)
-    assert [label.endswith("= 0, one mixer only") for label in labels] == [False, True, False]
+    assert [label.endswith("= 0, one mixer only") for label in labels] == [False, True, False, False]
 
 
 def test_parts_that_are_not_known_say_so_in_the_legend():
@@ -106,7 +106,18 @@ def test_the_cosine_depth_is_a_line_between_the_layers_where_the_mean_turns():
     ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, -0.1, -0.2, 0.1, 0.2])))
     assert [line.get_xdata()[0] for line in ax.lines if line.get_label() == "effective depth"] == [2.5]
     ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])))
-    assert [label.split(":")[0] for label in legend(ax)] == ["Attention", "MLP", "Attention + MLP"]
+    assert [label.split(":")[0] for label in legend(ax)] == ["Attention", "MLP", "Attention + MLP", "mean of the three"]
+
+
+def test_the_cosine_figure_draws_the_mean_of_the_three_and_every_layer_where_it_turns():
+    attention, mlp, both = torch.tensor(
+        [[-0.3, 0.3, -0.3, 0.6, 0.1], [0.0, 0.0, -0.3, 0.0, 0.2], [0.0, 0.3, 0.0, 0, 0]]
+    )
+    ax = plot("cosine", dict(zip(COSINES, (attention, mlp, both), strict=True)))
+    drawn = {line.get_label(): line for line in ax.lines}
+    np.testing.assert_allclose(drawn["mean of the three"].get_ydata(), [-0.1, 0.2, -0.2, 0.2, 0.1], rtol=1e-6)
+    assert list(drawn["mean crosses zero upwards"].get_xdata()) == [0.5, 2.5]
+    assert list(drawn["effective depth"].get_xdata()) == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from depth_lib.report.conclusions import changes, conclusions
 from depth_lib.results.study import facts_of
 from tests.effective_depth.coverage import CURVES, changes_covered, result_of
 
+COSINES = ("att_cos", "mlp_cos", "layer_cos")
 NO_PAPER = pd.DataFrame({"verdict": []})
 # base and instruct models of the registry, with their billions of parameters
 SMALL, SMALL_BASE, MIDDLE, LARGE, LARGE_BASE = (
@@ -113,6 +114,16 @@ def test_intervals_of_changes_cover_the_truth_where_models_share_the_noise_of_th
 def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
     assert (facts_of(model).training, facts_of(model).billions) == ("unknown", None)
     assert (facts_of(SMALL_BASE).training, facts_of(SMALL_BASE).billions) == ("base", 1.5)
+
+
+def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_takes_the_last():
+    curves = {"once": [-0.1, -0.1, 0.1, 0.1], "thrice": [-0.1, 0.1, -0.1, 0.1, -0.1, 0.1, 0.1]}
+    study = {("x", name, "relative_contribution"): dict.fromkeys(COSINES, curve) for name, curve in curves.items()}
+    columns = {"dataset": "x", "metric": "cosine", "high": None, "low": None}
+    runs = pd.DataFrame({"model": [*curves], "layers": [4, 7], "ed": [1, 4], "ratio": [0.5, 5 / 7]}).assign(**columns)
+    said = "The mean cosine changes from negative to non-negative {} per run; the cosine rule takes the last."
+    assert said.format("1 to 3 times") in conclusions(study, runs, NO_PAPER)
+    assert said.format("1 time") in conclusions(study, runs[:1], NO_PAPER)
 
 
 def test_how_much_depth_is_used_and_how_sure_that_is():
