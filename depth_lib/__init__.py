@@ -35,6 +35,7 @@ _HOMES = {
     "block_removal": "api",
     "choice_accuracy": "api",
     "check_model": "session",
+    "deep_thinking_ratio": "effective_depth.rules",
     "depth_by_difficulty": "api",
     "depth_interval": "effective_depth.intervals",
     "effective_depth_cosine": "effective_depth.rules",

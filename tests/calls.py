@@ -17,6 +17,7 @@ def _call(probe, *args, **settings):
 EVERY = {
     "relative_contribution": _call(dl.relative_contribution, TEXTS),
     "logit_lens": _call(dl.logit_lens, TEXTS),
+    "logit_lens, generated": _call(dl.logit_lens, TEXTS, generate=3),
     "residual_erasure": _call(dl.residual_erasure, *SUM, TEXTS),
     "future_erasure": _call(dl.future_erasure, *SUM, TEXTS),
     "local_effects, future": _call(dl.local_effects, TEXTS, mode="future"),
@@ -42,6 +43,7 @@ FIVE = ("relative_contribution", "logit_lens", "layer_effects, future, layer", "
 # each probe, mode and part at least once
 PAIRWISE = (
     *FIVE,
+    "logit_lens, generated",
     "increments",
     "increments, attention",
     "future_erasure",

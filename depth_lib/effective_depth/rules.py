@@ -6,6 +6,7 @@ The other depths are ours. None of them changes when identity blocks are appende
 of prompts.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,10 +117,17 @@ def settling_profile(settled: Curve) -> np.ndarray:
     return np.diff(_checked("settled", settled).astype(float), prepend=0, append=1).clip(0)
 
 
-def settles_late(settled: Curve) -> float:
-    """The share of tokens that settle after 0.85 L, those included that settle after the last block only."""
-    curve = _checked("settled", settled)
-    return 1 - float(curve[int(LATE * len(curve) + 1e-9)])
+def deep_thinking_ratio(lens: Curve | Mapping, depth: float = LATE) -> float:
+    """The share of tokens whose prediction settles only in the last 15 % of the layers.
+
+    A token settles at the first layer c with min over j <= c of JSD(p_j, y) <= g = 1/2 bit, p_j the logit lens of h_j,
+    the residual stream after j of L blocks; it is a deep-thinking token if c >= ⌈ρ L⌉, ρ = depth = 0.85. The paper's
+    tokens are those that the model generates: give the dict of `logit_lens(…, generate=n)`, or its `res_settled` [L].
+    Here the embeddings, j = 0, count as a layer too. ValueError if it is not finite.
+    Source: arXiv 2602.13517 (deep-thinking ratio).
+    """
+    curve = _checked("settled", lens["res_settled"] if isinstance(lens, Mapping) else lens)
+    return 1 - float(curve[max(math.ceil(depth * len(curve) - 1e-9) - 1, 0)])
 
 
 def skip_profile(kl: Curve) -> np.ndarray:

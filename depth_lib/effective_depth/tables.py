@@ -45,7 +45,7 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
 
 def effective_depths(result: Mapping) -> pd.DataFrame:
     """The effective depths of one probe's result, as the probe or `load_artifact` returns it: a row per rule that reads
-    it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high and note as in `depths_with_intervals`.
+    it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as `depths_with_intervals`.
     ValueError for a result that no rule reads.
     """
     rows = []

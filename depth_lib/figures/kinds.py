@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from ..effective_depth.difficulty import importance_by_level, score_rows
-from ..effective_depth.rules import as_array, settles_late
+from ..effective_depth.rules import as_array, deep_thinking_ratio
 from .marks import BLUE, LAYER, ORANGE, SKY, Curves, Heat, Kind, Panel
 
 
@@ -188,9 +188,9 @@ def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
     )
 
 
-def _how_many_settle_late(result: Mapping) -> str:
+def _deep_thinking(result: Mapping) -> str:
     settled = as_array(result.get("res_settled", np.nan))
-    return f"{settles_late(settled):.0%} settle late" if np.isfinite(settled).all() else ""
+    return f"deep-thinking ratio {deep_thinking_ratio(settled):.2f}" if np.isfinite(settled).all() else ""
 
 
 def _maps_by_level(result: Mapping) -> dict[str, Panel]:
@@ -268,7 +268,8 @@ KINDS: dict[str, Kind] = {
     "io_cos": Curves(
         "relative_contribution",
         "Cosine of what enters a block with what leaves it",
-        "1 less this cosine is ShortGPT's block influence: a high bar is a block that hardly turns the stream.",
+        "1 minus this cosine is the block influence of ShortGPT (Men et al. 2024, arXiv 2403.03853): a block with a "
+        "high bar hardly turns the stream.",
         {"io_cos": ""},
         "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
@@ -284,8 +285,9 @@ KINDS: dict[str, Kind] = {
     "angular": Heat(
         "relative_contribution",
         "Angular distance between residual streams",
-        "arccos of the cosine of the residual streams before two blocks over pi, mean over tokens (Gromov et al. "
-        "2024): blocks in a dark square turn it little, and are the first to leave out.",
+        "arccos of the cosine of the residual streams before two blocks over pi, mean over tokens: the angular "
+        "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square turn it little, and are the first "
+        "to leave out.",
         {"angular": ""},
         "From layer",
         "To layer",
@@ -352,12 +354,12 @@ KINDS: dict[str, Kind] = {
         "How the logit lens settles",
         "Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which it "
         "has been at most 1/2 at some layer up to this one; dotted: the first layer at which half of them have "
-        "settled. Written above: the share of tokens that settle late, after 85% of the layers, which with fewer than "
-        "seven layers is after the last one.",
+        "settled. Written above: the deep-thinking ratio (arXiv 2602.13517), the share of tokens that settle in the "
+        "last 15 % of the layers; with fewer than seven layers, after the last one.",
         {"res_jsd": "divergence", "res_settled": "settled tokens"},
         "Divergence (bits), share",
         metric="settling",
-        note=_how_many_settle_late,
+        note=_deep_thinking,
     ),
     "residual_erasure": _erasure(
         "residual_erasure",
@@ -403,8 +405,9 @@ KINDS: dict[str, Kind] = {
     "removal_scores": CheapScores(
         "block_removal",
         "Scores of one clean pass and the cost of removal",
-        "Angular distance between the residual streams before and after the removed blocks (Gromov et al. 2024, all n) "
-        "and block influence (ShortGPT, n = 1) against the rise of the loss, with their rank correlations.",
+        "Angular distance between the residual streams before and after the removed blocks (Gromov et al. 2024, arXiv "
+        "2403.17887, all n) and block influence (ShortGPT, Men et al. 2024, arXiv 2403.03853, n = 1) against the rise "
+        "of the loss, with their rank correlations.",
         {"angular_distance": "angular distance", "block_influence": "block influence"},
         "Loss increase, nats",
         "Score",

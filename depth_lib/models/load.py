@@ -24,6 +24,7 @@ from .check import check_here, name_of
 from .errors import ModelError, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class, known
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
+from .known_mistakes import mistake_in
 from .memory import check_devices, check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
@@ -162,6 +163,8 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     RECORDS[llm] = Record(found)
     check_here(llm)
     _warn_of_missing_parts(llm)
+    if mistake := mistake_in(llm.config):
+        warnings.warn(f"{name_of(llm)}: {mistake}.", stacklevel=3)
     return llm
 
 

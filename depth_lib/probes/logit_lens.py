@@ -18,7 +18,7 @@ KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "re
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts):
+def logit_lens(llm, arch, prompts, generate=0):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -26,21 +26,35 @@ def logit_lens(llm, arch, prompts):
     res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the
     Jensen–Shannon divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
-    prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] and `n_tokens` [P].
+    prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
+    tokens, and the sums are over the tokens that predict these. Returns `<key>_sums` [P, L], `n_tokens` [P] and
+    `generated`, their ids, a list per prompt.
     """
-    sums = torch.stack([_of_prompt(llm, arch, ids) for ids in prompts])
+    generated = [_continuation(llm, ids, generate) if generate else [] for ids in prompts]
+    # the last token that is generated predicts none of them
+    measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
+    sums = torch.stack([_of_prompt(llm, arch, *of_prompt) for of_prompt in measured])
     result = {f"{key}_sums": sums[:, k] for k, key in enumerate(KEYS)}
-    return result | {"n_tokens": torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)}
+    n_tokens = [len(ids) - first for ids, first in measured]
+    return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
 
-def _of_prompt(llm, arch, ids):
-    """The sums over a prompt's tokens [len(KEYS), L]."""
+def _continuation(llm, ids, n):
+    """The ids of up to n tokens with which the model continues a prompt, the likeliest one at each step."""
+    with torch.no_grad():
+        with llm.generate(inputs(ids), max_new_tokens=n, do_sample=False) as tracer:
+            result = tracer.result[0].tolist()
+    return result[len(ids) :]
+
+
+def _of_prompt(llm, arch, ids, first):
+    """The sums over a prompt's tokens from `first` on [len(KEYS), L]."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
             h, _ = read_stream(llm, arch)
             sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
-            for start in range(0, len(ids), at_a_time):
+            for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 # a CPU passes over the logits many times: its cache holds 2^18 of them

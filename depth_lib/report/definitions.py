@@ -50,6 +50,11 @@ DEFINITIONS = {
         "The first l in 0..L-1 with res_settled[l] ≥ 1/2.",
         "logitlens_{n}exps.pt: share of tokens whose lens has come within half a bit (Jensen-Shannon) of the output.",
     ),
+    "deep-thinking ratio": (
+        "The share of tokens whose prediction settles only in the last 15 % of the layers.",
+        "1 − res_settled[⌈0.85 L⌉ − 1]: a token settles when the lens has come within half a bit of the output.",
+        "logitlens_{n}exps.pt, res_settled. arXiv 2602.13517, there over generated tokens: logit_lens(…, generate=n).",
+    ),
     "ED": (
         "Effective depth: the layer l, counted from 0, that a rule finds.",
         "A dash: no layer satisfies the rule, or there is no result.",

@@ -20,6 +20,7 @@ from ..files import COMPUTING, hold, move_aside, remove_leftovers
 from ..models.bos import begins_with_bos
 from ..models.families import known, remark
 from ..models.gguf import WHEELS
+from ..models.known_mistakes import mistake_in
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
@@ -180,6 +181,7 @@ class Run(RunSpec):
             "check": record.checked,
             "runs": record.running,
             "blocks": remark(self.llm),
+            "mistake": "" if self.on_server else mistake_in(self.llm.config),
             "bos": begins_with_bos(self.llm.tokenizer),
             "where": self._where(),
             "remote": self.remote,

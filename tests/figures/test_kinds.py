@@ -249,10 +249,10 @@ def why_no_interval(ax):
     return " ".join(text.get_text().replace("\n", " ") for text in ax.texts)
 
 
-def test_the_share_of_tokens_that_settle_late_stands_above_their_curve():
-    settled = torch.linspace(0, 0.95, 20)  # 0.85 at layer 17 of 20
+def test_the_deep_thinking_ratio_stands_above_the_curve_of_settled_tokens():
+    settled = torch.linspace(0, 0.95, 20)  # 0.8 before layer 17 of 20
     ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
-    assert ax.get_title() == "15% settle late"
+    assert ax.get_title() == "deep-thinking ratio 0.20"
     assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
 
 

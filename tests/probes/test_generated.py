@@ -1,0 +1,62 @@
+"""The logit lens on tokens that the model generates, and the deep-thinking ratio of these."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import depth_lib as dl
+from depth_lib.embedded import toy_path
+from tests.oracles import curves
+
+PROMPTS = ["5 + 7 + 5 = ", "1 + 2 = ", "the cat sat"]
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return dl.load_model("toy-4l")
+
+
+def continuation(model, ids, n):
+    """Greedy decoding as a loop."""
+    stop = model.generation_config.eos_token_id
+    new = []
+    while len(new) < n and stop not in new:
+        logits = model(input_ids=torch.tensor([ids + new])).logits[0, -1]
+        new.append(int(logits.argmax()))
+    return new
+
+
+@pytest.mark.parametrize("remote", [False, "local"])
+def test_means_are_over_the_tokens_that_predict_what_the_model_generates(llm, remote):
+    plain = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), dtype=torch.float32).eval()
+    found = dl.logit_lens(llm, PROMPTS, generate=4, remote=remote)
+    with torch.no_grad():
+        encoded = [llm.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+        new = [continuation(plain, ids, 4) for ids in encoded]
+    assert found["generated"] == llm.tokenizer.batch_decode(new) and any(len(ids) < 4 for ids in new)
+    assert found["n_tokens"].tolist() == [len(ids) for ids in new]
+    for p, (ids, ours) in enumerate(zip(encoded, new, strict=True)):
+        whole, before = (curves.logit_lens(plain, [ids]) for ids in (ids + ours[:-1], ids[:-1]))
+        for key in ("res_kl_divs", "res_settled"):
+            truth = whole[key] * (len(ids + ours) - 1) - before[key] * (len(ids) - 1)
+            torch.testing.assert_close(found[f"{key}_sums"][p], truth.float(), rtol=1e-4, atol=1e-4)
+    settled = found["res_settled_sums"].sum(0) / found["n_tokens"].sum()
+    assert dl.deep_thinking_ratio(found) == pytest.approx(1 - settled[3].item())
+
+
+@pytest.mark.parametrize("n_layers", [4, 20, 30])
+def test_the_deep_thinking_ratio_is_that_of_its_definition(n_layers):
+    torch.manual_seed(0)
+    jsd = torch.rand(200, n_layers + 1)  # of h_0..h_L, where the last is the output itself
+    jsd[:, -1] = 0
+    least, n_deep = jsd.cummin(1).values, 0
+    for token in least:
+        settles = next(c for c in range(n_layers + 1) if token[c] <= 0.05)
+        n_deep += settles >= -(-85 * n_layers // 100)
+    settled = (least[:, :-1] <= 0.05).float().mean(0)
+    assert dl.deep_thinking_ratio({"res_settled": settled}) == pytest.approx(n_deep / 200) and n_deep
+
+
+def test_a_number_of_tokens_that_is_none_is_refused(llm):
+    with pytest.raises(ValueError, match="generate is -1; give the number of tokens"):
+        dl.logit_lens(llm, PROMPTS, generate=-1)
