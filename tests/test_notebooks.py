@@ -6,7 +6,6 @@ import papermill
 import pytest
 from jupyter_client.provisioning import local_provisioner
 
-import depth_lib as dl
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.schemas import artifact_path
 from tests.forked import Kernel
@@ -92,21 +91,6 @@ def test_quickstart_is_committed_as_it_runs(quickstart):
     assert all(float(a) == pytest.approx(float(b), rel=0.02) for a, b in pairs)
     assert n_pictures(NOTEBOOKS["quickstart"]) == 9
     assert (ROOT / "notebooks/quickstart.ipynb").stat().st_size < 2**20
-
-
-def last_layer_that_needs_each_term(model):
-    """For a digit with the three characters behind it, the last row of the erasure map in which one matters."""
-    prompts = dl.load_prompts("gsm8k", 5, source="embedded")
-    effect = dl.residual_erasure(dl.load_model(model), "5 + 7 + 5 + 3 + 1 + 7 = ", "28", prompts)["erasure_effect"]
-    return [int((effect[:, place : place + 4].amax(1) > 0.3).nonzero().max()) for place in range(0, 24, 4)]
-
-
-@pytest.mark.slow
-def test_the_staircase_that_quickstart_tells_of_is_there_in_toy_4l_and_gone_in_toy_16l():
-    stairs = last_layer_that_needs_each_term("toy-4l")
-    assert stairs == sorted(stairs) and len(set(stairs)) >= 4
-    first_terms = last_layer_that_needs_each_term("toy-16l")[:5]
-    assert first_terms != sorted(first_terms)
 
 
 @pytest.mark.slow

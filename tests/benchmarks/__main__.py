@@ -2,12 +2,14 @@
 
 by hand: transformers and hooks alone, as one writes them; literal: nnsight traces, as the papers' scripts run them;
 floor: the matrix products that cannot be avoided, at the rate that this machine has for their shapes.
-Every option can also be set in the environment: `make bench BENCH=real DTYPE=bfloat16`.
+Every option can also be set in the environment: `make bench BENCH=real DTYPE=bfloat16`. The table of docs/speed.md is
+written by `make bench BENCH=real LAYERS=4 DOCS=docs/speed.md`, on a machine that does nothing else.
 """
 
 import argparse
 import os
 import platform
+import re
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched here
@@ -37,6 +39,7 @@ def options(arguments=None):
     add("--patience", "PATIENCE", "90", "seconds after which no further round starts", float)
     add("--threads", "THREADS", "2", "threads of the CPU", int)
     add("--out", "OUT", "outputs/bench", "folder of bench.md and bench.csv")
+    add("--docs", "DOCS", "", "a page whose part between <!-- measured --> and <!-- end --> is written anew")
     asked = parser.parse_args(arguments)
     if asked.shape not in (*SHAPES, REAL):  # argparse does not check defaults
         parser.error(f"no model is called {asked.shape!r}; there are: {', '.join(SHAPES)}, {REAL}")
@@ -58,15 +61,30 @@ def processor():
     return platform.processor() or platform.machine()
 
 
-def page_of(rows, asked):
+def page_of(rows, asked, digits=3):
     """The table in Markdown, under what it was measured with."""
     device = torch.cuda.get_device_name() if asked.device == "cuda" else processor()
     facts = f"{asked.shape}, {asked.dtype}, {device}, {asked.threads} threads, load {os.getloadavg()[0]:.1f}"
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
     for row in rows:
-        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+        cells = [f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([f"{facts}, torch {torch.__version__}", "", *lines, ""])
+
+
+DOCUMENTED = {"ours, s": "seconds", "by hand, s": "by hand, s", "× by hand": "× by hand", "× literal": "× literal"}
+DOCUMENTED |= {"ours / floor": "ours / unavoidable"}
+
+
+def write_docs(page, rows, asked):
+    """Replace the measured part of a page by a table of `DOCUMENTED` columns."""
+    shown = [{"probe": row["probe"]} | {name: row[key] for key, name in DOCUMENTED.items()} for row in rows]
+    measured = f"<!-- measured -->\n{page_of(shown, asked, digits=2)}<!-- end -->"
+    old = page.read_text(encoding="utf-8")
+    new, n = re.subn("<!-- measured -->.*<!-- end -->", lambda _: measured, old, flags=re.DOTALL)
+    if n != 1:
+        raise SystemExit(f"{page} has no part between <!-- measured --> and <!-- end -->; add both lines")
+    page.write_text(new, encoding="utf-8")
 
 
 def main(arguments=None):
@@ -85,6 +103,8 @@ def main(arguments=None):
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(folder / "bench.csv", index=False)
     (folder / "bench.md").write_text(page, encoding="utf-8")
+    if asked.docs:
+        write_docs(Path(asked.docs), rows, asked)
     print(page)
 
 

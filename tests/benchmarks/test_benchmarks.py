@@ -101,7 +101,13 @@ def test_layers_are_spread_over_all():
 
 
 def test_the_table_is_written(tmp_path, capsys):
-    main(["--shape", "tiny", "--size", "tiny", "--probes", "lens", "--repeats", "1", "--out", str(tmp_path)])
+    docs = tmp_path / "speed.md"
+    docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
+    short = ["--shape", "tiny", "--size", "tiny", "--probes", "lens", "--repeats", "1"]
+    main([*short, "--out", str(tmp_path), "--docs", str(docs)])
+    text = docs.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- measured -->\ntiny, float32, ") and text.endswith("<!-- end -->\nafter\n")
+    assert "| probe | seconds | by hand, s | × by hand | × literal | ours / unavoidable |" in text and "old" not in text
     page = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert "| logit lens |" in page and "× by hand" in page and torch.__version__ in page
     assert len((tmp_path / "bench.csv").read_text().splitlines()) == 2 and page in capsys.readouterr().out

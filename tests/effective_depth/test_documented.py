@@ -1,15 +1,18 @@
-"""The depths in README and docs/real_model.md are those that `make real` writes, and the published ones."""
+"""Numbers of README and docs are those that a command has written, or the published ones."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from depth_lib.effective_depth.published import published_depths
+from depth_lib.results.study import facts_of
+from tests.real.depths import DATASETS, KEPT
 
 ROOT = Path(__file__).parents[2]
-FOUND = pd.read_csv(ROOT / "tests/real/depths.csv", comment="#").set_index(["metric", "dataset"])
-DATASETS = ["gsm8k", "hellaswag", "aime24"]
+FOUND = pd.read_csv(KEPT).set_index(["metric", "dataset"])
+NUMBERS = dict(enumerate("zero one two three four five six seven eight nine ten".split()))
 
 
 def row(page, metric):
@@ -31,3 +34,33 @@ def test_the_tables_have_the_depths_and_intervals_of_every_dataset_and_the_paper
     text += f" ({papers.median():.2f})" + "".join(f", one {ratio:.2f}" for ratio in papers[papers <= 0.1])
     assert row("docs/real_model.md", metric).endswith(f"| {text} |")
     assert row("README.md", metric).endswith(f"| {text.replace(f' ({papers.median():.2f})', '')} |")
+
+
+def test_how_often_the_mean_cosine_turns_and_another_layer_is_the_first_are_what_was_found():
+    page, readme = ((ROOT / name).read_text().replace("\n", " ") for name in ("docs/real_model.md", "README.md"))
+    turns = [int(FOUND.turns["cosine", dataset]) for dataset in DATASETS]
+    text = "{} times on GSM8K, {} on HellaSwag and {} on AIME24"
+    assert text.format(*(NUMBERS[n] for n in turns)) in page
+    assert f"crosses zero upwards {NUMBERS[min(turns)]} to {NUMBERS[max(turns)]} times" in readme
+    assert f"in {1 - FOUND.same['kl', 'gsm8k']:.0%}".replace("%", " %") + " of the resampled prompts" in page
+
+
+def test_what_the_papers_overlap_does_with_size_is_what_the_notebook_says():
+    published = published_depths().query("dataset == 'gsm8k' and metric == 'overlap'")
+    means = published.groupby([facts_of(model).billions for model in published.model]).ratio.mean()
+    text = f"from {means[1.5]:.2f} at 1.5B to {means[32]:.2f} at 32B parameters"
+    assert text in (ROOT / "notebooks/effective_depth.ipynb").read_text()
+
+
+def test_the_readme_says_of_speed_what_the_tables_say():
+    page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    measured = re.search("<!-- measured -->(.*)<!-- end -->", page, re.DOTALL)[1]
+    columns = {}
+    for table in re.findall(r"(?:^\|.*\n)+", measured, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        for row in rows:
+            for name, cell in zip(head, row, strict=True):
+                columns.setdefault(name, []).append(cell)
+    literal, unavoidable = (sorted(map(float, columns[name])) for name in ("× literal", "ours / unavoidable"))
+    assert f"The probes are {literal[0]:g} to {literal[-1]:g} times as fast" in (ROOT / "README.md").read_text()
+    assert f"the probes above take {unavoidable[0]:g} to {unavoidable[-1]:g} times theirs" in page

@@ -1,6 +1,7 @@
 """The toys can do what they are there for, and the sample rows are what they say they are."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import TOYS, prompts_path, toy_path
 from experiments.training.corpus import ROWS, draw_sum, draw_text
+from tests.embedded import staircase
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", params=TOYS)
@@ -44,6 +48,14 @@ def test_at_least_95_percent_of_200_held_out_sums_are_answered_exactly(toy, toke
 
 def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
     assert replies(toy, tokenizer, [QUESTION]) == [ANSWER]
+
+
+@pytest.mark.slow
+def test_the_staircase_is_there_as_often_as_the_docs_say_and_in_the_sum_that_they_show_of_toy_4l_alone():
+    assert staircase.counts(staircase.SUMS[:1]) == {"toy-4l": 1, "toy-8l": 0, "toy-16l": 0}
+    said = ", ".join(f"{toy} in {count} of {len(staircase.SUMS)}" for toy, count in staircase.counts().items())
+    for page in ("docs/toys.md", "notebooks/quickstart.ipynb"):
+        assert said in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():

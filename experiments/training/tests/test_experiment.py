@@ -144,8 +144,8 @@ def test_seeds_that_disagree_leave_it_undecided():
 
 def test_an_interval_over_seeds_and_prompts_is_wider_than_either():
     (row,) = summary.over_seeds(toys({("shared", "all"): (0.2, 50)}).query("quantity == 'accuracy'")).itertuples()
-    student = 4.303 * 0.001 / math.sqrt(3)  # t of 2 degrees of freedom
-    assert row.high - row.value == pytest.approx(math.hypot(student, 0.001), rel=0.05) and row.seeds == 3
+    student = 4.3027 * 0.001 / math.sqrt(3)  # t of 2 degrees of freedom
+    assert row.high - row.value == pytest.approx(math.hypot(student, 0.001), rel=1e-3) and row.seeds == 3
     (row,) = summary.over_seeds(toys({("shared", "all"): (0.2, 50)}, seeds=1)[:1]).itertuples()
     assert (row.low, row.high, row.seeds) == pytest.approx((row.value - 0.001, row.value + 0.001, 1))
 

@@ -1,0 +1,34 @@
+"""SmolLM2's effective depths, as README and docs/real_model.md have them: `python -m tests.real.depths [outputs/real]`.
+
+Writes depths.csv from the results of `make real`: of each rule and dataset the depth with its interval, the share of
+resampled prompts with the same depth, and how often the mean cosine changes from negative to non-negative.
+"""
+
+import sys
+from pathlib import Path
+
+from depth_lib.effective_depth.rules import METRICS
+from depth_lib.effective_depth.tables import depths, depths_with_intervals
+from depth_lib.results.study import Study
+
+KEPT, MODEL = Path(__file__).with_name("depths.csv"), "SmolLM2-135M-Instruct"
+DATASETS = ("gsm8k", "hellaswag", "aime24")
+
+
+def turns(result):
+    rule = METRICS["cosine"]
+    return int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum())
+
+
+def main(folder="outputs/real"):
+    study = Study(Path(folder), [MODEL], [*DATASETS])
+    found = depths_with_intervals(study, depths(study))
+    found["turns"] = [turns(study[d, MODEL, "relative_contribution"]) for d in found.dataset]
+    found["turns"] = found.turns.where(found.metric == "cosine").astype("Int64")
+    columns = ["metric", "dataset", "ed", "low", "high", "ratio", "same", "turns"]
+    found[columns].to_csv(KEPT, index=False, float_format="%.2f")
+    print(KEPT)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
