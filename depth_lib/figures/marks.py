@@ -157,7 +157,7 @@ class Curves(Kind):
     def threshold(self, result: Mapping) -> float | None:
         """The metric's threshold in the curve's unit."""
         metric = METRICS.get(self.metric)
-        if metric is None or metric.threshold is None:
+        if metric is None or metric.threshold is None or metric.keys[0] not in result:
             return None
         curve = np.nan_to_num(as_array(result[metric.keys[0]]))
         return float(np.max(metric.level(curve, metric.threshold))) if metric.level else metric.threshold
