@@ -20,12 +20,11 @@ def load_prompts(
     n_examples: int | None = None,
     source: str | Path = "hub",
     tokenizer: Callable | None = None,
-    length: int = 6,
     seed: int = 123,
 ) -> list[str]:
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
-    dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of `length` digits: "addition",
+    dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of six digits: "addition",
     "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
     of a file params/datasets/<name>.yaml in the working directory; or a .txt file, one prompt per line. n_examples: 10
     unless given, 5 for aime24, of a .txt file all; with fewer rows than that, all there are and a warning. source:
@@ -39,8 +38,7 @@ def load_prompts(
     if n_examples is not None:
         check_count("n_examples", n_examples)
     if dataset in DRAWN:
-        check_count("length", length)
-        return list(itertools.islice(_drawn(dataset, length, seed), n_examples or 10))
+        return list(itertools.islice(_drawn(dataset, seed), n_examples or 10))
     alone = Path(dataset).suffix == ".txt"
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
@@ -74,13 +72,13 @@ def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
     return " + ".join(map(str, digits)) + " = ", str(sum(digits))
 
 
-def _drawn(dataset: str, length: int, seed: int) -> Iterator[str]:
+def _drawn(dataset: str, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     while True:
         if dataset == "sums":
             yield "".join(one_sum(rng, rng.randint(2, 6)))
             continue
-        a, b = (rng.randint(10 ** (length - 1), 10**length - 1) for _ in range(2))
+        a, b = (rng.randint(10**5, 10**6 - 1) for _ in range(2))
         operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
         yield f"Give the answer directly: {operation}"
 

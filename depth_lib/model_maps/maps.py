@@ -11,7 +11,7 @@ from nnsight import TransformersModel
 from ..models.check import name_of
 from ..models.families import describe
 from ..models.load import load_model
-from ..params import not_among
+from ..params import ParamsError, not_among
 from ..probes.residual_stream import agreed, is_sharded
 from ..probes.states import states, states_of_sequences
 from ..progress import steps
@@ -22,11 +22,11 @@ from .texts import LONGEST, Excerpt, cut, read_texts, same_ids
 JOB_BYTES = 500_000_000  # of states that one job on a server returns; at least one sequence
 
 
-class TooLarge(ValueError):
+class TooLarge(ParamsError):
     """The moments of the maps do not fit into memory; the message says how much is needed."""
 
 
-class CannotRead(ValueError):
+class CannotRead(ParamsError):
     """A model's states cannot be read in this way; the message says which way works."""
 
 

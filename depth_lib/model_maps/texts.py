@@ -9,6 +9,7 @@ from nnsight import TransformersModel
 
 from ..data.datasets import dataset_named
 from ..embedded import DATASETS
+from ..params import ParamsError
 from ..remote.errors import one_line
 
 SPLITS = ("fit", "choose", "test")  # to fit the maps, to choose the ridge, to measure the error
@@ -16,7 +17,7 @@ LONGEST = 512  # tokens of a sequence; both models may take fewer
 _FEWEST_SEQUENCES = 40
 
 
-class TextError(ValueError):
+class TextError(ParamsError):
     """A text that maps cannot be fitted on; the message is one line and ends with the next step."""
 
 

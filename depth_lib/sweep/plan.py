@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -54,6 +55,9 @@ class Plan(BaseModel):
     LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
     LIST: bool = Field(False, description="print the command of each run that is left, and run none")
     LICENCE: str = Field("", description="of share: what others may do with the numbers, such as cc-by-4.0")
+    TEXTS: str = Field("embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config")
+    WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted of a layer")
+    N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: how much of the text is read, at most")
     TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
 
     @property

@@ -114,7 +114,7 @@ def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length():
             assert c == result(a, b)
         assert load_prompts(dataset, 3) == prompts[:3]
         assert load_prompts(dataset, seed=1) != prompts
-    assert re.fullmatch(r"Give the answer directly: [1-9]\d \+ [1-9]\d = \d+", load_prompts("addition", 1, length=2)[0])
+    assert re.fullmatch(r"Give the answer directly: [1-9]\d{5} \+ [1-9]\d{5} = \d+", load_prompts("addition", 1)[0])
 
 
 def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
@@ -189,7 +189,6 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
             'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
         ),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="addition", length=0), "length is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", source="no/such.jsonl"), "no file no/such.jsonl; check the path"),
     ],
 )

@@ -13,7 +13,7 @@ from depth_lib.model_maps.stretch import measure, stretch
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.schemas import SCHEMAS, MissingArtifact, parse_name
 from depth_lib.results.study import Study
-from depth_lib.sweep.maps import main
+from depth_lib.sweep.cli import main
 
 
 def one(relative):
@@ -64,7 +64,17 @@ def test_the_figure_shows_every_cell_the_best_ones_and_the_diagonal():
 def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_takes_it_for_its_own(tmp_path, capsys):
     text = tmp_path / "sums.txt"
     text.write_text("\n\n".join(f"{a} + {b} = {a + b}" for a in range(40) for b in range(0, 60, 3)))
-    asked = ["toy-4l", "toy-4l", "--texts", str(text), "--n-characters", "4000", "--out", str(tmp_path / "outputs")]
+    asked = [
+        "maps",
+        "toy-4l",
+        "toy-4l",
+        "--texts",
+        str(text),
+        "--n-characters",
+        "4000",
+        "--out",
+        str(tmp_path / "outputs"),
+    ]
     assert main(asked) == 0
     folder = tmp_path / "outputs" / "linear_maps"
     stem = "linear_map_toy-4l_to_toy-4l"
@@ -78,8 +88,9 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     capsys.readouterr()
     assert main(asked) == 0
     assert "nothing to compute" in capsys.readouterr().out
-    assert main([*asked, "--dtype", "bfloat16"]) == 1
-    remedy = re.search("dtype: stored None, asked bfloat16.*run: (mv .*)", capsys.readouterr().err)[1]
+    with pytest.raises(SystemExit) as refused:
+        main([*asked, "--dtype", "bfloat16"])
+    remedy = re.search("dtype: stored None, asked bfloat16.*run: (mv .*)", str(refused.value))[1]
     subprocess.run(shlex.split(remedy), check=True)
     assert main([*asked, "--dtype", "bfloat16"]) == 0
     rounded = load_artifact(folder / f"{stem}.pt")
@@ -90,5 +101,5 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     assert torch.equal(load_artifact(folder / f"{stem}.pt")["relative"], rounded["relative"])
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
-    assert main([*asked[:3], str(tmp_path / "none.txt")]) == 1
-    assert "neither a text file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="neither a text file"):
+        main([*asked[:4], str(tmp_path / "none.txt")])

@@ -271,6 +271,17 @@ def test_the_table_takes_a_model_by_the_name_that_a_sweep_took(tmp_path):
     assert chosen_results(Plan(OUT=str(tmp_path), MODELS=["owner/x"])) == (["x"], ["gsm8k"])
 
 
+def test_real_is_the_one_model_that_can_be_fetched_whatever_else_is_in_its_set(monkeypatch):
+    plans = []
+    monkeypatch.setattr(cli, "fetched", lambda name: None)
+    monkeypatch.setattr(cli, "run_unfinished", plans.append)
+    monkeypatch.setattr(cli, "make_table", plans.append)
+    cli.main(["real"])
+    for plan in plans:
+        assert plan.folder == "outputs/real" and plan.models == ["SmolLM2-135M-Instruct"]
+    assert len(plans) == 2 and len(plans[0].runs()) == 3
+
+
 def test_check_refuses_a_model_in_one_line(command, monkeypatch):
     def refuse(*_, **__):
         raise ArchitectureError("t5 is an encoder-decoder.")
