@@ -70,8 +70,10 @@ def exact(x):
 
 def compares_in_batch(llm, h):
     """Whether an intervention on residuals like h must be compared with an unmodified row of its own batch: products
-    round differently in batches of another size, which shows in half precision and where weights are quantised."""
-    return h.dtype.itemsize < 4 or getattr(llm.config, "quantization_config", None) is not None
+    round differently in batches of another size, which shows in half precision, in TF32 and where weights are
+    quantised."""
+    coarse = h.dtype.itemsize < 4 or torch.get_float32_matmul_precision() != "highest"
+    return coarse or getattr(llm.config, "quantization_config", None) is not None
 
 
 def first(output):

@@ -52,11 +52,16 @@ def test_local_effects_and_erasure_in_bfloat16_are_those_of_float64_within_their
         within(result, key, truth)
 
 
-def test_float32_has_no_resolution_beside_its_results(tmp_path):
+def test_float32_has_no_resolution_beside_its_results_unless_products_are_in_tf32(tmp_path):
     llm = loaded(build("llama"), tmp_path)
     examples = [Example(1, "5 + 7 = ", "12")]
     for result in (dl.layer_effects(llm, [SIXTY]), dl.local_effects(llm, [SIXTY])):
         assert not [key for key in result if key.endswith("resolution")]
+    try:
+        torch.set_float32_matmul_precision("high")  # TF32 on a GPU
+        assert dl.layer_effects(llm, [SIXTY]).keys() >= {"max_future_layer_resolution", "max_future_out_resolution"}
+    finally:
+        torch.set_float32_matmul_precision("highest")
     half = loaded(build("llama", torch.bfloat16), tmp_path)
     extra = dl.depth_by_difficulty(half, examples).keys() - dl.depth_by_difficulty(llm, examples).keys()
     assert extra == {"layer_effect_resolution", "output_effect_resolution"}
