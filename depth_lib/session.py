@@ -179,9 +179,10 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
                 except ArchitectureError as error:
                     entry.note("ended", problem=str(error))  # another deployment may be the model that was found
                     raise
-        results.append(measured["results"]["result"])
-        entries.append(entry)
-    finish(entries)
+            results.append(measured["results"]["result"])
+            entries.append(entry)
+            if number == len(jobs):  # inside the lock, whose next holder finds what is left, and not half of it
+                finish(entries)
     return results
 
 

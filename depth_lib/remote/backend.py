@@ -61,6 +61,7 @@ class JobBackend(RemoteBackend):
         host, key = host_and_key(remote)
         super().__init__(_model_key(llm, host), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress, self.smaller, self.content = True, smaller, None
+        self.http = httpx.Client(timeout=QUIET)  # one for all questions: to make one reads the certificates
         # nnsight rewrites its line in place, which in a file is a line for each question
         self.display.enabled = self.display.enabled and (self.display.notebook or sys.stdout.isatty())
 
@@ -112,7 +113,7 @@ class JobBackend(RemoteBackend):
 
     def poll(self, tracer: object = None) -> dict | None:
         """The result, or None while there is none. As nnsight's, which waits ten minutes for a server that hangs."""
-        answer = httpx.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key}, timeout=QUIET)
+        answer = self.http.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key})
         if answer.status_code == 404:
             return None
         answer.raise_for_status()
@@ -128,7 +129,7 @@ class JobBackend(RemoteBackend):
         problem = "no address"
         for pause in itertools.islice(_pauses(), _FETCHES if url else 0):
             try:
-                self.content = _fetched(url)
+                self.content = self._fetched(url)
                 return plain(self.content)
             except BrokenDownload as error:
                 problem = one_line(error)
@@ -144,6 +145,15 @@ class JobBackend(RemoteBackend):
         raise ResultLost(
             f"the job has completed, but its result could not be fetched ({problem}); run again to compute it anew"
         )
+
+    def _fetched(self, url):
+        content = bytearray()
+        with self.http.stream("GET", url) as answer:
+            answer.raise_for_status()
+            for chunk in answer.iter_bytes():
+                content += chunk
+                check_size(len(content))
+        return bytes(content)
 
     def _patiently(self, ask, submitting=False):
         """ask(), repeated while the server cannot be reached; ServerUnreachable after SILENCE seconds.
@@ -195,16 +205,6 @@ class JobBackend(RemoteBackend):
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
         return text.replace(self.api_key, "<the key>") if self.api_key else text
-
-
-def _fetched(url):
-    content = bytearray()
-    with httpx.stream("GET", url, timeout=QUIET) as answer:
-        answer.raise_for_status()
-        for chunk in answer.iter_bytes():
-            content += chunk
-            check_size(len(content))
-    return bytes(content)
 
 
 def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept: Callable[[dict], None]) -> dict:

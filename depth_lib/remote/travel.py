@@ -7,6 +7,7 @@ file, and the path of this machine's home stays here.
 """
 
 import dis
+import functools
 import hashlib
 import io
 import json
@@ -105,17 +106,22 @@ def _public_name(function):
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     source = "".join(linecache.getlines(filename, function.__globals__))
-    try:
-        codes = _codes(compile(source, filename, "exec", dont_inherit=True))
-    except SyntaxError:  # as it is on disk now; what runs here was another text
-        codes = ()
-    if function.__code__ not in codes:
+    if function.__code__ not in _compiled(source, filename):
         raise NotReady(
             f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
             "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
         )
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     return f"{function.__module__.replace('.', '/')}.py#{digest}"
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str, filename: str) -> set[CodeType]:
+    """The code of every function in a file; none of one that is no Python now, though it was when it was imported."""
+    try:
+        return set(_codes(compile(source, filename, "exec", dont_inherit=True)))
+    except SyntaxError:
+        return set()
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -11,6 +11,7 @@ import depth_lib as dl
 from depth_lib import remote, session
 from depth_lib.models.families import describe
 from depth_lib.remote import backend
+from depth_lib.remote.backend import QUIET, SILENCE  # as imported: tests are less patient
 from tests.calls import TEXTS
 from tests.remote.loopback.fixture import KEY, journal, same
 
@@ -113,7 +114,7 @@ def test_only_ndifs_own_503_says_that_nothing_was_taken(llm, loopback, monkeypat
 
 
 def test_a_server_that_hangs_is_asked_again_well_within_the_patience():
-    assert backend.QUIET * 3 <= backend.SILENCE
+    assert QUIET * 3 <= SILENCE
 
 
 QUOTED = [

@@ -38,7 +38,7 @@ def crossed(loopback, llm, call):
     session.check_model(llm, remote=loopback.host)  # a job of its own
     with loopback.faults(sandbox=True):
         call(llm, remote=loopback.host)
-    return list(loopback.asked()["crossed"].values())[-1]
+    return loopback.last_crossing()
 
 
 def lines(loopback):

@@ -93,7 +93,7 @@ def main(popen):
     os.dup2(2, 1)  # whatever prints must not get between the answers
     logging.disable()
     host.subprocess = SimpleNamespace(**vars(host.subprocess) | {"Popen": popen})
-    host.Connection, host.spawn = Crossing, partial(host.spawn, timeout=240)
+    host.Connection, host.spawn = Crossing, partial(host.spawn, timeout=80)
 
     def answer(content=b"", **head):
         answers.write(json.dumps(head | {"size": len(content)}).encode() + b"\n" + content)

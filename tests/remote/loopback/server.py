@@ -10,6 +10,9 @@ the socket closes) and {"detail": …} (a 400 that says this); result also "trun
 an "unknown" job. hold: "QUEUED" or "RUNNING", jobs stay there. end: a list with what each job ends with, as an error,
 instead of being run. sandbox: jobs run as those of an ordinary key, not of a trusted one. dtype: of the weights, other
 than bfloat16. timeout: seconds that a job may take. february: the conditions of an older server (see february.py).
+
+No wait is without an end: a job may take LONGEST seconds, and a worker that has not answered a while after that, or has
+died, is killed and started anew, so that a job that hangs takes no other with it.
 """
 
 import hashlib
@@ -26,6 +29,7 @@ from pathlib import Path
 
 SETUP = json.loads(sys.argv[1])
 MODELS, KEY = SETUP["models"], SETUP["key"]
+LONGEST = 90
 
 
 class Jobs:
@@ -34,7 +38,8 @@ class Jobs:
     def __init__(self):
         self.lock = threading.Condition()
         self.statuses, self.results, self.taken, self.faults = {}, {}, queue.Queue(), {}
-        self.log, self.printed, self.crossed, self.worker, self.ready, self.address = [], [], {}, None, False, None
+        self.codes, self.taken_until_now, self.printed, self.crossed = [], 0, [], None
+        self.worker, self.ready, self.address = None, False, None
         threading.Thread(target=self.work, daemon=True).start()
 
     def fault(self, kind):
@@ -49,21 +54,23 @@ class Jobs:
 
     def hold(self, state):
         with self.lock:
-            self.lock.wait_for(lambda: self.faults.get("hold") != state)
+            self.lock.wait_for(lambda: self.faults.get("hold") != state, timeout=LONGEST)
 
     def read(self):
-        """The worker's next answer."""
-        line = self.worker.stdout.readline()
-        if not line:
-            os._exit(1)  # the worker has died, and said why
+        """The worker's next answer; EOFError if it has died."""
+        if not (line := self.worker.stdout.readline()):
+            raise EOFError
         head = json.loads(line)
         return head, self.worker.stdout.read(head["size"])
 
-    def work(self):
+    def start(self):
         command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
         self.worker = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.read()
+
+    def work(self):
+        self.start()
         self.ready = True
         while True:
             request, blob = self.taken.get()
@@ -73,12 +80,21 @@ class Jobs:
             self.hold("RUNNING")
             if end := self.fault("end"):
                 self.tell(request["id"], "ERROR", end)
-            else:
+                continue
+            watch = threading.Timer(LONGEST + 30, self.worker.kill)
+            watch.start()
+            try:
                 self.run(request, blob)
+            except (EOFError, OSError):
+                self.tell(request["id"], "ERROR", f"The worker ended with status {self.worker.wait(10)}, or was killed.")
+                self.start()
+            finally:
+                watch.cancel()
 
     def run(self, request, blob):
         job = {"trusted": not self.faults.get("sandbox"), "dtype": self.faults.get("dtype", "bfloat16")}
-        job |= {"timeout": self.faults.get("timeout"), "february": bool(self.faults.get("february")), "size": len(blob)}
+        job |= {"timeout": self.faults.get("timeout", LONGEST), "february": bool(self.faults.get("february"))}
+        job["size"] = len(blob)
         self.worker.stdin.write(json.dumps(request | job).encode() + b"\n" + blob)
         self.worker.stdin.flush()
         while True:
@@ -87,7 +103,7 @@ class Jobs:
                 self.printed.append(response["description"])
             elif response["status"] != "RUNNING":
                 break
-        self.crossed[request["id"]] = response.pop("crossed")
+        self.crossed = response.pop("crossed")
         self.results[request["id"]] = content
         if response["data"]:
             response["data"] = f"{self.address}/{response['data']}"
@@ -108,11 +124,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-        self.note(code, len(body))
+        self.note(code)
 
-    def note(self, code, size=0):
-        entry = {"method": self.command, "path": self.path, "code": code, "bytes": size}
-        JOBS.log.append(entry | {"headers": {name.lower(): value for name, value in self.headers.items()}})
+    def note(self, code):
+        if not self.path.startswith("/loopback"):
+            JOBS.codes = [*JOBS.codes[-2:], code]
+        JOBS.taken_until_now += self.path == "/request" and code == 200
 
     def spoil(self, kind):
         """Do what the next fault of this kind says; False if there is none, else True, or a fault for the caller."""
@@ -140,7 +157,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/loopback":
-            self.reply({"log": JOBS.log, "printed": JOBS.printed, "jobs": JOBS.statuses, "crossed": JOBS.crossed})
+            recent = dict(list(JOBS.statuses.items())[-20:])
+            about = {"jobs": recent, "codes": JOBS.codes, "taken": JOBS.taken_until_now}
+            self.reply(about | {"printed": JOBS.printed, "crossed": JOBS.crossed})
         elif path == "/whoami":
             self.reply({"email": "a@b.c", "tags": [] if JOBS.faults.get("sandbox") else ["trusted"]})
         elif path.startswith("/response/"):
@@ -178,7 +197,6 @@ class Handler(BaseHTTPRequestHandler):
         if fault is True or not self.allowed():
             return
         request, blob = parts_of(self.headers["Content-Type"], body)
-        self.headers["Loopback-Payload"] = str(len(blob))
         job, model = uuid.uuid4().hex, json.loads(request["model_key"].split(":", 1)[1])["repo_id"]
         if model in MODELS:
             JOBS.tell(job, "RECEIVED", "Your job has been received.")
