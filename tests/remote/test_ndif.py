@@ -15,20 +15,23 @@ from tests.remote.loopback import MISSING
 if MISSING:
     pytest.skip(f"the remote tests run on NDIF's own code, without {MISSING}: make ndif", allow_module_level=True)
 
+QUICK = {("gradients", False), ("layer_effects, future, layer", False)}  # probe, whether in the sandbox
+QUICK |= {(probe, True) for probe in (*FIVE, "increments", "layer_effects, all, attention", "future_erasure")}
+QUICK |= {(probe, True) for probe in ("local_effects, all", "depth_by_difficulty", "block_removal")}
+
 
 def both_ways(probes, quick=()):
     """The probes in process and, those that need no gradients, in the sandbox; slow but for the quick ones."""
-    ways = [(probe, sandbox) for probe in probes for sandbox in (False, True)]
-    runs = [(probe, sandbox) for probe, sandbox in ways if not (sandbox and probe.startswith("gradients"))]
-    marks = {True: [], False: pytest.mark.slow}
     names = {True: "in the sandbox", False: "in process"}
-    ids = [f"{probe}, {names[sandbox]}" for probe, sandbox in runs]
-    return pytest.mark.parametrize(
-        "probe, sandbox", [pytest.param(*run, marks=marks[run[0] in quick]) for run in runs], ids=ids
-    )
+    ways = [(probe, sandbox) for probe in probes for sandbox in names if not (sandbox and "gradients" in probe)]
+    runs = [
+        pytest.param(*way, id=f"{way[0]}, {names[way[1]]}", marks=[] if way in quick else pytest.mark.slow)
+        for way in ways
+    ]
+    return pytest.mark.parametrize("probe, sandbox", runs)
 
 
-@both_ways(EVERY, quick=PAIRWISE)
+@both_ways(EVERY, quick=QUICK)
 def test_every_probe_gives_the_local_numbers(probe, sandbox, loopback):
     assert not different(probe, loopback, "loopback/llama", sandbox)
 
@@ -87,7 +90,7 @@ def _states(llm, ids):
         return {"change": (last.float() - first.float()).norm()}
 
 
-@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("sandbox", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_job_that_takes_longer_than_the_server_allows_is_ended_and_the_next_one_runs(llm, here, loopback, sandbox):
     says = r"exceeded the execution timeout of 2s\.; make smaller jobs"
     with loopback.faults(sandbox=sandbox, timeout=2), pytest.raises(remote.JobFailed, match=says):
@@ -98,6 +101,18 @@ def test_a_job_that_takes_longer_than_the_server_allows_is_ended_and_the_next_on
 def _endless(llm):
     while True:
         len(llm.config.name_or_path)
+
+
+@pytest.mark.slow
+def test_a_server_whose_worker_dies_goes_on_with_another(llm, here, loopback):
+    """So that one job that hangs or dies, which is the tests' own fault, fails one test."""
+    with pytest.raises(remote.JobFailed, match="The worker ended with status 3"):
+        session.run(_end_of_the_process, llm, remote=loopback.host)
+    assert not different("logit_lens", loopback, "loopback/llama", sandbox=False)
+
+
+def _end_of_the_process(llm):
+    torch.os._exit(3)
 
 
 MUTATIONS = {
@@ -120,7 +135,7 @@ def test_what_cannot_run_in_the_sandbox_is_noticed(cause, llm, loopback, mutate)
     assert re.search(says, caught.value.server_text)
 
 
-@pytest.mark.parametrize("device", ["h", "llm"])
+@pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])
 def test_a_budget_from_the_device_of_a_model_without_weights_is_noticed(device, checked, loopback, mutate):
     """Passes of a few tokens take more messages than one pass does; what is on no CPU gets the budget of a GPU."""
     probe = EVERY["layer_effects, all, layer"]
@@ -132,7 +147,7 @@ def test_a_budget_from_the_device_of_a_model_without_weights_is_noticed(device, 
     assert (loopback.last_crossing()["messages"] > one_pass) == (device == "h")
 
 
-@pytest.mark.parametrize("read, noticed", [("h", False), ("llm", True)])
+@pytest.mark.parametrize("read, noticed", [pytest.param("h", False, marks=pytest.mark.slow), ("llm", True)])
 def test_a_decision_from_the_dtype_of_a_config_is_noticed(read, noticed, llm, loopback, mutate):
     mutate(r"return h(\.dtype\.itemsize < 4)", rf"return {read}\g<1>")
     with loopback.faults(sandbox=True, dtype="float32"):

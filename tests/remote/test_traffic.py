@@ -53,9 +53,3 @@ def test_a_job_that_would_take_hours_is_named_before_it_is_sent(llm, loopback, c
     monkeypatch.setattr(session, "TOO_MANY", 0)
     EVERY["relative_contribution"](llm, remote=loopback.host)
     assert "relative_contribution: about 0 GB cross the socket" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", "layer_effects, all, attention"])
-def test_probes_in_the_sandbox_give_the_local_numbers(probe, llm, here, loopback):
-    with loopback.faults(sandbox=True):
-        assert not differences(EVERY[probe](llm, remote=loopback.host), EVERY[probe](here))

@@ -17,12 +17,14 @@ from nnsight.modeling.huggingface import _ID_CACHE
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
 
 import depth_lib as dl
+from depth_lib import embedded
 from depth_lib.files import cache_folder
 from depth_lib.remote import backend
 from tests.families import SHAPE, build, randomise
 from tests.tiny_tokenizers import char_tokenizer
 
 KEY = "loopback-key-5f1c"
+TOY = "loopback/toy-8l"
 _SHARED = None  # one server for all test modules of a process
 
 
@@ -106,11 +108,12 @@ def saved_models(folder):
     """By name; their configs name another dtype than they run in, as many do."""
     named = LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096}))  # as the sweep's params do
     models = {"loopback/llama": build("llama"), "loopback/gpt2": build("gpt2"), "loopback/hybrid": hybrid()}
+    folders = {TOY: Path(embedded.__file__).parent / "toy-8l"}
     for name, model in (models | {"meta-llama/Llama-3.1-8B": named}).items():
         model.half().save_pretrained(folder / name)
         char_tokenizer().save_pretrained(folder / name)
-        models[name] = folder / name
-    return models
+        folders[name] = folder / name
+    return folders
 
 
 def hybrid():
