@@ -15,7 +15,7 @@ from .models.parallel import check_same
 from .probes.identities import verified
 from .progress import steps, ticked
 from .remote.backend import JobBackend, complete, say
-from .remote.crossing import PER_SECOND, TOO_MANY, crossing
+from .remote.crossing import FLOPS, PER_SECOND, TOO_LONG, crossing, seconds
 from .remote.errors import NotReady, RemoteError, ResultNotFinite
 from .remote.journal import Entry, finish
 from .remote.travel import settings_hash
@@ -188,11 +188,13 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
 
 def _send(llm, probe, arguments, backend):
     """Submit the session; the model's check goes along if nobody has made it yet."""
-    n_bytes, _ = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
-    if n_bytes > TOO_MANY:
+    n_bytes, _, n_tokens = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
+    takes = seconds(n_bytes, n_tokens, sum(weight.numel() for weight in llm.blocks[0].parameters()))
+    if takes > TOO_LONG:
         say(
-            f"{probe.__name__}: about {n_bytes / 1e9:,.0f} GB cross the socket of NDIF's sandbox, where a job of an "
-            f"ordinary key runs, about {n_bytes / PER_SECOND / 3600:.0f} hours; give fewer or shorter prompts"
+            f"{probe.__name__}: about {takes / 3600:.1f} hours in NDIF's sandbox, where a job of an ordinary key runs, "
+            f"if {n_bytes / 1e9:,.0f} GB cross its socket at {PER_SECOND / 1e9:.0f} GB/s and its GPU does "
+            f"{FLOPS / 1e12:.0f} TFLOP/s, which are guesses; give fewer or shorter prompts"
         )
     if "arch" in arguments:
         found, arch = known(llm).found, arguments["arch"]

@@ -58,6 +58,7 @@ class Architecture:
     starts: bool = False  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
     grows: bool = False  # the batch may grow between blocks
     packs: bool = False  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
+    in_place: tuple[str, ...] = ()  # modules in blocks whose outputs the block changes once they are there
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
 
 def _read(model, mode, masked, once):
     """What one pass shows. masked: with positions and a 4-D mask; once: blocks that are alike run once."""
-    logits, calls, mask = _run(model, mode, masked, once)
+    logits, calls, mask, changed = _run(model, mode, masked, once)
     blocks = _blocks(model, calls)
     path = blocks[0].path.rpartition(".")[0]
     kinds = [_kind(block) for block in model.get_submodule(path)] if once else range(len(blocks))
@@ -112,6 +113,7 @@ def _read(model, mode, masked, once):
     # where integers go that a block returns is not in the graph
     hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
+    inside = {p.removeprefix(f"{path}.").partition(".")[2] for p in changed if p.startswith(f"{path}.")}
     return Architecture(
         blocks=path,
         streams=tuple(*blocks[0].shapes)[2:-1],
@@ -121,15 +123,17 @@ def _read(model, mode, masked, once):
         starts=starts,
         grows=grows and starts,
         packs=masked and all(_obeys(mask, blocks[l], calls, parts.get("parts", {l: None})[l]) for l in {*first_alike}),
+        in_place=tuple(sorted(inside - {""})),
     )
 
 
 def _run(model, mode, masked, once, widen=""):
-    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, and the mask.
+    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, the mask, and the paths of
+    those whose outputs are changed in place later.
 
     widen: the module before which a second row joins, "" for none.
     """
-    anchor, order, entered, calls = torch.zeros((), requires_grad=True), count(), [], {}
+    anchor, order, entered, calls, marked = torch.zeros((), requires_grad=True), count(), [], {}, []
 
     def before(module, args, kwargs):
         x = first((*args, *kwargs.values(), None))
@@ -139,6 +143,7 @@ def _run(model, mode, masked, once, widen=""):
         y, others = first(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
         if isinstance(y, Tensor) and y.is_floating_point():
             y = Mark.apply(y, anchor, path, next(order))
+            marked.append((path, y, y._version))
         x, shape = entered.pop()
         call = Call(path, x, getattr(y, "grad_fn", None), {shape, getattr(y, "shape", None)}, others)
         calls.setdefault(path, []).append(call)
@@ -163,7 +168,8 @@ def _run(model, mode, masked, once, widen=""):
             places = torch.arange(N_TOKENS, device=device)[None]
             encoding = {"attention_mask": mask.requires_grad_(), "position_ids": places}
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
-        return model(input_ids=ids, use_cache=False, **encoding).logits.grad_fn, calls, mask
+        logits = model(input_ids=ids, use_cache=False, **encoding).logits.grad_fn
+    return logits, calls, mask, {path for path, y, version in marked if y._version != version}
 
 
 @contextmanager

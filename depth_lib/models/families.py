@@ -112,9 +112,9 @@ def describe(llm: TransformersModel) -> dict:
     added to their output, or None; None where a and m are not known), rescales (whether each block multiplies h + a + m
     by a number), parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale,
     logit_softcap (None: none), beside (how many things blocks return
-    in a tuple beside the residual; None: it alone), starts, grows, packs, window
-    (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed alike in a sequence that ends
-    earlier: not where rotary frequencies change with its length).
+    in a tuple beside the residual; None: it alone), starts, grows, packs, in_place (modules
+    whose outputs a block changes in place), window (tokens a sliding-window layer sees; None: all) and cuts (whether
+    tokens are computed alike in a sequence that ends earlier: not where rotary frequencies change with its length).
     """
     found, config = known(llm).found, llm.config.get_text_config()
     if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
@@ -135,7 +135,7 @@ def _addends(part):
     return [[_spelled(path), scale, bias] for path, scale, bias in part]
 
 
-_FOUND = ("rescales", "parallel", "logit_scale", "logit_softcap", "beside", "starts", "grows", "packs")
+_FOUND = ("rescales", "parallel", "logit_scale", "logit_softcap", "beside", "starts", "grows", "packs", "in_place")
 
 
 def remark(llm: TransformersModel) -> str:

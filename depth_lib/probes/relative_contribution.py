@@ -14,7 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import a_and_m, entering, exact, finish, inputs, leaving
+from .residual_stream import a_and_m, entering, exact, finish, first, inputs, leaving, modules_of
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
@@ -39,14 +39,18 @@ def _of_prompt(llm, arch, ids):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False):
+        with llm.trace(inputs(ids), use_cache=False) as tracer:
+            # where the model is another process, what is cached crosses to here once; what is read, there and back
+            modules = [module for block in llm.blocks if arch["parts"] for module in modules_of(block, arch)]
+            cache = tracer.cache(modules=modules, device=None) if modules else None
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                a, m = a_and_m(block, arch, h)
+                copies, after = _overwritten(block, arch), leaving(block).clone()
+                a, m = a_and_m(block, arch, h, after, lambda module, copies=copies: _taken(module, cache, copies))
                 residual = h[0].to(a.device).float()
                 residuals.append(residual.cpu())
                 measures.append(_measures(residual, a[0], m[0], arch["parallel"]))
-                h = leaving(block).clone()
+                h = after
             residuals.append(h[0].float().cpu())
             finish(llm, arch, arch["n_layers"], h)
     per_token = dict(zip(KEYS, torch.stack(measures, dim=1), strict=True))  # [L, T] each
@@ -54,6 +58,22 @@ def _of_prompt(llm, arch, ids):
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}
     return result | _geometry(residuals) | {"change": 1 - per_token["io_cos"].T}
+
+
+def _overwritten(block, arch):
+    """Copies of those outputs of modules in a block that the model changes in place, by the module's path."""
+    changed = tuple(f".{path}" for path in arch["in_place"])
+    return (
+        {m.path: first(m.output).clone() for m in modules_of(block, arch) if m.path.endswith(changed)}
+        if changed
+        else {}
+    )
+
+
+def _taken(module, cache, copies):
+    """What a module returned, which the cache then forgets."""
+    (entry,) = cache._cache.entries.pop(module.path)
+    return copies.get(module.path, entry.output)
 
 
 def _measures(h, a, m, parallel):

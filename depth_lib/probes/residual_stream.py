@@ -157,12 +157,13 @@ def contributions(block, arch):
     return h.to(a.device).float(), a, m
 
 
-def a_and_m(block, arch, h):
-    """a and m of a block that h enters, as in `contributions`."""
+def a_and_m(block, arch, h, after=None, read=None):
+    """a and m of a block that h enters, as in `contributions`. after: what leaves it, if that was read; read: as for
+    `total_output`."""
     if arch["parts"]:
-        a, m = (total_output(modules, h.shape) for modules in parts(block, arch).values())
+        a, m = (total_output(modules, h.shape, read=read) for modules in parts(block, arch).values())
     else:
-        a, m = _change(h, leaving(block)), None
+        a, m = _change(h, leaving(block) if after is None else after), None
     device = h.device if a is None else a.device
     zero = torch.zeros(h.shape, dtype=torch.float32, device=device)
     return zero if a is None else a, zero if m is None else m.to(device)

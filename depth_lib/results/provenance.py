@@ -148,9 +148,9 @@ def made_from(meta: Mapping) -> str:
     for key in ("model_id", "source"):  # a folder or a file of this machine is named without its place
         origin[key] = Path(meta.get(key) or "").name if os.path.isabs(meta.get(key) or "") else meta.get(key)
     keys = (
-        "model_id revision dtype quantization n_prompts source prompts_hash where date versions blocks mistake".split()
+        "model_id revision dtype quantization method n_prompts source prompts_hash where date versions blocks mistake"
     )
-    return "; ".join(str(origin[key]) for key in keys if origin.get(key))
+    return "; ".join(str(origin[key]) for key in keys.split() if origin.get(key))
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:

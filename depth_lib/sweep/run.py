@@ -135,6 +135,8 @@ class Run(RunSpec):
                 return True
             meta = self._described() | wanted | self._circumstances(probe)
             meta |= {"seconds": seconds, "call": source_of(call)} | ({"jobs": jobs} if jobs else {})
+            if "igrads" in result:  # a server's sandbox has no gradients
+                meta["method"] = "increments" if "n_steps" in result else "gradients"
             self._move_aside_superseded(probe, wanted)
             save_artifact(path, result, meta)
         print(f"{probe}: computed in {seconds:.1f} s, written to {path}")

@@ -4,7 +4,8 @@ Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unem
 forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. Memory is what stands beside the
 weights on the fullest GPU: a pass within the token budget, the clean residuals of one prompt, and half a GB of logits.
 Bytes up are the bound that tests/remote holds a request with ten such prompts to. What crosses the socket of the
-sandbox, where the jobs of ordinary keys run, is computed by depth_lib/remote/crossing.py; minutes: at 1 GB/s, a guess.
+sandbox, where the jobs of ordinary keys run, is computed by depth_lib/remote/crossing.py; minutes: at 1 GB/s, a guess,
+and of increments what they are computed in.
 """
 
 import re
@@ -12,7 +13,7 @@ import re
 import depth_lib as dl
 from depth_lib.data.tokens import future_positions
 from depth_lib.probes.packing import packs
-from depth_lib.remote.crossing import PER_SECOND, crossing
+from depth_lib.remote.crossing import crossing, seconds
 from depth_lib.session import PROMPT_BLOCKS_PER_JOB
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
@@ -21,6 +22,7 @@ REQUEST_BYTES = 20_000
 BUDGET_BYTES, LOGITS_BYTES = 2**32, 2**29
 ARCH = {"packs": True, "window": None, "width": D, "n_layers": L}
 NODES = 256  # of integrated gradients: the most per block
+STEPS = 16  # of increments
 
 
 def block_flops(n_tokens, length):
@@ -59,6 +61,7 @@ def costs(lengths, question, n_answer):
     """Per probe: FLOPs and float32 numbers that come back. question: tokens of question and answer."""
     erased = packs(range(question - 1), question, ARCH)
     erased_flops = sum(effects([len(pack[0])], [n_answer * len(pack[1])]) for pack in erased)
+    moved = STEPS + 1 + 2 * STEPS * (question - 1)  # rows of a block's increments
     gradients = sum(3 * NODES * block_flops(question, question) * (L - l) for l in range(L))
     n, total = len(lengths), sum(lengths)
     return {
@@ -68,10 +71,11 @@ def costs(lengths, question, n_answer):
         "layer_effects, all": (forward(lengths) + effects(lengths, lengths), n * (L * L + 6 * L)),
         "residual_erasure": (forward(lengths) + erased_flops, (L + 1) * question),
         "integrated_gradients (at most)": (gradients + NODES * L * unembed_flops(3 * n_answer), L * (question + 4)),
+        "increments": (moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2, L * question),
     }
 
 
-def crossings(lengths, question):
+def crossings(lengths, question, n_answer):
     """Per probe, bytes that cross the sandbox's socket, and reads. Gradients cannot be had there."""
     prompts = [range(length) for length in lengths]
     future, whole = future_positions(lengths), [[length] for length in lengths]
@@ -81,6 +85,8 @@ def crossings(lengths, question):
         "layer_effects, future": {"work": list(zip(prompts, future, strict=True))},
         "layer_effects, all": {"work": list(zip(prompts, whole, strict=True))},
         "residual_erasure": {"answer": [question - 1]},
+        "increments": {"ids": range(question), "answer": range(question - n_answer, question), "layers": range(L)}
+        | {"steps": STEPS, "method": "increments"},
     }
     return {name: crossing(name.split(",")[0], found | {"arch": ARCH}, VOCABULARY) for name, found in work.items()}
 
@@ -93,9 +99,9 @@ def table(lengths, question, n_answer):
         "| probe | jobs | seconds | kB up, at most | kB down | GB beside the weights | sandbox: GB | minutes | reads |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    crossed = crossings(lengths, question)
+    crossed = crossings(lengths, question, n_answer)
     for probe, (flops, numbers) in costs(lengths, question, n_answer).items():
-        n_jobs = 1 if "gradients" in probe or "erasure" in probe else jobs
+        n_jobs = 1 if probe.startswith(("integrated", "increments", "residual")) else jobs
         up = REQUEST_BYTES / 1e3
         memory = (BUDGET_BYTES + LOGITS_BYTES + clean) / 1e9
         lines.append(
@@ -105,8 +111,9 @@ def table(lengths, question, n_answer):
     return lines
 
 
-def _sandboxed(n_bytes, reads):
-    return f"{n_bytes / 1e9:,.0f} | {n_bytes / PER_SECOND / 60:,.1f} | {reads:,}"
+def _sandboxed(n_bytes, reads, n_tokens):
+    weights = block_flops(1, 0) / 2
+    return f"{n_bytes / 1e9:,.0f} | {seconds(n_bytes, n_tokens, weights) / 60:,.1f} | {reads:,}"
 
 
 def lines():

@@ -9,12 +9,17 @@ from depth_lib.remote.errors import NotReady
 from tests.calls import STEPS, SUM
 
 
-def test_gradients_asked_for_in_the_sandbox_are_said_to_be_impossible_in_one_line(llm, loopback):
-    with (
-        loopback.faults(sandbox=True),
-        pytest.raises(NotReady, match="no gradient leaves; leave out method, or") as said,
-    ):
-        dl.integrated_gradients(llm, *SUM, method="gradients", remote=loopback.host)
+@pytest.mark.parametrize("tags, jobs", [("known", 0), ("unknown", 1)])
+def test_gradients_asked_for_in_the_sandbox_are_said_to_be_impossible_in_one_line(
+    llm, loopback, monkeypatch, tags, jobs
+):
+    """Before a job is sent, or of a server that does not tell a key's tags when autograd has failed there."""
+    if tags == "unknown":
+        monkeypatch.setattr(gradients, "_whoami", lambda host, key: {})
+    with loopback.faults(sandbox=True) as submitted:
+        with pytest.raises(NotReady, match="no gradient leaves; leave out method, or") as said:
+            dl.integrated_gradients(llm, *SUM, method="gradients", remote=loopback.host)
+        assert submitted() == jobs
     assert "\n" not in str(said.value)
 
 

@@ -1,55 +1,45 @@
 """What crosses the socket of NDIF's sandbox is bounded, and what is said of it before a job is sent is near that."""
 
-from pathlib import Path
+import re
 
 import pytest
 
-from depth_lib import embedded, session
-from depth_lib.data.tokens import skips_of, tokenize
-from depth_lib.models.families import describe
-from depth_lib.remote import crossing
+from depth_lib import session
+from depth_lib.remote.crossing import PER_SECOND, TOO_LONG, crossing, seconds
 from tests.calls import EVERY
 from tests.remote import traffic
-from tests.remote.conditions import differences
-from tests.remote.loopback.fixture import Loopback
+from tests.remote.loopback.fixture import TOY
 
 FIRST = {"layer_effects, future": 217e6, "layer_effects, all": 70e6, "local_effects, future": 178e6}  # bytes, at first
 L, D, TOKENS = 8, 128, 415  # of toy-8l; and of the prompts
-MESSAGE = 2000  # bytes of one beside its tensor
-
-
-@pytest.fixture(scope="module")
-def toy():
-    return Loopback({traffic.NAME: Path(embedded.__file__).parent / "toy-8l"})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", *FIRST])
-def test_little_crosses(probe, toy):
-    llm = toy.model(traffic.NAME)
-    found = traffic.crossed(toy, llm, traffic.calls(llm)[probe])
+@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", *FIRST, "residual_erasure", "increments"])
+def test_little_crosses_and_nearly_what_was_computed(probe, loopback, monkeypatch):
+    llm, computed = loopback.model(TOY), []
+    monkeypatch.setattr(session, "crossing", lambda *job: computed.append(crossing(*job)) or computed[-1])
+    found = traffic.crossed(loopback, llm, traffic.calls(llm)[probe])
+    to_runner, from_runner = found["to_runner"], found["from_runner"]
     if probe in FIRST:
-        assert found["to_runner"] + found["from_runner"] <= FIRST[probe] / 3
-    else:  # beside what torch.save adds to each tensor, which is little in models that are larger
-        most = 3 * (L + 1) * TOKENS * D * 2 + MESSAGE * found["messages"] / 2
-        assert max(found["to_runner"], found["from_runner"]) <= most
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", *FIRST])
-def test_the_computed_bytes_are_near_those_that_are_counted(probe, toy):
-    llm = toy.model(traffic.NAME)
-    found, name, _, mode = traffic.crossed(toy, llm, traffic.calls(llm)[probe]), *probe.partition(", ")
-    prompts = traffic.prompts_of(llm)
-    work = skips_of(llm, prompts, mode, (mode,)) if mode else None
-    arguments = {"arch": describe(llm), "prompts": tokenize(llm, prompts), "work": work}
-    n_bytes, _ = crossing.crossing(name, arguments, llm.config.vocab_size)
-    assert 0.75 < n_bytes / (found["to_runner"] + found["from_runner"]) < 1.25
+        assert to_runner + from_runner <= FIRST[probe] / 3
+    elif probe in ("relative_contribution", "logit_lens"):
+        assert max(to_runner, from_runner) <= 3 * (L + 1) * TOKENS * D * 2
+    assert 0.75 < computed[-1][0] / (to_runner + from_runner) < 1.25
 
 
 def test_a_job_that_would_take_hours_is_named_before_it_is_sent(llm, loopback, capsys, monkeypatch):
     EVERY["logit_lens"](llm, remote=loopback.host)
-    assert "GB cross the socket" not in capsys.readouterr().err
-    monkeypatch.setattr(session, "TOO_MANY", 0)
+    assert "sandbox" not in capsys.readouterr().err
+    monkeypatch.setattr(session, "TOO_LONG", 0)
     EVERY["relative_contribution"](llm, remote=loopback.host)
-    assert "relative_contribution: about 0 GB cross the socket" in capsys.readouterr().err
+    says = r"relative_contribution: about 0.0 hours in NDIF's sandbox, .* if 0 GB cross .* which are guesses"
+    assert re.search(says, capsys.readouterr().err)
+
+
+def test_increments_of_a_model_of_70b_are_computed_longer_than_they_cross():
+    arch = {"n_layers": 80, "width": 8192}
+    job = {"arch": arch, "ids": range(159), "answer": range(156, 159), "layers": range(80), "steps": 16}
+    n_bytes, _, n_tokens = crossing("integrated_gradients", job | {"method": "increments"}, 128_256)
+    assert n_bytes / PER_SECOND < TOO_LONG < seconds(n_bytes, n_tokens, 856_000_000)
+    assert crossing("integrated_gradients", job | {"method": "gradients"}, 128_256) == (0, 0, 0)

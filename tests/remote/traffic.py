@@ -1,6 +1,6 @@
 """What crosses the socket of NDIF's sandbox, counted for each probe: python -m tests.remote.traffic
 
-On toy-8l, with prompts of 15 and 400 tokens, one job for each probe.
+On toy-8l, with prompts of 15 and 400 tokens, one job for each probe; increments in 4 steps.
 """
 
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import depth_lib as dl
 from depth_lib import embedded, session
+from tests.remote.loopback.fixture import KEY, TOY, Loopback
 
-NAME = "loopback/toy-8l"
 QUESTION, ANSWER, BASELINE = "5 + 7 + 5 + 3 + 1 + 7 = ", "28", ["3 + 4 = 7"]
 
 
@@ -30,6 +30,9 @@ def calls(llm):
         "layer_effects, all": lambda llm, **where: dl.layer_effects(llm, prompts, mode="all", **where),
         "local_effects, future": lambda llm, **where: dl.local_effects(llm, prompts, **where),
         "residual_erasure": lambda llm, **where: dl.residual_erasure(llm, QUESTION, ANSWER, BASELINE, **where),
+        "increments": lambda llm, **where: dl.integrated_gradients(
+            llm, QUESTION, ANSWER, method="increments", quadrature=1.0, steps=4, **where
+        ),
     }
 
 
@@ -43,7 +46,7 @@ def crossed(loopback, llm, call):
 
 def lines(loopback):
     """The lines of a Markdown table."""
-    llm = loopback.model(NAME)
+    llm = loopback.model(TOY)
     table = ["| probe | MB to the runner | MB from it | messages | largest, MB |", "|---|---|---|---|---|"]
     for name, call in calls(llm).items():
         found = crossed(loopback, llm, call)
@@ -53,11 +56,9 @@ def lines(loopback):
 
 
 def main():
-    from tests.remote.loopback.fixture import KEY, Loopback
-
     with tempfile.TemporaryDirectory() as cache:
         os.environ |= {"NDIF_API_KEY": KEY, "XDG_CACHE_HOME": cache}
-        print("\n".join(lines(Loopback({NAME: Path(embedded.__file__).parent / "toy-8l"}))))
+        print("\n".join(lines(Loopback({TOY: Path(embedded.__file__).parent / "toy-8l"}))))
 
 
 if __name__ == "__main__":

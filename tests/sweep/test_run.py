@@ -15,7 +15,7 @@ from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.models.families import known
 from depth_lib.params import Params, ParamsError
-from depth_lib.results.provenance import Superseded, differing, why_stale
+from depth_lib.results.provenance import Superseded, differing, made_from, why_stale
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
@@ -282,6 +282,15 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     with pytest.raises(Superseded, match="settings.temperature: stored nothing, asked 2"):
         again.result("logit_lens", call, temperature=2)
     assert {path: content for path, content in contents(own_cell).items() if path in before} == before
+
+
+@pytest.mark.parametrize("method", ["gradients", "increments"])
+def test_provenance_says_which_method_gave_the_gradients(own_cell, method):
+    def call(llm):
+        return dl.integrated_gradients(llm, "5 + 7 = ", "12", 1.0, method=method, steps=1)
+
+    meta = Run(own_cell | OWN | {"ANSWER": "13"}).result("integrated_gradients", call)["meta"]
+    assert meta["method"] == method and f"; {method};" in made_from(meta)
 
 
 @pytest.mark.parametrize(

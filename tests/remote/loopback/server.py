@@ -86,7 +86,7 @@ class Jobs:
             try:
                 self.run(request, blob)
             except (EOFError, OSError):
-                self.tell(request["id"], "ERROR", f"The worker ended with status {self.worker.wait(10)}, or was killed.")
+                self.tell(request["id"], "ERROR", f"The worker ended with status {self.worker.wait(10)}.")
                 self.start()
             finally:
                 watch.cancel()
