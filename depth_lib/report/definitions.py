@@ -62,7 +62,7 @@ DEFINITIONS = {
     ),
     "RATIO": (
         "The effective depth as a share of the model's depth.",
-        "(ED + 1) / L, rounded to two decimals. Colours: red 0, yellow 0.5, green 1.",
+        "(ED + 1) / L, rounded to two decimals. The darker, the deeper.",
         "L is the number of blocks.",
     ),
     "score": (

@@ -22,8 +22,8 @@ configs:
 
 # Effective depth of {n_models} models
 
-After which of its layers does a language model only refine its answer? Measured with depth_lib: the probes of Csordás
-et al. (2025) and the effective depth of Hu et al. (2025). By cosine, KL divergence and overlap, `17(0.64)` is layer 17,
+How much of its depth does a language model use? Measured with depth_lib: the probes of Csordás et al. (2025) and the
+effective depth of Hu et al. (2025). By cosine, KL divergence and overlap, `17(0.64)` is layer 17,
 counted from 0, of 28; a dash is a missing value:
 
 ```

@@ -19,12 +19,11 @@ def is_staircase(llm, question, answer, baseline):
     return last == sorted(last) and len(set(last)) >= 4
 
 
-def counts(sums=SUMS):
-    """Toy -> the number of sums that are a staircase."""
-    baseline = dl.load_prompts("gsm8k", 10, source="embedded")
-    toys = {toy: dl.load_model(toy) for toy in TOYS}
-    return {toy: sum(is_staircase(llm, *pair, baseline) for pair in sums) for toy, llm in toys.items()}
+def stairs(toy):
+    """Whether each of the sums is a staircase."""
+    baseline, llm = dl.load_prompts("gsm8k", 10, source="embedded"), dl.load_model(toy)
+    return [is_staircase(llm, *pair, baseline) for pair in SUMS]
 
 
 if __name__ == "__main__":
-    print(", ".join(f"{toy} in {count} of {len(SUMS)}" for toy, count in counts().items()))
+    print(", ".join(f"{toy} in {sum(stairs(toy))} of {len(SUMS)}" for toy in TOYS))
