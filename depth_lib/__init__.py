@@ -58,6 +58,7 @@ _HOMES = {
     "ratio": "effective_depth.rules",
     "relative_contribution": "api",
     "residual_erasure": "api",
+    "removable": "effective_depth.removal",
     "remove_blocks": "models.removal",
     "save_artifact": "results.artifacts",
 }

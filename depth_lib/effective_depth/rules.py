@@ -18,6 +18,7 @@ from ..data.prompts import ANSWER
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
 LATE = 0.85  # of the model's depth
+AT_MOST = 0.05  # nats per token
 
 
 def effective_depth_cosine(
@@ -128,6 +129,20 @@ def deep_thinking_ratio(lens: Curve | Mapping, depth: float = LATE) -> float:
     """
     curve = _checked("settled", lens["res_settled"] if isinstance(lens, Mapping) else lens)
     return 1 - float(curve[max(math.ceil(depth * len(curve) - 1e-9) - 1, 0)])
+
+
+def removal_depth(influence: Curve, loss: Curve, sizes: Curve) -> int | None:
+    """The last layer that would be left if the blocks that can be removed (see `most_removed`) were the last ones.
+
+    L − 1 − n; influence [L], loss [N, L] and sizes [N] are `block_removal`'s. The rule is ours.
+    """
+    return len(influence) - 1 - most_removed(loss, sizes)
+
+
+def most_removed(loss: Curve, sizes: Curve, at_most: float = AT_MOST) -> int:
+    """The largest of sizes [N] whose cheapest start raises the loss [N, L] by at most so many nats; 0 for none."""
+    cheapest = _checked("removal", np.nanmin(as_array(loss), 1))
+    return int(as_array(sizes)[cheapest <= at_most].max(initial=0))
 
 
 def skip_profile(kl: Curve) -> np.ndarray:
@@ -278,6 +293,7 @@ METRICS = {
     "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),
     "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
     "progress": Metric("relative_contribution", ("progress",), progress_depth, 0.5),
+    "removal": Metric("block_removal", ("block_influence", "removal_loss", "removal_sizes"), removal_depth, AT_MOST),
     "settling": Metric("logit_lens", ("res_settled",), settling_depth, 0.5, profile=settling_profile),
 }
 PAPER_METRICS = ("cosine", "kl", "overlap")

@@ -125,7 +125,8 @@ def finish(llm, arch, l, h):
     """Let no block run from l on, nor the head: what a trace returns is sent back, and logits are large. (After
     `tracer.stop()` a server would run no further trace of the session.) h [B, T, d]: any residuals of this trace."""
     if l < arch["n_layers"] and arch["starts"]:
-        _skip(llm, arch, l, arch["n_layers"], h[:1].clone())  # cloned, as a view is sent with all it is a view of
+        rows = h[:1] if arch["grows"] else h  # gpt_bigcode reshapes what leaves its final norm to the batch
+        _skip(llm, arch, l, arch["n_layers"], rows.clone())  # cloned, as a view is sent with all it is a view of
     if not is_sharded(llm):  # ranks gather the slices of the head's own output
         getattr(llm, arch["tail"][-1]).skip(h[:1, :1, :1].clone())
 

@@ -45,6 +45,11 @@ DEFINITIONS = {
         "The first l in 0..L-1 with progress[l] ≥ 1/2.",
         "relative_contribution.pt: share of the way covered at the input of block l, mean over tokens.",
     ),
+    "removal": (
+        "How much of its depth the model needs: n consecutive blocks cost at most 0.05 nats per token. Our own rule.",
+        "L − 1 − n, n the largest tried number of blocks whose cheapest start has removal_loss ≤ 0.05.",
+        "block_removal_{n}exps.pt: rise of the next token's loss, mean over tokens, then prompts.",
+    ),
     "settling": (
         "The layer by which half of the tokens have settled on what the model predicts. Our own rule.",
         "The first l in 0..L-1 with res_settled[l] ≥ 1/2.",

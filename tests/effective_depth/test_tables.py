@@ -12,7 +12,7 @@ from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import curves_with_depths, result_of, write_run
+from tests.synthetic import FIVE_PROBES, curves_with_depths, result_of, write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the m
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
-    write_run(out, "gsm8k", "toy-8l", 8)
+    write_run(out, "gsm8k", "toy-8l", 8, (*FIVE_PROBES, "block_removal"))
     write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, papers_keys_only=True)
     write_run(out, "aime24", "toy-16l", 16, ["logit_lens"], n_examples=5)
     return Study(out)

@@ -1,11 +1,16 @@
 """Removed blocks against transformers' model without them, as a probe and as a model."""
 
+import copy
+
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
 from depth_lib.api import tokenize
+from depth_lib.effective_depth.rules import removal_depth
+from depth_lib.embedded import toy_path
+from depth_lib.models.load import wrapped
 from tests.families import FAMILIES
 from tests.oracles import removal as oracle
 from tests.probes.comparing import SIXTY, TOLERANCE, close, load
@@ -102,6 +107,54 @@ def test_choices_are_worded_as_prompts_and_bad_ones_are_refused(llama):
         dl.choice_accuracy(llama, choices, (3, 2))
     with pytest.raises(ValueError, match="the same number of endings"):
         dl.choice_accuracy(llama, [])
+
+
+@pytest.mark.parametrize("places", [(4, 4), (2,), (0, 0, 0)])
+def test_blocks_that_do_nothing_are_what_a_trained_model_can_do_without(places):
+    model = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"))
+    tokenizer, blocks = AutoTokenizer.from_pretrained(toy_path("toy-4l")), model.model.layers
+    for place in places:
+        blocks.insert(place, copy.deepcopy(blocks[0]))
+        for module in (blocks[place].self_attn.o_proj, blocks[place].mlp.down_proj):
+            module.weight.data.zero_()
+    for l, block in enumerate(blocks):
+        block.self_attn.layer_idx = l
+    model.config.num_hidden_layers, model.config.layer_types = len(blocks), ["full_attention"] * len(blocks)
+    result = dl.block_removal(wrapped(model, tokenizer), ["5 + 7 = 12", "3 + 1 + 7 = 11", "8 + 8 + 1 = 17"], "all")
+    found = dl.removable(result, at_most=1e-4)
+    assert (found.n, found.s) == (len(places), places[0]) and found.low == len(places) <= found.high
+    assert found.ratio == 4 / len(blocks) and abs(found.loss) < 1e-5
+    rest = [result[key] for key in ("block_influence", "removal_loss", "removal_sizes")]
+    assert removal_depth(*rest) == len(blocks) - 1 - dl.removable(result).n
+
+
+def test_what_can_be_removed_follows_from_the_cheapest_starts_and_their_prompts():
+    nan = torch.nan
+    of_prompt = torch.tensor([[0.1, 0.02, 0.3, 0.4], [0.03, 0.2, 0.5, nan], [0.5, 0.3, nan, nan]])
+    by_prompt = of_prompt + torch.tensor([-0.03, 0.0, 0.0, 0.03])[:, None, None]
+    result = {
+        "removal_loss": of_prompt,
+        "removal_loss_by_prompt": by_prompt,
+        "removal_sizes": torch.tensor([1.0, 2, 3]),
+    }
+    found = dl.removable(result)
+    assert (found.n, found.s, found.ratio, found.loss) == (2, 0, 0.5, pytest.approx(0.03))
+    assert (found.low, found.high) == (0, 2)
+    assert dl.removable(result, at_most=0.06, of=10).n == 3 and dl.removable(result, at_most=0.01).n == 0
+    assert dl.removable(result, at_most=0.01).s is None and dl.removable(result, at_most=0.01).ratio == 1
+    assert dl.removable(result | {"removal_loss_by_prompt": by_prompt[:2]}).low is None
+
+
+@pytest.mark.slow
+def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_intervals():
+    llm = dl.load_model("SmolLM2-135M-Instruct")
+    prompts = [text[:200] for text in dl.load_prompts("gsm8k", 10, source="sample")]
+    result = dl.block_removal(llm, prompts, sizes=[1, 2, 3])
+    five = {"removal_loss_by_prompt": result["removal_loss_by_prompt"][:5]}
+    five |= {"removal_loss": five["removal_loss_by_prompt"].mean(0), "removal_sizes": result["removal_sizes"]}
+    for at_most in (0.05, 0.2, 0.5):
+        few, many = dl.removable(five, at_most), dl.removable(result, at_most)
+        assert few.low <= many.n <= few.high and many.low <= few.n <= many.high
 
 
 @pytest.fixture(scope="module")
