@@ -140,8 +140,8 @@ def _panel(piece, known, rules, rounding):
 def _error(difference, spread, missed, in_all, power):
     """The estimated error [T] of a panel.
 
-    With s the integral of |v − its mean|, it is s · (d / s)^power: a rule is that much better than the coarser one that
-    it is compared with. It is at least max s · (M / max s)^power with M = 1.5 Σ |m| (or M, where that is less), each m
+    With s the integral of |v − its mean|, it is s · (d / s)^power, or d where d > s: a rule is that much better than the
+    coarser one that it is compared with. It is at least max s · (M / max s)^power with M = 1.5 Σ |m| (or M, where that is less), each m
     less its rounding, and at least `in_all`. Panels are refined by QUADPACK's power, 1.5, and in_all = |Σ m|, the error
     of the tokens' sum. The stated error has power 2, since with 1.5 it is four times as far above the true one, and
     in_all = 2 |Σ m|: where a step is narrower than the distance between the points, m does not alternate in sign, a
@@ -150,7 +150,7 @@ def _error(difference, spread, missed, in_all, power):
     """
     unseen, largest = 1.5 * missed, spread.max()
     least = torch.maximum(unseen * (unseen / largest).clamp_max(1).pow(power - 1), in_all)
-    return (spread * (difference / spread).pow(power)).clamp_min(least)
+    return (difference * (difference / spread).clamp_max(1).pow(power - 1)).clamp_min(least)
 
 
 def _refined(done, known, rules, least, wanted, limit, narrowest):
