@@ -1,6 +1,7 @@
 """Comparisons over runs: ratios of effective depth by size, training, task and threshold; proxies; linear maps."""
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,7 +263,8 @@ def _ratio_figure(
         if not by_name:
             ax.set_xscale("log")
             ax.minorticks_off()
-        ax.set_xticks(places, [short_name(value) if isinstance(value, str) else f"{value:g}" for value in names])
+        labels = [textwrap.fill(short_name(name), 18) if isinstance(name, str) else f"{name:g}" for name in names]
+        ax.set_xticks(places, labels)
         ax.tick_params("x", rotation=0 if fewest > 1 else 90)
     figure.supylabel(RATIO)
     add_legend(figure)

@@ -62,9 +62,9 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
 def share(plan: Plan) -> int:
     """The results in OUT with a table of all numbers and a dataset card, for others: --licence cc-by-4.0 --to DIR."""
+    models, datasets = chosen_results(plan)
     if not plan.LICENCE:
         raise ParamsError("under which licence may others use the numbers? name one: --licence cc-by-4.0")
-    models, datasets = chosen_results(plan)
     from ..report.page import notices  # loads torch and pandas
     from ..report.table import effective_depth_table, summary_lines
     from ..results.shared import share as share_study

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from ..params import NAMED_SOURCES, ParamsError, as_texts, command, find_model
 from .plan import Plan
@@ -30,6 +31,7 @@ def run_unfinished(plan: Plan) -> int:
         print(*(_command(plan, run) for run in left), sep="\n")
         return 0
     gpus = gpus_of_runs(plan, runs)
+    _check(left)
     plan.begin(runs)
     for run in runs:
         with contextlib.suppress(OSError):  # which the run itself reports
@@ -45,6 +47,25 @@ def run_unfinished(plan: Plan) -> int:
     others = "".join(f", {count} {how}" for how, count in counts.items() if count)
     say(f"{plan.folder}: {finished} of {len(runs)} runs finished{others}")
     return 128 + runner.signal if runner.signal else int(finished < len(runs))
+
+
+def _check(runs: Sequence[RunSpec]) -> None:
+    """Raise ParamsError or NotReady for what no kernel can do: quantised weights on a server, or without bitsandbytes,
+    and a server without a key."""
+    for run in runs:
+        quantization = run.asked["QUANTIZATION"]
+        if quantization and run.on_server:
+            why = "REMOTE is given too, and the server has chosen its weights"
+        elif quantization and not find_spec("bitsandbytes"):
+            why = "bitsandbytes is not installed; pip install bitsandbytes"
+        else:
+            why = ""
+        if why:
+            raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+    for host in {run.remote for run in runs if run.on_server}:
+        from ..remote.backend import host_and_key  # loads torch
+
+        host_and_key(host)
 
 
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:

@@ -36,10 +36,10 @@ def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(make, study):
 
 def test_any_parameter_is_a_variable_of_make(make, study):
     (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
-    given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=true", "QUANTIZATION=8bit", "SOURCE=it's my.jsonl", "SEED=7")
+    given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=local", "REVISION=v1", "SOURCE=it's my.jsonl", "SEED=7")
     (call,) = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PROBES=logit_lens", "OUT=outputs/o v", *given).calls
-    expected = {"DTYPE": "bfloat16", "N_EXAMPLES": 1, "REMOTE": True, "QUANTIZATION": "8bit", "SEED": 7}
-    expected |= {"SOURCE": "it's my.jsonl", "PROBES": ["logit_lens"], "OUT": str(study / "outputs/o v")}
+    expected = {"DTYPE": "bfloat16", "N_EXAMPLES": 1, "REMOTE": "local", "REVISION": "v1", "SEED": 7}
+    expected |= {"SOURCE": str(study / "it's my.jsonl"), "PROBES": ["logit_lens"], "OUT": str(study / "outputs/o v")}
     assert {name: call[name] for name in expected} == expected
 
 
@@ -122,4 +122,4 @@ def test_the_number_of_jobs_that_make_3_81_keeps_to_itself_is_found(make, study)
 def test_paths_with_spaces_are_one_path(make, study):
     shutil.copytree(toy_path("toy-4l"), study / "my models" / "toy")
     (call,) = make("sweep", "MODELS=my models/toy", "DATASETS=gsm8k", "SOURCE=embedded", "OUT=outputs/o v").calls
-    assert call["MODEL_ID"] == "my models/toy"
+    assert call["MODEL_ID"] == str(study / "my models/toy")

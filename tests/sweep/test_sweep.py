@@ -170,6 +170,7 @@ def test_runs_at_a_time_share_out_the_gpus_and_say_so_first(command, study, monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{study}/gpus:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPUS", "0 1 2 3")
+    monkeypatch.setenv("NDIF_API_KEY", "any")
     monkeypatch.setattr(Runner, "run", lambda *_: None)
     command("sweep", *DEMO, *words)
     assert command.output.startswith("9 runs left, ") and gpus in command.output
@@ -241,10 +242,17 @@ def test_a_rank_that_fails_is_named(command, study):
             "SOURCE is none.jsonl, and there is no such file; check the path",
         ),
         (["--question", "1 + 1 = ", "--set", "demo"], "give ANSWER too"),
+        (["--models", "Qwen2.5-7B-Instruct"], "QUANTIZATION is 8bit, and bitsandbytes is not installed; pip install"),
+        (
+            ["--models", "Qwen2.5-7B-Instruct", "--remote"],
+            "QUANTIZATION is 8bit, and REMOTE is given too, and the server",
+        ),
+        (["--models", "Llama-3.1-8B"], "there is no NDIF key; get one at https://login.ndif.us"),
         (["--model-id", "x", "--set", "demo"], "MODEL_ID is given for several models; name one with MODELS"),
     ],
 )
-def test_what_cannot_be_done_stops_before_anything_runs(command, words, message):
+def test_what_cannot_be_done_stops_before_anything_runs(command, monkeypatch, words, message):
+    monkeypatch.delenv("NDIF_API_KEY", raising=False)
     refused = command("sweep", *words)
     assert refused.status == 1 and refused.calls == [] and message in refused.error
 
