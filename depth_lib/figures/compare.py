@@ -165,8 +165,8 @@ class Comparison:
 COMPARISONS = {
     "overview": Comparison(
         overview_figure,
-        "The three curves that the effective depth is read from: cosine of what layers add, KL divergence and top-5 "
-        "overlap of the logit lens with the output. Thin: each prompt. Marked: the effective depth.",
+        "The three curves that the effective depth is read from: cosine of updates with the residual stream, KL "
+        "divergence and top-5 overlap of the logit lens with the output. Thin: each prompt. Marked: the depth.",
         reads="study",
     ),
     "ratio_intervals": Comparison(
@@ -181,15 +181,15 @@ COMPARISONS = {
     ),
     "ratio_by_training": Comparison(
         ratio_by_training_figure,
-        "Training: base, instruct and R1-distilled models. Lines: means over models, whatever their size.",
+        "Training: base, instruct and R1-distilled models. Lines: means over models of all sizes.",
     ),
     "ratio_by_task": Comparison(ratio_by_task_figure, "Task: the ratio on each dataset, a line per model."),
     "thresholds": Comparison(thresholds_figure, "Ratio over thresholds; dotted: the papers' own.", reads="thresholds"),
     "proxies": Comparison(
         proxies_figure,
         "Each dot is a layer, placed by its rank among the layers of its run, as a share of their number: across, by "
-        "what a pass without intervention says of it (block influence: 1 less the cosine of what enters with what "
-        "leaves); upwards, by the damage of skipping it for all tokens but the first: KL divergence of the output from "
+        "a score from a pass without intervention (block influence: 1 less the cosine of a block's input with its "
+        "output); upwards, by the damage of skipping it for all tokens but the first: KL divergence of the output from "
         "that with the layer skipped, mean over tokens. In the titles Spearman's rank correlation, its mean over "
         "models and datasets and its range: 1 would be a proxy that ranks layers as skipping them does.",
         reads="study",

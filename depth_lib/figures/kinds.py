@@ -215,7 +215,7 @@ KINDS: dict[str, Kind] = {
     "cosine": Curves(
         "relative_contribution",
         "Cosine similarity of contributions with the residual stream",
-        "Cosine of what attention, MLP and both together add with the residual stream they add it to, mean over "
+        "Cosine of the updates by attention, MLP and both together with the residual stream they update, mean over "
         "tokens. Black: the mean of the three, with a triangle wherever it changes from negative to non-negative. "
         "Dotted: the effective depth, the last of these changes.",
         {
@@ -231,8 +231,8 @@ KINDS: dict[str, Kind] = {
     "relative_contribution": Curves(
         "relative_contribution",
         "Relative contribution to the residual stream",
-        "Norm of what attention, MLP and both together add over the norm of what they read, mean over tokens. The axis "
-        "ends at 1.5, whatever lies beyond.",
+        "Norms of the updates by attention, MLP and both together, relative to the norm of their input, mean over "
+        "tokens. The axis ends at 1.5.",
         {
             "rc_att": "Attention: $||a|| / ||h||$",
             "rc_mlp": "MLP: $||m|| / ||h + a||$",
@@ -245,7 +245,7 @@ KINDS: dict[str, Kind] = {
     "norms": _norms(
         "",
         "Norms of the residual stream and of contributions",
-        "Mean norm over tokens of what enters a block (filled; the last bar leaves the last block) and of what its "
+        "Mean norm over tokens of a block's input (filled; last: the output of the last block) and of what its "
         "attention and MLP add. A first token that is tens of times as long as the others weighs in this mean as so "
         "many of them.",
         "Mean norm",
@@ -253,21 +253,22 @@ KINDS: dict[str, Kind] = {
     "max_norms": _norms(
         "max_",
         "Largest norms of the residual stream and of contributions",
-        "Largest norm over tokens and prompts of what enters a block (filled; the last bar leaves the last block) and "
-        "of what its attention and MLP add.",
+        "Largest norm over tokens and prompts of a block's input (filled; last: the output of the last block) and of "
+        "the updates by its attention and MLP.",
         "Largest norm",
     ),
     "max_contribution": Curves(
         "relative_contribution",
         "Largest relative contribution to the residual stream",
-        "Largest norm, over tokens and prompts, of what attention and MLP add over the norm of what they read.",
+        "Largest norm, over tokens and prompts, of the updates by attention and MLP, relative to the norm of their "
+        "input.",
         {"max_rc_att": "Attention: $||a|| / ||h||$", "max_rc_mlp": "MLP: $||m|| / ||h + a||$"},
         "Largest relative contribution",
         log=True,
     ),
     "io_cos": Curves(
         "relative_contribution",
-        "Cosine of what enters a block with what leaves it",
+        "Cosine of a block's input with its output",
         "1 minus this cosine is the block influence of ShortGPT (Men et al. 2024, arXiv 2403.03853): a block with a "
         "high bar hardly turns the stream.",
         {"io_cos": ""},
@@ -296,7 +297,7 @@ KINDS: dict[str, Kind] = {
     "first_change": Heat(
         "relative_contribution",
         "Turn of the residual stream at each token of the first prompt",
-        "1 less the cosine of what enters and what leaves a block, at each token of the first prompt. Colours end "
+        "1 less the cosine of a block's input with its output, at each token of the first prompt. Colours end "
         "at the 90th percentile of the tokens after the first.",
         {"first_change": ""},
         LAYER,
@@ -313,8 +314,8 @@ KINDS: dict[str, Kind] = {
     "lens_kl": Curves(
         "logit_lens",
         "KL divergence of the logit lens from the output",
-        "KL(p_l || y), nats, of what the model would predict from the input of each layer; the effective depth is "
-        "the first layer below half of the maximum.",
+        "KL(p_l || y), nats, between the logit lens's prediction at the input of each layer and the output; marked is "
+        "the effective depth, the first layer below half of the maximum.",
         {"res_kl_divs": ""},
         "KL divergence (nats)",
         metric="kl",
@@ -345,7 +346,7 @@ KINDS: dict[str, Kind] = {
     "lens_entropy": Curves(
         "logit_lens",
         "Entropy of the logit lens",
-        "Entropy of what the model would predict from the input of each layer, nats, mean over tokens.",
+        "Entropy of the logit lens's prediction at the input of each layer, nats, mean over tokens.",
         {"res_entropy": ""},
         "Entropy (nats)",
     ),

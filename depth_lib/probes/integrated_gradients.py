@@ -10,7 +10,7 @@ replaced by x:
 
 This one does three things differently: points on the path are chosen where F is steep (see quadrature.py); points of
 several blocks share a pass, in which those of block l join the batch after block l, so that no block before it runs
-for them; and tokens after the last that predicts are left out. Where gradients cannot be had the integral is the sum of
+for them; and tokens after the last that predicts are left out. Without gradients the integral is the sum of
 what F changes by when one token alone takes a step of the path (`increments`).
 """
 

@@ -10,8 +10,8 @@ DEFINITIONS = {
     "cosine": (
         "The last layer where the mean cosine changes from negative to non-negative. It may do so several times.",
         "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
-        "relative_contribution.pt: cosine similarity of what attention, MLP and block add with the residual stream "
-        "they add it to, mean over all tokens of all prompts.",
+        "relative_contribution.pt: cosine similarity of the updates by attention, MLP and block with the residual "
+        "stream they update, mean over all tokens of all prompts.",
     ),
     "kl": (
         "The first layer where the KL divergence of the logit lens is below half of its maximum.",

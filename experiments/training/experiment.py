@@ -59,7 +59,7 @@ def measure_all(folder: Path, kinds: list[str], losses: list[str], seeds: list[i
     for kind, loss, seed in product(kinds, losses, seeds):
         place = folder / f"{kind}-{loss}-{seed}"
         if not (place / "model.safetensors").exists():
-            print(f"{place} holds no trained toy; run: python -m experiments.training.experiment train --out {folder}")
+            print(f"{place} has no trained toy; run: python -m experiments.training.experiment train --out {folder}")
             continue
         if not (kept := place / "measured.csv").exists():
             _write(kept, measure(load_model(place, dtype="float32")).to_csv(index=False, float_format="%.5g"))

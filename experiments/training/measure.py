@@ -46,7 +46,7 @@ def exact_matches(
 ) -> list[bool]:
     """Whether greedy decoding answers each (question, answer) exactly and ends there, in the order given.
 
-    It does if every token of the answer, and the end behind it, is the likeliest after those before it.
+    It does if every token of the answer, and the end of the text, is the likeliest given those before it.
     """
     problems, by_length, right = list(problems), {}, {}
     for k, (question, answer) in enumerate(problems):

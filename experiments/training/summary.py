@@ -92,7 +92,7 @@ _MORE = {1: "is larger", 0: "is not surely larger or smaller", -1: "is smaller"}
 
 
 def _sign(estimate: Estimate) -> int:
-    """1 or -1 where the interval is above or below zero, 0 where it holds zero."""
+    """1 or -1 where the interval is above or below zero, 0 where it includes zero."""
     return int(estimate.low > 0) - int(estimate.high < 0)
 
 

@@ -46,7 +46,7 @@ class Recipe:
 def packed_rows(
     draw: Callable[[], tuple[str, str]], tokenizer: PreTrainedTokenizerBase, rows: int, width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rows` rows of drawn (question, answer) pairs one behind the other, each row beginning with a whole question.
+    """`rows` rows of drawn (question, answer) pairs one after the other, each row beginning with a whole question.
 
     Returns ids [rows, width] and which of them belong to an answer or end one, bool [rows, width]; the space between
     question and answer is the answer's.

@@ -1,4 +1,4 @@
-"""Depth scores by level: known values, the slope, and whether the intervals hold the truth."""
+"""Depth scores by level: known values, the slope, and whether the intervals cover the truth."""
 
 import numpy as np
 import pytest

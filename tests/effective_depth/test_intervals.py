@@ -1,4 +1,4 @@
-"""The intervals hold the truth as often as they say, and say when there is none."""
+"""The intervals cover the truth as often as they say, and say when there is none."""
 
 import math
 import re

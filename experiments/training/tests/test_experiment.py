@@ -170,6 +170,4 @@ def test_a_trained_toy_is_measured_once_and_a_folder_without_one_says_what_to_ru
         found = experiment.measure_all(tmp_path, ["shared"], ["all"], [0, 1])
         assert found.iloc[0].to_dict() == {"kind": "shared", "loss": "all", "seed": 0} | row and len(found) == 1
     assert calls == ["shared-all-0"]
-    assert (
-        "shared-all-1 holds no trained toy; run: python -m experiments.training.experiment" in capsys.readouterr().out
-    )
+    assert "shared-all-1 has no trained toy; run: python -m experiments.training.experiment" in capsys.readouterr().out
