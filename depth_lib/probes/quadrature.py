@@ -140,13 +140,14 @@ def _panel(piece, known, rules, rounding):
 def _error(difference, spread, missed, in_all, power):
     """The estimated error [T] of a panel.
 
-    With s the integral of |v − its mean|, it is s · (d / s)^power, or d where d > s: a rule is that much better than
-    the coarser one that it is compared with. It is at least max s · (M / max s)^power with M = 1.5 Σ |m| (or M, where
-    that is less), each m less its rounding, and at least `in_all`. Panels are refined by QUADPACK's power, 1.5, and in_all = |Σ m|, the error
-    of the tokens' sum. The stated error has power 2, since with 1.5 it is four times as far above the true one, and
-    in_all = 2 |Σ m|: where a step is narrower than the distance between the points, m does not alternate in sign, a
-    token may be off by all of it, and others that are off the other way hide a part. That bounds the error of 99 % of
-    300 sums of steps and of 95 % of sums of cusps |r − c|^p (tests/probes/test_quadrature.py).
+    With s the integral of |v − its mean|, it is s · (d / s)^power, or d where d > s: a rule is that much better
+    than the coarser one that it is compared with. It is at least max s · (M / max s)^power with M = 1.5 Σ |m| (or
+    M, where that is less), each m less its rounding, and at least `in_all`. Panels are refined by QUADPACK's power,
+    1.5, and in_all = |Σ m|, the error of the tokens' sum. The stated error has power 2, since with 1.5 it is four
+    times as far above the true one, and in_all = 2 |Σ m|: where a step is narrower than the distance between the
+    points, m does not alternate in sign, a token may be off by all of it, and others that are off the other way
+    hide a part. That bounds the error of 99 % of 300 sums of steps and of 95 % of sums of cusps |r − c|^p
+    (tests/probes/test_quadrature.py).
     """
     unseen, largest = 1.5 * missed, spread.max()
     least = torch.maximum(unseen * (unseen / largest).clamp_max(1).pow(power - 1), in_all)
