@@ -16,7 +16,7 @@ from .probes.identities import verified
 from .progress import steps, ticked
 from .remote.backend import JobBackend, complete, say
 from .remote.crossing import FLOPS, PER_SECOND, TOO_LONG, crossing, seconds
-from .remote.errors import NotReady, RemoteError, ResultNotFinite
+from .remote.errors import JobFailed, NotReady, RemoteError, ResultNotFinite
 from .remote.journal import Entry, finish
 from .remote.travel import settings_hash
 
@@ -171,7 +171,12 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
         with entry.locked():
             send = partial(_send, llm, probe, arguments, backend)
             accept = partial(_check_finite, probe, arguments, over)
-            measured = complete(backend, entry, send, accept)
+            try:
+                measured = complete(backend, entry, send, accept)
+            except JobFailed as error:
+                if known(llm).checked or "already ran past" not in str(error):
+                    raise
+                raise not_computed(llm, error) from error
             known(llm).running = entry.runs = measured["model"]
             if not known(llm).checked and "check" in measured["results"]:
                 try:

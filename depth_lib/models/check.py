@@ -122,8 +122,10 @@ def check_here(llm: TransformersModel) -> None:
 
 
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
-    reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({reason[0]}).")
+    problem = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    if "already ran past" in str(error):
+        problem = "what was found to be the attention's runs after what was found to be the MLP's"
+    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}).")
 
 
 def report(llm: TransformersModel) -> str:

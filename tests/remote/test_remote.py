@@ -96,6 +96,7 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
     [
         (lambda a, m: (a, [[path, 1.01 * scale, bias] for path, scale, bias in m]), "identity 1 fails: what block"),
         (lambda a, m: ([], a + m), r"the mlp's \(self_attn, mlp\) depends on earlier tokens"),
+        (lambda a, m: (m, a), "what was found to be the attention's runs after what was found to be the MLP's"),
     ],
 )
 def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monkeypatch, change, message):
@@ -117,6 +118,17 @@ def test_a_mask_that_the_servers_model_does_not_obey_is_not_relied_on_in_the_fir
         ours = dl.layer_effects(llm, text, "future", remote=loopback.host)
     assert torch.equal(ours["max_future_layer"], dl.layer_effects(here, text, "future")["max_future_layer"])
     assert not families.describe(llm)["packs"]
+
+
+def test_blocks_of_the_servers_model_that_read_earlier_ones_begin_at_the_first_in_the_first_job(loopback):
+    llm, here = loopback.model("loopback/shared"), loopback.here("loopback/shared")
+    assert not families.describe(llm)["starts"]
+    families.known(llm).found = replace(families.known(llm).found, starts=True, grows=True)
+    text = ["The quick brown fox jumps over the lazy dog"]
+    with pytest.warns(UserWarning, match="its blocks read more of earlier ones than the residual"):
+        ours = dl.layer_effects(llm, text, "all", remote=loopback.host)
+    assert torch.equal(ours["max_all_layer"], dl.layer_effects(here, text, "all")["max_all_layer"])
+    assert not families.describe(llm)["starts"]
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):

@@ -14,7 +14,14 @@ import httpx
 import pytest
 import torch
 from nnsight.modeling.huggingface import _ID_CACHE
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
 
 import depth_lib as dl
 from depth_lib import embedded
@@ -108,6 +115,7 @@ def saved_models(folder):
     """By name; their configs name another dtype than they run in, as many do."""
     named = LlamaForCausalLM(LlamaConfig(**SHAPE | {"max_position_embeddings": 4096}))  # as the sweep's params do
     models = {"loopback/llama": build("llama"), "loopback/gpt2": build("gpt2"), "loopback/hybrid": hybrid()}
+    models["loopback/shared"] = shared()
     folders = {TOY: Path(embedded.__file__).parent / "toy-8l"}
     for name, model in (models | {"meta-llama/Llama-3.1-8B": named}).items():
         model.half().save_pretrained(folder / name)
@@ -132,6 +140,19 @@ def hybrid():
     torch.manual_seed(0)
     model = Qwen3NextForCausalLM(Qwen3NextConfig(**SHAPE | layers | linear | experts | {"head_dim": 16}))
     randomise(model)
+    return model.eval()
+
+
+def shared():
+    """Four blocks, of which the last two read the keys and values of earlier ones."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 64}
+    heads = {"num_kv_shared_layers": 2, "head_dim": 16, "global_head_dim": 16}
+    inputs = {"vocab_size_per_layer_input": SHAPE["vocab_size"], "hidden_size_per_layer_input": 8}
+    torch.manual_seed(0)
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**SHAPE | layers | heads | inputs))
+    randomise(model)
+    for block in model.model.layers:  # what multiplies h + a + m, a number that a config does not know
+        block.layer_scalar.fill_(0.9)
     return model.eval()
 
 
