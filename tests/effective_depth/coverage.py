@@ -180,7 +180,7 @@ def scores_table(repeats: int) -> str:
     for skewed, n in itertools.product((False, True), (5, 10, 20)):
         *scores, slope = scores_covered(n, skewed, repeats)
         rows.append(["skewed" if skewed else "even", n, scores, [slope]])
-    return table(["examples", "of each level", "score", "slope"], rows)
+    return table(["examples", "per level", "score", "slope"], rows)
 
 
 DOCUMENT = """# How often the intervals cover the truth
