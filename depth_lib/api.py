@@ -23,15 +23,16 @@ from .data.examples import Example
 from .data.tokens import answer_span, draw_four, skips_of, tokenize
 from .models.families import describe
 from .probes.block_removal import block_removal as _block_removal
+from .probes.budget import bytes_of_a_token, tokens_in
 from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
 from .probes.local_effects import local_effects as _local_effects
 from .probes.logit_lens import logit_lens as _logit_lens
+from .probes.ranks import from_rank_0, is_sharded
 from .probes.relative_contribution import relative_contribution as _relative_contribution
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
-from .probes.residual_stream import agreed, bytes_of_a_token, is_sharded, tokens_in
 from .remote.errors import JobFailed, NotReady
 from .remote.gradients import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from .session import run
@@ -48,8 +49,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     prompts: list of strings. Returns float32 `rc_att`, `rc_mlp`, `rc_layer`, `att_cos`, `mlp_cos`, `layer_cos`,
     `io_cos`, `norm_att`, `norm_mlp` [L], `norm_residual` [L + 1]; the largest of any token `max_norm_att`,
     `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`; the angles between residuals in units of π,
-    `angular` [L + 1, L + 1] over all tokens and `angular_last` over each prompt's last; `progress` =
-    ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1] and `turn` [L − 1], the angle between a block's update and the next;
+    `angular` [L + 1, L + 1]; `progress` = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
     1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
     tokens `<key>_sums` [P, …] and `n_tokens` [P]. Of a model that is read block by block, what needs a or m is NaN.
     Raises ValueError for a prompt without tokens.
@@ -57,7 +57,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
     """
     ids, arch = tokenize(llm, prompts), describe(llm)
     sums = run(_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
-    result = {"first_change": sums.pop("change")[: len(ids[0])].T, "angular_last": sums.pop("angular_last").mean(0)}
+    result = {"first_change": sums.pop("change")[: len(ids[0])].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
     result = _pool(sums) | result
@@ -107,15 +107,15 @@ def layer_effects(
     up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
     "remove": token 0 too, as if the block were deleted. part "attention" or "mlp": only a_s or m_s is left out.
 
-    prompts: list of strings; budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
-    fast with). Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected), `max_<mode>_out` [L, 1],
-    and means over the measured tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖ ȳ) in nats, `<mode>_loss`,
-    the rise of −log p(next token) in nats, and `<mode>_top1`, the share of tokens whose top token stays [L]; each for
-    every prompt as `<key>_by_prompt` [P, …]. In half precision or with quantised weights also
-    `max_<mode>_layer_resolution` [L, L] and `max_<mode>_out_resolution` [L, 1]: smaller effects cannot be told from
-    rounding. A prompt too short for a position (under 13 tokens) is left out of future mode with a warning. Raises
-    ValueError for an unknown mode or part, a prompt without tokens, a part of a model that is read block by block, or
-    if no prompt is long enough. Source: Csordás et al. 2025, section 3.3.
+    prompts: list of strings; budget: tokens in one forward pass (default: half of a GPU's free memory, or what a
+    CPU is fast with). Returns float32 `max_<mode>_layer` [L, L] (row = skipped, column = affected),
+    `max_<mode>_out` [L, 1], and means over the measured tokens of a prompt, then over prompts: `<mode>_kl` = KL(y ‖
+    ȳ) in nats [L]; each for every prompt as `<key>_by_prompt` [P, …]. In half precision or with quantised weights
+    also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], the largest change that moving
+    the embeddings by one rounding unit causes: smaller effects may be rounding. A prompt too short for a position
+    (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a
+    prompt without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source:
+    Csordás et al. 2025, section 3.3.
     """
     _check_part(llm, part)
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
@@ -127,8 +127,9 @@ def layer_effects(
 def _over_prompts(effects):
     """Maxima and means over the prompts, beside the values of each."""
     result = {key: value.amax(0) if key.startswith("max_") else value.mean(0) for key, value in effects.items()}
-    by_prompt = {f"{key}_by_prompt": value for key, value in effects.items() if not key.endswith("_resolution")}
-    return result | by_prompt
+    floors = {key: value for key, value in effects.items() if key.endswith("_rounding_floor")}
+    by_prompt = {f"{key}_by_prompt": value for key, value in effects.items() if key not in floors}
+    return result | by_prompt | floors
 
 
 def block_removal(
@@ -232,7 +233,7 @@ def local_effects(
 
     prompts, mode ("future" or "all"), remote and budget: as for `layer_effects`. Returns float32 `max_<mode>_local`
     [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
-    `layer_effects` has it, `max_<mode>_local_resolution` [L, L]. Raises ValueError as `layer_effects` does, and for a
+    `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
     model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
     """
     if not describe(llm)["starts"]:
@@ -260,8 +261,8 @@ def residual_erasure(
     question, answer: strings, tokenised together; baseline_prompts: list of strings; budget: tokens in one forward pass
     (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
     0: embeddings, row l: output of block l − 1), `n_answer` [1], the number of tokens from the answer's first one on,
-    `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_resolution`: smaller effects
-    cannot be told from rounding. Raises ValueError if the answer has no
+    `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_rounding_floor` [L + 1], one
+    number: smaller effects may be rounding. Raises ValueError if the answer has no
     token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
@@ -284,8 +285,8 @@ def future_erasure(
 
     question, answer: strings, tokenised together; others as for `residual_erasure`. Returns float32 `future_erasure`
     and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
-    follows), their resolutions as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`. Source:
-    Csordás et al. 2025, section 3.4.
+    follows), their rounding floors as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`.
+    Source: Csordás et al. 2025, section 3.4.
     """
     ids, _, tokens = answer_span(llm, question, answer)
     return {**_erased(_future_erasure, llm, ids, baseline_prompts, remote, budget), "tokens": tokens}
@@ -392,9 +393,9 @@ def depth_by_difficulty(
     (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32, for E examples, `layer_effect`
     [E, L, L] (skipped, affected), `output_effect` [E, L] and `level` [E]; for the K different `levels` [K] the mean and
     the maximum over their examples, `mean_layer_effect`, `max_layer_effect` [K, L, L], `mean_output_effect`,
-    `max_output_effect` [K, L]. In half precision or with quantised weights also `layer_effect_resolution` and
-    `output_effect_resolution`, as for `layer_effects`. Raises ValueError if there are no examples, or if one is not
-    (level, question, answer), has no answer, or no token between the first and t.
+    `max_output_effect` [K, L]. In half precision or with quantised weights also `layer_effect_rounding_floor` and
+    `output_effect_rounding_floor` [E], as for `layer_effects`. Raises ValueError if there are no examples,
+    or if one is not (level, question, answer), has no answer, or no token between the first and t.
     `effective_depth.difficulty.depth_scores` makes one number per level.
     Source: Csordás et al. 2025, section 4.
     """
@@ -410,7 +411,7 @@ def depth_by_difficulty(
         work.append((ids, starts))
     budget, how = tokens_per_pass(llm, budget, remote), {"over": "work", "label": "depth by difficulty"}
     effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
-    effects = {key: value.flatten(1) if "_out" in key else value for key, value in effects.items()}
+    effects = {key: value.flatten(1) if value.ndim == 3 and "_out" in key else value for key, value in effects.items()}
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
     for name, key in (("layer_effect", "max_future_layer"), ("output_effect", "max_future_out")):
@@ -418,8 +419,8 @@ def depth_by_difficulty(
         result[name] = effects[key]
         result[f"mean_{name}"] = torch.stack([group.mean(0) for group in by_level])
         result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
-        if f"{key}_resolution" in effects:
-            result[f"{name}_resolution"] = effects[f"{key}_resolution"]
+        if f"{key}_rounding_floor" in effects:
+            result[f"{name}_rounding_floor"] = effects[f"{key}_rounding_floor"]
     return result
 
 
@@ -458,7 +459,7 @@ def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | s
         for gpu in gpus
     ]
     n_bytes = bytes_of_a_token(describe(llm)["width"], llm.dtype, blocks_held)
-    return agreed(tokens_in(min(free) // 2, n_bytes, blocks_held), is_sharded(llm))
+    return from_rank_0(tokens_in(min(free) // 2, n_bytes, blocks_held), is_sharded(llm))
 
 
 def _check_part(llm, part):

@@ -49,8 +49,8 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             "N": 3,
             "1": 1,
         }
-        beside_each_key = {"effects": {"_by_prompt", "_resolution"}, "erasure": {"_resolution"}}
-        absent = {"_sums", "_by_prompt", "_resolution"} - beside_each_key.get(probe.rpartition("_")[2], set())
+        beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
+        absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
         shapes = {
             key: [letters[letter] for letter in shape.split()]
             for key, shape in ARTIFACTS[probe].shapes.items()
@@ -61,7 +61,7 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             drawn["removal_sizes"] = torch.arange(1.0, 4)
         if ARTIFACTS[probe].by_level:
             drawn |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
-            drawn |= {f"{key}_resolution": drawn[key] / 100 for key in ("layer_effect", "output_effect")}
+            drawn |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}
         return drawn | ({"tokens": list(tokens or TOKENS)} if ARTIFACTS[probe].tokens_file else {})
     return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
 
@@ -129,7 +129,7 @@ def _relative_contribution(n_layers, n_prompts, tokens, draw) -> dict:
     }
     further = {f"max_{key}": 3 * means[key] for key in ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")}
     apart = torch.linspace(0, 1, n_layers + 1)
-    further |= {"angular": 0.5 * (apart - apart[:, None]).abs(), "progress": apart**2, "turn": apart[:-2]}
+    further |= {"angular": 0.5 * (apart - apart[:, None]).abs(), "progress": apart**2}
     further["first_change"] = 0.1 * torch.rand(n_layers, 30, generator=draw)
     return _per_prompt(means, n_prompts, draw) | further
 

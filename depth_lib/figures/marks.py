@@ -85,15 +85,20 @@ class Kind:
         raise NotImplementedError
 
 
+def rounding_floor(result: Mapping, key: str) -> float:
+    """Below what values of a key may be rounding: for the prompt with the most."""
+    return float(as_array(result[f"{key}_rounding_floor"]).max())
+
+
 @dataclass(frozen=True)
 class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
     dotted line, depth_at to the right of it, and the mean curve that a rule of several keys reads, with each layer that
-    satisfies it; and the key whose curve each prompt has as a thin line. cut: where the
-    axis ends at the latest. log: a logarithmic axis, on which there are no bars. Where the result has the resolution
-    of a curve, what is below it is grey.
+    satisfies it; and the key whose curve each prompt has as a thin line. cut: where the axis ends at the latest. log: a
+    logarithmic axis, on which there are no bars. Where the result has the rounding floor of a curve, what is below it
+    is grey.
     """
 
     filled: str = ""
@@ -117,8 +122,8 @@ class Curves(Kind):
             else:  # thinner and thinner, so that no line hides one on the same values
                 colour = LEVELS.get(name, COLOURS[i % len(COLOURS)])
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
-            if f"{key}_resolution" in result:
-                _fill(ax, as_array(result[f"{key}_resolution"]).ravel(), "within rounding", ROUNDING)
+            if f"{key}_rounding_floor" in result:
+                _fill(ax, np.full(len(curve), rounding_floor(result, key)), "within rounding", ROUNDING)
         metric = METRICS.get(self.metric)
         if metric and len(metric.keys) > 1 and set(metric.keys) <= panel.keys():
             mean = metric.curve([panel[key].ravel() for key in metric.keys])
@@ -171,7 +176,7 @@ class Heat(Kind):
     percentile of all tokens but the first, and is pointed where values lie beyond. diverging: from blue to red, as far
     below zero as above. tokens: columns are tokens, without the last one, which predicts nothing. Cells that can hold
     nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked. Where the result
-    has the resolution of a map, what is below it is grey.
+    has the rounding floor of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -187,8 +192,8 @@ class Heat(Kind):
         values = self.shown(key, values)
         width, origin = values.shape[1], "lower" if self.tokens else "upper"
         ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin=origin)
-        if f"{key}_resolution" in result:
-            within = np.abs(values) < as_array(result[f"{key}_resolution"])[:, :width]
+        if f"{key}_rounding_floor" in result:
+            within = np.abs(values) < rounding_floor(result, key)
             ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), origin=origin)
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         ax.locator_params(integer=True)

@@ -12,7 +12,7 @@ from ..models.check import name_of
 from ..models.families import describe
 from ..models.load import load_model
 from ..params import ParamsError, not_among
-from ..probes.residual_stream import agreed, is_sharded
+from ..probes.ranks import from_rank_0, is_sharded
 from ..probes.states import states, states_of_sequences
 from ..progress import steps
 from ..session import run
@@ -136,7 +136,7 @@ def _group_size(source: _Reader, target: _Reader, device: torch.device, memory: 
     if memory is None:
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
         # ranks that fit different groups would wait for each other for ever
-        memory = agreed(free // 2, is_sharded(source.llm) or is_sharded(target.llm))
+        memory = from_rank_0(free // 2, is_sharded(source.llm) or is_sharded(target.llm))
     rows = source.width + 1
     per_layer = 2 * source.n_states * rows * (rows + target.width) * 8  # moments to fit and to choose, float64
     if per_layer > memory:

@@ -10,7 +10,7 @@ from transformers import AutoConfig
 from transformers.utils import is_bitsandbytes_available
 
 from ..hub import without_retries
-from ..probes.residual_stream import agreed
+from ..probes.ranks import from_rank_0
 from .errors import ModelError, reason
 from .families import auto_class
 
@@ -100,7 +100,7 @@ def check_fits(
     if weights is None:
         return
     # agreed, or one rank would stop without the others
-    free, where = agreed(free_bytes(device_map, quantization, n_ranks), n_ranks > 1)
+    free, where = from_rank_0(free_bytes(device_map, quantization, n_ranks), n_ranks > 1)
     needed = weights.bytes(dtype, quantization)
     if needed <= free:
         return

@@ -3,7 +3,7 @@
 `torchrun --nproc-per-node N` starts N processes, the ranks. transformers gives each its slices, nnsight shows each the
 whole tensors, and every rank runs the same code: a module's collectives wait for all of them. So whatever decides what
 runs next has to be the same on every rank; what may differ is rank 0's to decide
-(`probes.residual_stream.agreed`).
+(`probes.ranks.from_rank_0`).
 """
 
 import datetime
@@ -20,7 +20,7 @@ from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
 from transformers import PreTrainedConfig
 from transformers.distributed import tensor_parallel
 
-from ..probes.residual_stream import is_sharded
+from ..probes.ranks import is_sharded
 from .errors import ModelError
 
 

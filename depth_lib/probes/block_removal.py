@@ -11,9 +11,9 @@ Here all (s, n) are rows of one batch, each of which joins before block s + n (s
 
 import torch
 
-from .growing_batch import growing_batch, own_rows
-from .packing import pack
-from .residual_stream import residuals
+from .clean_run import CleanRun
+from .growing_batch import growing_batch
+from .packing import Pack
 
 
 def block_removal(llm, arch, prompts, rows, part, budget):
@@ -30,20 +30,18 @@ def block_removal(llm, arch, prompts, rows, part, budget):
 
 
 def _of_prompt(llm, arch, ids, rows, part, budget):
-    h, everything = residuals(llm, arch, ids), pack([len(ids)], len(ids))
-    n_own = own_rows(llm, h[0])
+    clean = CleanRun(llm, arch, ids, budget)
+    h = clean.h
 
     def start(k, row, before):
         row[0] = h[rows[k][1]].to(row)
 
     def silence(l, joined):
-        silent = [n_own + k - joined.start for k in joined if l in rows[k][2]]
+        silent = [clean.in_batch + k - joined.start for k in joined if l in rows[k][2]]
         return (part, silent, slice(None)) if silent else None
 
-    layers, next_tokens = [l for l, _, _ in rows], [*ids[1:], -1]
-    places = range(len(ids))
-    changes = growing_batch(llm, arch, ids, everything, h, layers, start, places, budget, next_tokens, silent=silence)
-    _, kl, loss, top_changes = changes[0]
+    work = (Pack([len(ids)], len(ids)), [l for l, _, _ in rows], start, range(len(ids)), [*ids[1:], -1])
+    (_, kl, loss, top_changes), _ = growing_batch(clean, *work, silent=silence)
     last = torch.stack([x[-1].double().cpu() for x in h])
     cosines = [
         torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean() for x, y in zip(h[:-1], h[1:], strict=True)

@@ -2,7 +2,8 @@
 
 import torch
 
-from .residual_stream import entering, final_residual, finish, inputs, leave, lens
+from .residual_stream import entering, final_residual, finish, inputs, leave
+from .unembedding import lens
 
 
 def ending_log_probs(llm, arch, texts, removed):

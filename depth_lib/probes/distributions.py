@@ -2,39 +2,33 @@
 
 import torch
 
-from .residual_stream import finished, rows_of_logits, unembedded
+from .budget import logits_in_cache, rows_of_logits
+from .packing import Places
+from .unembedding import to_logits, unembedded
 
 
-def output_change(llm, arch, runs, next_tokens=None):
+def output_change(llm, arch, finals, next_tokens=None):
     """How far the outputs ȳ of changed runs are from y of the clean one. For use inside a trace.
 
-    runs: final residuals [1 + R, M, d] of M places, those of the clean run first. next_tokens: the token that follows
+    finals: final residuals [1 + R, M, d] of M places, those of the clean run first. next_tokens: the token that follows
     each place (−1: none), or None.
 
     Returns ‖y − ȳ‖₂ [1, R, M], or with next_tokens the four numbers of `damage` [4, R, M].
     """
-    n_places = runs.shape[1]
-    tokens = next_tokens or [None] * n_places
-    at_once = max(1, rows_of_logits(llm, runs) // len(runs))
-    changes = []
-    for start in range(0, n_places, at_once):
-        h = runs[:, start : start + at_once].transpose(0, 1)
-        logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, (-1, len(runs)))
-        of_places = zip(logits, tokens[start : start + at_once], strict=True)
-        changes.append(torch.stack([_change(arch, z, token) for z, token in of_places], dim=-1).cpu())
-    return torch.cat(changes, dim=-1)
-
-
-def _change(arch, logits, next_token):
-    """`distance` or `damage` of unembedded residuals [1 + R, V], those of the clean run first.
-
-    On a CPU a few rows are compared at a time: its cache holds few.
-    """
-    rows = max(1, 2**18 // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    changed = logits[1:].split(rows)
-    if next_token is None:
-        return distance(arch, logits[:1], changed)
-    return damage(arch, logits[:1], changed, next_token)
+    at_once, changes = max(1, rows_of_logits(llm, finals) // len(finals)), []
+    following = Places(next_tokens or [-1] * finals.shape[1])
+    for start in range(0, finals.shape[1], at_once):
+        h = finals[:, start : start + at_once].transpose(0, 1)
+        logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, h.shape[:2])
+        n_places = max(1, logits_in_cache(logits) // logits[0].numel())
+        n_rows = max(1, logits_in_cache(logits) // (n_places * logits.shape[2]))
+        for first, z in zip(range(start, finals.shape[1], n_places), logits.split(n_places), strict=False):
+            y, changed = z[:, :1], z[:, 1:].split(n_rows, dim=1)
+            if next_tokens is None:
+                changes.append(distance(arch, y, changed))
+            else:
+                changes.append(damage(arch, y, changed, following.on(z.device)[first : first + len(z)]))
+    return torch.cat(changes, dim=1).mT.cpu()
 
 
 def softmax_and_log(z):
@@ -50,26 +44,27 @@ def softmax_and_log(z):
 
 
 def distance(arch, y, changed):
-    """‖y − ȳ‖₂ [1, R] of unembedded residuals: y [1, V] and, in pieces, [R, V]."""
-    y = finished(arch, y).softmax(-1)
-    return torch.cat([finished(arch, z).softmax(-1).sub_(y).norm(dim=-1) for z in changed])[None]
+    """‖y − ȳ‖₂ [1, m, R] of unembedded residuals: y [m, 1, V] and, in pieces, [m, R, V]."""
+    y = to_logits(arch, y).softmax(-1)
+    return torch.cat([to_logits(arch, z).softmax(-1).sub_(y).norm(dim=-1) for z in changed], dim=1)[None]
 
 
-def damage(arch, y, changed, next_token):
+def damage(arch, y, changed, next_tokens):
     """‖y − ȳ‖₂, KL(y ‖ ȳ) in nats, log y − log ȳ of the next token (0 without one) and whether the top token changes.
 
-    y [1, V] and changed, pieces of [R, V]: unembedded residuals, which may be overwritten. Returns [4, R]. The loss may
-    rise by a millionth of itself, so it is a sum of differences, each of two numbers that are nearly equal.
+    y [m, 1, V] and changed, pieces of [m, R, V]: unembedded residuals, which may be overwritten; next_tokens [m].
+    Returns [4, m, R]. The loss may rise by a millionth of itself, so it is a sum of differences, each of two numbers
+    that are nearly equal.
     """
-    clean = finished(arch, y)
-    top, columns = clean.argmax(), []
+    clean, columns = to_logits(arch, y), []
+    top, following = clean.argmax(-1, keepdim=True), next_tokens.clamp_min(0)[:, None, None]
     y, log_y, (largest_of_y, rest_of_y) = softmax_and_log(clean.clone())
     for z in changed:
-        z = finished(arch, z)
-        of_next, of_top = clean[:, next_token] - z[:, next_token], z[:, top].clone()
+        z = to_logits(arch, z)
+        of_top, of_next = (z.gather(2, which.expand(-1, z.shape[1], 1))[..., 0] for which in (top, following))
+        rise = clean.gather(2, following)[..., 0] - of_next
         p, log_p, (largest, rest) = softmax_and_log(z)
         kl = torch.sub(log_y, log_p, out=log_p).mul_(y).sum(-1)
-        rise = of_next - (largest_of_y - largest) - (rest_of_y - rest)
-        rise = rise if next_token >= 0 else torch.zeros_like(rise)
+        rise = (rise - (largest_of_y - largest) - (rest_of_y - rest)) * (next_tokens >= 0)[:, None]
         columns.append(torch.stack([p.sub_(y).norm(dim=-1), kl, rise, (of_top < largest).float()]))
-    return torch.cat(columns, dim=1)
+    return torch.cat(columns, dim=2)

@@ -2,24 +2,14 @@
 
 import torch
 
+from .budget import compares_in_batch, tokens_of_finals
 from .distributions import output_change
-from .packing import packed_inputs
-from .residual_stream import (
-    added,
-    compares_in_batch,
-    finish,
-    first,
-    overwritten,
-    silence,
-    start_at,
-    token_budget,
-    watched,
-)
+from .packing import Pack, Places, packed_inputs
+from .residual_stream import finish, first, silence, start_at
+from .updates import Updates, relative_change
 
 
-def growing_batch(
-    llm, arch, ids, pack, h, layers, change, read, budget, next_tokens=None, watch=None, in_place=(), silent=None
-):
+def growing_batch(clean, pack, layers, change, read, next_tokens=None, updates=False, silent=None):
     """Change the residual stream at every l of `layers`, each time in a run of its own, and compare the outputs.
 
     The obvious loop, with the packed sequence as the prompt:
@@ -30,106 +20,105 @@ def growing_batch(
     All runs share one batch: the row of l joins it before block l, that of L after the last block, and what lies before
     block l is not computed for it. A pass holds as many rows as the budget's tokens allow.
 
-    ids, pack: the prompt's tokens and how they are laid out (see `pack`); h: its clean residuals h_0..h_L [T, d];
-    layers: where each row joins, in 0..L and ascending, one or several at a place; change(k, row, before): changes
-    `row` in place, a copy of the clean h_l [1, N, d] for the k-th of layers, `before` being h_{l−1} (None for l = 0);
-    read: the M places whose outputs are compared; next_tokens: as for `output_change`; watch(l, joined, c_bar): told
-    after block l what it adds to each row at the places from read[0] on, [rows, N − read[0], d], and the range of those
-    k of the pass that have joined, never empty, whose rows follow the batch's own; in_place: as from
-    `changed_in_place`, for it; silent(l, joined): which part of
-    block l adds nothing in which rows and places, (part, rows, places), or None.
+    clean: the prompt's `CleanRun`; pack: how its tokens are laid out; layers: where each row joins, in 0..L and
+    ascending, one or several at a place; change(k, row, before): changes `row` in place, a copy of the clean h_l
+    [1, N, d] for the k-th of layers, `before` being h_{l−1} (None for l = 0); read: the M places whose outputs are
+    compared; next_tokens: as for `output_change`; updates: whether to compare what the blocks add, too; silent(l, k):
+    which part of block l adds nothing in which rows and places, (part, rows, places), or None, where k is the range of
+    those numbers that have joined, whose rows follow the batch's own.
 
-    Returns what `output_change` gives, for interventions and for rounding alone: [2, 1 or 4, len(layers), M].
+    Returns what `output_change` gives, [1 or 4, len(layers), M], and for each row the largest relative change of what a
+    block adds at the places from read[0] on, [len(layers), L] (0 before the row joins), or None.
     """
-    n_own = own_rows(llm, h[0])
-    order, size = pack[0], max(1, token_budget(llm, h[0], budget) // len(pack[0]) - n_own)
-    passes, changes, runs = [range(len(layers))[k : k + size] for k in range(0, len(layers), size)], [], []
-    if not n_own:
-        runs = [h[-1][[order[place] for place in read]][None]]
+    llm, arch, h, size = clean.llm, clean.arch, clean.h, clean.rows(pack)
+    passes = [range(len(layers))[k : k + size] for k in range(0, len(layers), size)]
+    places, found, changes = Places(read), [], []
+    finals = [] if clean.in_batch else [pack.of(h[-1])[places.on(h[-1].device)][None]]
     for some in passes:
         with torch.no_grad():
-            encoding = packed_inputs(arch, ids, pack, n_own + len(some), h[0].dtype)
+            encoding = packed_inputs(arch, clean.ids, pack, clean.in_batch + len(some), h[0].dtype)
             with llm.trace(encoding, use_cache=False) as tracer:
-                how = (change, n_own, read, watch, in_place, silent)
-                final = _grown(tracer, llm, arch, pack[0], h, layers, some, *how)
-                runs.append(final)
-                if n_own or some is passes[-1]:
-                    changes.append(output_change(llm, arch, torch.cat(runs), next_tokens))
-                    runs = []
+                how = (change, places, updates and read[0], silent)
+                final, of_blocks = _grown(tracer, clean, pack, layers, some, *how)
+                finals.append(final)
+                found.append(of_blocks)
+                n_rows = sum(map(len, finals))
+                if clean.in_batch or some is passes[-1] or (n_rows + size) * len(read) > tokens_of_finals(clean.budget):
+                    changes.append(output_change(llm, arch, torch.cat(finals), next_tokens))
+                    finals = finals[:1] if not clean.in_batch else []
                 finish(llm, arch, arch["n_layers"] if layers[some.start] < arch["n_layers"] else 0, final)
-    if not n_own:
-        return torch.stack([changes[0], torch.zeros_like(changes[0])])
-    return torch.cat([torch.stack([x[:, 1:], x[:, :1].expand_as(x[:, 1:])]) for x in changes], dim=2)
+    return torch.cat(changes, dim=1), torch.cat(found).cpu() if updates else None
 
 
-def own_rows(llm, h):
-    """2 where interventions are compared within a batch, else 0: how many rows it begins with that have none.
-
-    An unmodified row, whose residuals take the place of the clean run's, and one that differs from it by rounding alone
-    (see `nudged`).
-    """
-    return 2 if compares_in_batch(llm, h) else 0
-
-
-def _grown(tracer, llm, arch, order, h, layers, some, change, n_own, read, watch, in_place, silent):
-    """Inside a trace, the batch's final residuals [n_own + len(some), M, d], for these of `layers`, a range of their
-    numbers k."""
-    n_layers, begin, n_rows = arch["n_layers"], layers[some.start], n_own + len(some)
-    cache = watched(tracer, llm, arch, range(begin, n_layers)) if watch else None
-    before = h[begin - 1][order][None] if begin else None
+def _grown(tracer, clean, pack, layers, some, change, places, start, silent):
+    """Inside a trace, the batch's final residuals [rows, M, d] at the places, for these of `layers`, a range of their
+    numbers k, and the relative changes [len(some), L] of what blocks add from `start` on, unless that is False."""
+    llm, arch, h, in_batch = clean.llm, clean.arch, clean.h, int(clean.in_batch)
+    n_layers, begin, n_rows = arch["n_layers"], layers[some.start], in_batch + len(some)
+    measured = start is not False
+    updates = Updates(tracer, llm, arch, range(begin, n_layers)) if measured else None
+    relative = torch.zeros(len(some), n_layers, dtype=torch.float32, device=h[-1].device)
+    before = pack.of(h[begin - 1])[None] if begin else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
-    rows = h[begin][order].repeat(n_own if arch["grows"] else n_rows, 1, 1)
-    if n_own:
-        rows[1] = nudged(rows[0])
+    rows = pack.of(h[begin]).repeat(in_batch if arch["grows"] else n_rows, 1, 1)
     joined, output = range(some.start, some.start), None
     for l in range(begin, n_layers + 1):
         joining = [k for k in some if layers[k] == l]
         if joining:
-            clean, k = rows[:1] if n_own else h[l][order][None], n_own + len(joined)
-            new = clean.repeat(len(joining), 1, 1)
-            for number, row in zip(joining, new.split(1), strict=True):
-                change(number, row, before)
-            before = clean.clone()
-            rows = torch.cat([rows[:k], new.to(rows.device), rows[k + len(joining) :]])
+            unmodified, n_joined = rows[:1] if in_batch else pack.of(h[l])[None], in_batch + len(joined)
+            new = unmodified.repeat(len(joining), 1, 1)
+            for k, row in zip(joining, new.split(1), strict=True):
+                change(k, row, before)
+            before = unmodified.clone()
+            rows = torch.cat([rows[:n_joined], new.to(rows.device), rows[n_joined + len(joining) :]])
             joined = range(some.start, joining[-1] + 1)
         if l == n_layers:
-            final = rows[:, list(read)]
+            final = rows[:, places.on(rows.device)]
             if output is not None and arch["grows"]:
                 output.data = output[:1].clone()  # all that the final norm gets
-            return final
+            return final, relative
         if l == begin:
             start_at(llm, arch, l, rows)
         elif joining:  # in place, as what has been read is sent back anyway
             output.data = rows.unflatten(-1, arch["streams"])
-        block, entered = llm.blocks[l], rows
+        block = llm.blocks[l]
         if silent and (what := silent(l, joined)):
             silence(block, arch, rows, *what)
-        if watch:
-            entered = rows.clone() if cache is None else rows  # some families add in place
-            copies = overwritten(block, arch, in_place) if cache is not None else {}
+        if measured:
+            updates.before(block, rows)
         output = first(block.output)
         rows = output.flatten(2)
-        if watch:
-            watch(l, joined, added(block, arch, entered, rows, cache, copies, read[0]))
+        if measured:
+            truth = pack.of(clean.c[l], start) if clean.c else None
+            of_rows = relative_change(updates.after(start), truth, in_batch)[in_batch:]
+            relative[: len(joined), l] = of_rows[: len(joined)].to(relative.device)
 
 
-def nudged(h):
-    """h with every feature moved by one rounding unit, up and down in turn.
+def rounding_floor(clean, updates=False, change=None):
+    """What rounding alone may do to a prompt's numbers: {} where it does not show (see `compares_in_batch`).
 
-    What becomes of it in the blocks that follow is what rounding can do: an intervention that changes no more cannot be
-    told from it.
+    Every feature of h_0 is moved by one rounding unit, up or down at random, in eight rows of their own; so each
+    operation that follows rounds another number. change(k, row): what is done besides to the k-th of eight pairs of
+    such rows, as changed runs round more where the clean one is sure of its token; or None.
+
+    Returns the largest change of any row and token: `outputs`, ‖y − ȳ‖₂, plus twice the most by which it
+    differs within a pair, as either may be off; and if asked for `updates`, ‖c − c̄‖ / ‖c‖ of any block.
     """
-    units = torch.full(h.shape[-1:], torch.finfo(h.dtype).eps, dtype=h.dtype, device=h.device)
-    units[::2] *= -1
-    return torch.addcmul(h, h, units)
+    if not compares_in_batch(clean.llm, clean.h[0]):
+        return {}
+    n_rows, draw = 24 if change else 8, torch.Generator().manual_seed(0)
+    eps = torch.finfo(clean.h[0].dtype).eps
+    signs = torch.randint(0, 2, (n_rows, clean.h[0].shape[1]), generator=draw) * 2 - 1
 
+    def nudge(k, row, before):
+        row.addcmul_(row, (eps * signs[k].float()).to(row))
+        if k >= 8:
+            change((k - 8) // 2, row)
 
-def relative_change(c_bar, clean, n_own):
-    """max over places of ‖c − c̄‖ / max(‖c‖, 1e-6), for the rows of interventions and for the nudged one (0: none).
-
-    c_bar: what a block adds in each row [B, M, d], overwritten; clean [M, d]: what it adds in the clean run, for which
-    the batch's unmodified row stands in where there is one.
-    """
-    clean = c_bar[0].clone() if n_own else clean
-    change = (c_bar.sub_(clean).norm(dim=-1) / clean.norm(dim=-1).clamp_min(1e-6)).amax(1).cpu()
-    return change[n_own:], change[1] if n_own else 0
+    n_tokens = len(clean.ids)
+    work = (Pack([n_tokens], n_tokens), [0] * n_rows, nudge, range(n_tokens))
+    (distance,), of_blocks = growing_batch(clean, *work, updates=updates)
+    outputs = distance[:8].max()
+    if change:
+        outputs = outputs + 2 * (distance[8::2] - distance[9::2]).abs().max()
+    return {"outputs": outputs} | ({"updates": of_blocks.max()} if updates else {})

@@ -6,7 +6,7 @@ block, that rows may join, and that a packed mask is obeyed.
 
 import torch
 
-from .packing import pack, packed_inputs
+from .packing import Pack, packed_inputs
 from .residual_stream import (
     enter,
     entering,
@@ -14,13 +14,13 @@ from .residual_stream import (
     first,
     inputs,
     leaving,
-    lens,
     parts,
     rescaling,
     start_at,
     total_output,
     with_first,
 )
+from .unembedding import lens
 
 CLEAN, MIDDLE, STEERED, FIRST_BIT = range(4)  # rows of the batch
 NAN, TINY = float("nan"), 1e-30
@@ -141,19 +141,18 @@ def _shortcuts(llm, arch, ids, entered, added):
     """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
     the pass starts at the second, the rows join there, and the last three tokens' five share a sequence with them."""
     packed = arch["packs"] and not (arch["window"] and len(ids) > arch["window"])
-    layout = pack([5, 3] if packed else [5], len(ids))
-    order, suffixes = layout
+    layout = Pack([5, 3] if packed else [5], len(ids))
     packs, grows = [0.0], [0.0]
     with llm.trace(packed_inputs(arch, ids, layout, 2, entered[0].dtype), use_cache=False):
         begin = int(arch["starts"] and arch["n_layers"] > 1)
         for l in range(begin, arch["n_layers"]):
-            rows = entered[l][:, order]
+            rows = entered[l][:, layout.tokens]
             (start_at if l == begin else enter)(llm, arch, l, rows)
             after = leaving(llm.blocks[l])
-            rows, truth = rows.to(after.device), added[l][:, order].to(after.device)
+            rows, truth = rows.to(after.device), added[l][:, layout.tokens].to(after.device)
             change = after.float() - rows.float()
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.float().norm(dim=-1))
-            plain, suffix = slice(len(ids)), list(suffixes[-1])
+            plain, suffix = slice(len(ids)), list(layout.suffixes[-1])
             packs.append(_moved(change[CLEAN, suffix], truth[CLEAN, suffix], rounding[CLEAN, suffix]))
             grows.append(_moved(change[MIDDLE, plain], truth[MIDDLE, plain], rounding[MIDDLE, plain]))
         finish(llm, arch, arch["n_layers"], after)

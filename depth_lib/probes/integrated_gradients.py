@@ -16,25 +16,23 @@ what F changes by when one token alone takes a step of the path (`increments`).
 
 import torch
 
+from .budget import rows_of_logits, token_budget
 from .quadrature import increments, left_ends, panels
+from .ranks import from_rank_0, is_sharded
 from .residual_stream import (
-    agreed,
     contributions,
     final_residual,
     finish,
     first,
     inputs,
-    is_sharded,
     leave,
     leaving,
-    lens,
     parts,
     rescaling,
-    rows_of_logits,
     start_at,
-    token_budget,
     with_first,
 )
+from .unembedding import lens
 
 _TOGETHER = 8  # blocks whose paths are kept at once, and whose points may share a pass
 
@@ -78,7 +76,7 @@ def integrated_gradients(
             samples = _sampled(llm, arch, requests, ids[:end], (ids, answer), rows, method)
             for k, sample in zip(list(wanted), samples, strict=True):
                 try:
-                    wanted[k] = rules[k].send(agreed(sample, is_sharded(llm)))  # the same nodes on every rank
+                    wanted[k] = rules[k].send(from_rank_0(sample, is_sharded(llm)))  # the same nodes on every rank
                 except StopIteration as finished:
                     of_group[k] = _result(finished.value, len(ids))
                     del wanted[k]

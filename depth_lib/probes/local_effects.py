@@ -11,83 +11,70 @@ Here one forward pass gives every block its own batch as input: a row for each s
 
 import torch
 
-from .growing_batch import nudged, own_rows, relative_change
-from .packing import packed_inputs, packs
-from .residual_stream import (
-    added,
-    changed_in_place,
-    clean_run,
-    finish,
-    leave,
-    leaving,
-    overwritten,
-    start_at,
-    token_budget,
-    watched,
-)
+from .clean_run import CleanRun
+from .growing_batch import rounding_floor
+from .packing import packed_inputs
+from .residual_stream import finish, leave, start_at
+from .updates import Updates, relative_change
 
 
 def local_effects(llm, arch, work, mode, budget):
     """Take c_s out of the input of block l alone, as if it did not travel through the blocks between.
 
     work, budget: as for `layer_effects`; mode: "future" or "all". Returns `max_<mode>_local` [P, L, L], the maxima
-    over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_resolution`: what rounding
-    alone does.
+    over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_rounding_floor` [P], from
+    `rounding_floor`.
     """
-    results, (like, in_place) = [], changed_in_place(llm, arch, work[0][0])
-    n_own = own_rows(llm, like)
+    effects, floors = [], []
     for ids, starts in work:
-        clean, all_packs = clean_run(llm, arch, ids), packs(starts, len(ids), arch)
-        effects = [_of_pack(llm, arch, ids, pack, clean, mode, budget, n_own, in_place) for pack in all_packs]
-        results.append(torch.stack(effects).amax(0))
-    effect, resolution = torch.stack(results, dim=1)
-    result = {f"max_{mode}_local": effect}
-    if n_own:
-        result[f"max_{mode}_local_resolution"] = resolution
+        clean = CleanRun(llm, arch, ids, budget, updates="with c")
+        effects.append(torch.stack([_of_pack(clean, pack, mode) for pack in clean.packs(starts)]).amax(0))
+        floors.append(rounding_floor(clean, updates=True).get("updates"))
+    result = {f"max_{mode}_local": torch.stack(effects)}
+    if floors[0] is not None:
+        result[f"max_{mode}_local_rounding_floor"] = torch.stack(floors)
     return result
 
 
-def _of_pack(llm, arch, ids, pack, clean, mode, budget, n_own, in_place):
-    """The local effects at the positions of one pack, and beside them those of rounding: [2, L, L]."""
-    order, suffixes = pack
-    prefix, n_layers = suffixes[0].start, arch["n_layers"]
-    h, c = clean
-    start = prefix if mode == "future" else 0
-    effect, effect_of_rounding = effects = torch.zeros(2, n_layers, n_layers, dtype=torch.float32)  # views of it
-    size = max(1, token_budget(llm, h[0], budget) // len(order) - n_own)
-
-    def compare(l, earlier, *of_block):
-        c_bar = added(llm.blocks[l], arch, *of_block, start)
-        change, nudge = relative_change(c_bar, c[l][order[start:]], n_own)
-        taken = slice(earlier.start, earlier.stop)
-        effect[taken, l], effect_of_rounding[taken, l] = change[: len(earlier)], nudge
-
+def _of_pack(clean, pack, mode):
+    """The local effects [L, L] at the positions of one pack."""
+    llm, arch, size, n_layers = clean.llm, clean.arch, clean.rows(pack), clean.arch["n_layers"]
+    effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)
     for begin in range(0, n_layers - 1, size):
         sources = range(n_layers - 1)[begin : begin + size]
         with torch.no_grad():
-            encoding = packed_inputs(arch, ids, pack, n_own + len(sources), h[0].dtype)
+            encoding = packed_inputs(arch, clean.ids, pack, clean.in_batch + len(sources), clean.h[0].dtype)
             with llm.trace(encoding, use_cache=False) as tracer:
-                cache = watched(tracer, llm, arch, range(begin + 1, n_layers))
-                done = None
-                for l in range(begin + 1, n_layers):
-                    earlier = sources[: l - begin]
-                    # what cannot grow has clean rows to spare
-                    n_rows = n_own + len(earlier if arch["grows"] else sources)
-                    rows = h[l][order].repeat(n_rows, 1, 1)
-                    if n_own:
-                        rows[1] = nudged(rows[1])
-                    for row, s in zip(rows[n_own:], earlier, strict=False):
-                        row[1:prefix] = (row[1:prefix].float() - c[s][1:prefix].to(row.device)).to(row.dtype)
-                    if done is None:
-                        start_at(llm, arch, l, rows)
-                    else:
-                        leave(llm, arch, l - 1, rows)  # once the block before has run
-                        compare(*done)
-                    entered = rows.clone() if cache is None else rows  # some families add in place
-                    copies = overwritten(llm.blocks[l], arch, in_place) if cache is not None else {}
-                    after = leaving(llm.blocks[l]) if cache is None else None
-                    done = l, earlier, entered, after, cache, copies
-                leave(llm, arch, n_layers - 1, rows[:1].clone())
-                compare(*done)
-                finish(llm, arch, n_layers, rows)
+                of_pass = _of_pass(tracer, clean, pack, sources, 0 if mode == "all" else pack.prefix)
+        effects[sources.start : sources.stop] = of_pass.cpu()
+    return effects
+
+
+def _of_pass(tracer, clean, pack, sources, start):
+    """Inside a trace, the local effects [len(sources), L] of taking out what these blocks add."""
+    llm, arch, h, c, in_batch = clean.llm, clean.arch, clean.h, clean.c, int(clean.in_batch)
+    n_layers, taken, ran = arch["n_layers"], slice(1, pack.prefix), None
+    effects = torch.zeros(len(sources), n_layers, dtype=torch.float32, device=h[-1].device)
+    updates = Updates(tracer, llm, arch, range(sources.start + 1, n_layers))
+
+    def compare(l, n_earlier):
+        change = relative_change(updates.after(start), pack.of(c[l], start), in_batch)[in_batch:]
+        effects[:n_earlier, l] = change[:n_earlier].to(effects.device)
+
+    for l in range(sources.start + 1, n_layers):
+        earlier = sources[: l - sources.start]
+        # what cannot grow has clean rows to spare
+        rows = pack.of(h[l]).repeat(in_batch + len(earlier if arch["grows"] else sources), 1, 1)
+        for row, s in zip(rows[in_batch:], earlier, strict=False):
+            row[taken] = (row[taken].float() - c[s][taken].to(row.device)).to(row.dtype)
+        if ran is None:
+            start_at(llm, arch, l, rows)
+        else:
+            leave(llm, arch, l - 1, rows)  # once the block before has run
+            compare(*ran)
+        updates.before(llm.blocks[l], rows)
+        ran = l, len(earlier)
+    leave(llm, arch, n_layers - 1, rows[:1].clone())
+    compare(*ran)
+    finish(llm, arch, n_layers, rows)
     return effects

@@ -12,7 +12,9 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 
 import torch
 
-from .residual_stream import finish, finished, inputs, read_stream, rows_of_logits, unembedded
+from .budget import logits_in_cache, rows_of_logits
+from .residual_stream import finish, first_residual, inputs, read_stream
+from .unembedding import to_logits, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
@@ -51,14 +53,13 @@ def _of_prompt(llm, arch, ids, first):
     """The sums over a prompt's tokens from `first` on [len(KEYS), L]."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
-            h, _ = read_stream(llm, arch)
+            h, _ = read_stream(llm, arch, first_residual(llm))
             sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
-                # a CPU passes over the logits many times: its cache holds 2^18 of them
-                at_once = 2**18 if logits.device.type == "cpu" else logits.numel()
+                at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([_of_tokens(arch, part, at_once) for part in parts], dim=1).sum(1).cpu()
             finish(llm, arch, arch["n_layers"], h[-1][None])
@@ -70,7 +71,7 @@ def _of_tokens(arch, logits, at_once):
 
     About `at_once` logits are compared at a time.
     """
-    logits, final = logits[:, :-1], finished(arch, logits[:, -1:])
+    logits, final = logits[:, :-1], to_logits(arch, logits[:, -1:])
     top_of_final = _top5(final)
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
@@ -78,7 +79,7 @@ def _of_tokens(arch, logits, at_once):
     y /= total_y[..., None]
     half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = [_compared(finished(arch, z), top_of_final[..., :1], half_y, log_e) for z in logits.split(rows, dim=1)]
+    pieces = [_compared(to_logits(arch, z), top_of_final[..., :1], half_y, log_e) for z in logits.split(rows, dim=1)]
     top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
     n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
     log_total = total.log()

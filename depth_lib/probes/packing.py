@@ -5,48 +5,78 @@ import torch
 from .residual_stream import inputs
 
 
-def pack(starts, end):
-    """Tokens 0..max(starts)−1, then for each t of `starts` the suffix t..end−1, side by side.
+class Places:
+    """Indices into a sequence, copied once to each device that asks for them."""
 
-    Returns (order, suffixes): the token at each of the N places, which is its position id too, and for each t a range
-    of places. With one start this is the plain sequence.
+    def __init__(self, places):
+        self.places = torch.tensor(places, dtype=torch.long)
+        self._copies = {}
+
+    def on(self, device):
+        if device not in self._copies:
+            self._copies[device] = self.places.to(device)
+        return self._copies[device]
+
+
+class Pack:
+    """Tokens 0..max(starts) − 1, then for each t of `starts` the suffix t..end − 1, side by side: N places.
+
+    tokens: the token at each place, which is its position id too; prefix: how many places come before the first suffix;
+    suffixes: for each t a range of places. With one start this is the plain sequence.
     """
-    order, suffixes = list(range(max(starts))), []
-    for t in starts:
-        suffixes.append(range(len(order), len(order) + end - t))
-        order += range(t, end)
-    return order, suffixes
+
+    def __init__(self, starts, end):
+        self.starts, self.prefix, self.suffixes = starts, max(starts), []
+        self.tokens = list(range(self.prefix))
+        for t in starts:
+            self.suffixes.append(range(len(self.tokens), len(self.tokens) + end - t))
+            self.tokens += range(t, end)
+        self._places = Places(self.tokens)
+
+    def of(self, values, start=0):
+        """The values of a prompt's tokens [T, d] at the places from `start` on [N − start, d]."""
+        if len(self.starts) == 1:
+            return values[start : len(self.tokens)]
+        return values.index_select(0, self._places.on(values.device)[start:])
 
 
-def visible(order, suffixes):
+def visible(pack):
     """[N, N] of a pack, True where a query place may look at a key place: the prefix is causal, and suffix t sees
     tokens 0..t−1 of the prefix and itself."""
-    prefix = suffixes[0].start
     # the last suffix goes on where the prefix ends, and has its number
-    owners = [prefix] * prefix + [order[suffix.start] for suffix in suffixes for _ in suffix]
-    token, owner = torch.tensor(order), torch.tensor(owners)
+    owners = [pack.prefix] * pack.prefix
+    for t, suffix in zip(pack.starts, pack.suffixes, strict=True):
+        owners += [t] * len(suffix)
+    token, owner = torch.tensor(pack.tokens), torch.tensor(owners)
     own = owner[:, None] == owner
-    shared = (torch.arange(len(order)) < prefix) & (token < owner[:, None])
+    shared = (torch.arange(len(token)) < pack.prefix) & (token < owner[:, None])
     return (own | shared) & (token <= token[:, None])
 
 
-def packs(starts, end, arch):
-    """`pack` of all starts, in the consecutive groups that cost least in all.
+def packs(starts, end, arch, most=None):
+    """A `Pack` for all starts, or several of consecutive ones: those that cost least in all.
 
-    Each start is alone where the family cannot pack: positions computed from the mask, or a shorter sliding window.
+    most: places that a pack of several has at most (None: any number). Each start is alone where the family cannot
+    pack: positions computed from the mask, or a shorter sliding window.
     """
     starts = sorted(starts)
     if not arch["packs"] or (arch["window"] is not None and end > arch["window"]):
-        return [pack([t], end) for t in starts]
-    best = [(0, [])]  # cost and groups of the first n starts
+        return [Pack([t], end) for t in starts]
+    best = [(0, 0)]  # of the first n starts: what they cost, and how many of them the packs before the last one have
     for n in range(1, len(starts) + 1):
-        choices, n_places = [], starts[n - 1]
+        n_places, choices = starts[n - 1], []
         for i in range(n - 1, -1, -1):
             n_places += end - starts[i]
+            if choices and most is not None and n_places > most:
+                break
             choices.append((best[i][0] + _cost(n_places, arch), i))
-        cost, i = min(choices)
-        best.append((cost, [*best[i][1], starts[i:n]]))
-    return [pack(group, end) for group in best[-1][1]]
+        best.append(min(choices))
+    found, n = [], len(starts)
+    while n:
+        i = best[n][1]
+        found.insert(0, Pack(starts[i:n], end))
+        n = i
+    return found
 
 
 def _cost(n_places, arch):
@@ -55,19 +85,14 @@ def _cost(n_places, arch):
     return (n_places + 30) * 7 * arch["width"] + 2 * n_places**2
 
 
-def additive(seen, dtype):
-    """The 4-D attention mask [1, 1, N, N] of what is `visible`: 0 there, the least number elsewhere."""
-    mask = torch.zeros(seen.shape, dtype=dtype)
-    return mask.masked_fill_(~seen, torch.finfo(dtype).min)[None, None]
-
-
 def packed_inputs(arch, ids, pack, n_rows, dtype):
     """Model inputs for a pack of the prompt with these token ids, for a batch of n_rows or one that grows to it; dtype:
     that of the residuals."""
-    order, suffixes = pack
     batch = 1 if arch["grows"] else n_rows
-    encoding = inputs([ids[i] for i in order], batch)
-    if len(suffixes) > 1:  # one N by N mask at a time: a long prompt has hundreds of packs
-        encoding["attention_mask"] = additive(visible(order, suffixes), dtype).expand(batch, -1, -1, -1)
-        encoding["position_ids"] = torch.tensor(order).expand(batch, -1)
+    encoding = inputs([ids[i] for i in pack.tokens], batch)
+    if len(pack.suffixes) > 1:  # made for the pass that needs it: a long prompt has hundreds of packs
+        mask = torch.zeros(len(pack.tokens), len(pack.tokens), dtype=dtype)
+        mask.masked_fill_(~visible(pack), torch.finfo(dtype).min)
+        encoding["attention_mask"] = mask.expand(batch, 1, -1, -1)
+        encoding["position_ids"] = torch.tensor(pack.tokens).expand(batch, -1)
     return encoding

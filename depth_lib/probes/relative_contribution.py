@@ -14,7 +14,8 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import a_and_m, entering, exact, finish, first, inputs, leaving, modules_of
+from .residual_stream import a_and_m, entering, exact, finish, inputs, leaving
+from .updates import Updates
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
 WITH_MAXIMUM = ("norm_att", "norm_mlp", "norm_residual", "rc_att", "rc_mlp")
@@ -25,7 +26,7 @@ def relative_contribution(llm, arch, prompts):
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
     value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums` of `_geometry`,
-    `angular_last` [P, L + 1, L + 1] of the last tokens, `n_tokens` [P] and `change`, 1 − io_cos of every token of all
+    `n_tokens` [P] and `change`, 1 − io_cos of every token of all
     prompts, one after the other [T₁ + … + T_P, L].
     """
     results = [_of_prompt(llm, arch, ids) for ids in prompts]
@@ -40,47 +41,31 @@ def _of_prompt(llm, arch, ids):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False) as tracer:
-            # where the model is another process, what is cached crosses to here once; what is read, there and back
-            modules = [module for block in llm.blocks if arch["parts"] for module in modules_of(block, arch)]
-            cache = tracer.cache(modules=modules, device=None) if modules else None
+            updates = Updates(tracer, llm, arch, range(arch["n_layers"]), whole=not arch["parts"])
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
-                copies, after = _overwritten(block, arch), leaving(block).clone()
-                a, m = a_and_m(block, arch, h, after, lambda module, copies=copies: _taken(module, cache, copies))
-                residual = h[0].to(a.device).float()
-                residuals.append(residual.cpu())
-                measures.append(_measures(residual, a[0], m[0], arch["parallel"]))
+                residuals.append(h[0])
+                updates.before(block, h)
+                after = leaving(block).clone()
+                a, m = a_and_m(block, arch, h, after, updates.taken)
+                measures.append(_measures(h[0].to(a.device).float(), a[0], m[0], arch["parallel"]))
                 h = after
-            residuals.append(h[0].float().cpu())
+            residuals.append(h[0])
+            measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
+            norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
+            geometry = _geometry(residuals)
             finish(llm, arch, arch["n_layers"], h)
-    per_token = dict(zip(KEYS, torch.stack(measures, dim=1), strict=True))  # [L, T] each
-    per_token["norm_residual"] = torch.stack([h.norm(dim=-1) for h in residuals])
+    per_token = dict(zip(KEYS, measures, strict=True)) | {"norm_residual": norms}  # [L, T], [L + 1, T]
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}
-    return result | _geometry(residuals) | {"change": 1 - per_token["io_cos"].T}
-
-
-def _overwritten(block, arch):
-    """Copies of those outputs of modules in a block that the model changes in place, by the module's path."""
-    changed = tuple(f".{path}" for path in arch["in_place"])
-    return (
-        {m.path: first(m.output).clone() for m in modules_of(block, arch) if m.path.endswith(changed)}
-        if changed
-        else {}
-    )
-
-
-def _taken(module, cache, copies):
-    """What a module returned, which the cache then forgets."""
-    (entry,) = cache._cache.entries.pop(module.path)
-    return copies.get(module.path, entry.output)
+    return result | geometry | {"change": 1 - per_token["io_cos"].T}
 
 
 def _measures(h, a, m, parallel):
     """KEYS [len(KEYS), T] at one block, from h, a and m [T, d]."""
     read, layer = h if parallel else h + a, a + m
     compared = [*_compared(a, h), *_compared(m, read), *_compared(layer, h), _compared(h, h + layer)[1]]
-    return torch.stack([*compared, a.norm(dim=-1), m.norm(dim=-1)]).cpu()
+    return torch.stack([*compared, a.norm(dim=-1), m.norm(dim=-1)])
 
 
 def _compared(x, y):
@@ -94,28 +79,37 @@ def _compared(x, y):
 def _geometry(residuals):
     """Angles and progress of a prompt's residuals, L + 1 tensors h_l [T, d], summed over tokens.
 
-    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1], and `angular_last` of the last token; progress =
-    ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1]; turn = arccos(cos(h_{l+1} − h_l, h_{l+2} − h_{l+1})) / π [L − 1], 1/2
-    where a block adds nothing. All follow from the inner products of all pairs, in float64, which keeps nearly parallel
-    neighbours apart.
+    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1].
+
+    The angles follow from inner products, float32, of unit vectors u_l = h_l / ‖h_l‖ and of their differences
+    u_{l+1} − u_l, which keep nearly parallel neighbours apart: their errors are relative to those differences.
     """
-    totals = {"angular_sums": 0, "progress_sums": 0, "turn_sums": 0}
+    products, progress = [], []
     for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, as stacking copies them
-        h = torch.stack(some, dim=1).double()
+        h = torch.stack([x.to(residuals[-1].device) for x in some], dim=1).float()  # [t, L + 1, d]
+        moved = h - h[:, :1]
+        unit = h / h.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         with exact(h):
-            products = h @ h.mT  # [t, L + 1, L + 1]
-        angular = _angles(products)
-        angular.diagonal(dim1=1, dim2=2).zero_()
-        moved = products[:, :, -1] - products[:, 0, -1:] - products[:, 0] + products[:, 0, :1]
-        steps = products.diff(dim=1).diff(dim=2)  # the inner products of all h_{l+1} − h_l
-        totals["angular_sums"] += angular.sum(0)
-        totals["progress_sums"] += (moved / moved[:, -1:].clamp_min(1e-12)).sum(0)
-        totals["turn_sums"] += _angles(steps).diagonal(1, 1, 2).sum(0)
-    return {key: value.float() for key, value in (totals | {"angular_last": angular[-1]}).items()}
+            along = (moved @ moved[:, -1, :, None])[..., 0]
+            products.append(torch.stack([unit @ unit.mT, _gram_of_steps(unit)], dim=1))
+        progress.append(along / along[:, -1:].clamp_min(1e-12))
+    angular = sum(_angles(*some.unbind(1)).sum(0) for some in torch.cat(products).cpu().split(64))
+    return {"angular_sums": angular.float(), "progress_sums": torch.cat(progress).sum(0).cpu()}
 
 
-def _angles(products):
-    """The angles in units of π between vectors whose inner products these are [t, n, n]."""
-    norms = products.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
-    cosines = products / (norms[:, :, None] * norms[:, None]).clamp_min(1e-12)
-    return cosines.clamp(-1, 1).arccos() / torch.pi
+def _gram_of_steps(unit):
+    """The inner products of all u_{l+1} − u_l [t, L, L], with a first row and column of zeros [t, L + 1, L + 1]."""
+    steps = torch.nn.functional.pad(unit.diff(dim=1), (0, 0, 1, 0))
+    return steps @ steps.mT
+
+
+def _angles(cosines, steps):
+    """The angles in units of π between unit vectors, from their inner products [t, L + 1, L + 1] and `_gram_of_steps`.
+
+    ‖u_l − u_k‖² is the sum of a square of the latter: it gives angles below π / 4, the cosine the others.
+    """
+    total = steps.double().cumsum(1).cumsum(2)  # ⟨u_l − u_0, u_k − u_0⟩
+    squares = total.diagonal(dim1=1, dim2=2)
+    apart = (squares[:, :, None] + squares[:, None] - 2 * total).clamp_min(0).sqrt()
+    small = 2 * (apart / 2).clamp_max(1).arcsin()
+    return torch.where(cosines > 0.7, small, cosines.double().clamp(-1, 1).arccos()) / torch.pi

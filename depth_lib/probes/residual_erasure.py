@@ -7,14 +7,15 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
         erasure_effect[l, t] = max over the answer's tokens of ‖y − ȳ‖₂, where they are predicted
 
 Here all l are rows of one batch, each of which joins it where its run begins to differ (see `growing_batch`), and many
-t share one sequence: what comes before t is not changed by erasing t (see `pack`).
+t share one sequence: what comes before t is not changed by erasing t (see `Pack`).
 """
 
 import torch
 
-from .growing_batch import growing_batch
-from .packing import packs
-from .residual_stream import compares_in_batch, residuals
+from .clean_run import CleanRun
+from .growing_batch import growing_batch, rounding_floor
+from .packing import Places
+from .residual_stream import residuals
 
 
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
@@ -25,17 +26,14 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
 
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
-    Where rounding shows (see `compares_in_batch`), `erasure_effect_resolution` is the smallest effect of each l that
-    can be told from it: twice its effect on an unmodified row, as the erased row's own rounding and u's are added.
+    Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
-    jobs, predicted = [], set(answer)
-    for pack in packs(range(answer[-1]), end, arch):
-        order, suffixes = pack
-        predicting = [[place for place in suffix if order[place] + 1 in predicted] for suffix in suffixes]
-        jobs.append((pack, [suffix.start for suffix in suffixes], predicting))
-    work = {"erasure_effect": jobs}
-    return _erase(llm, arch, ids, end, work, layers, arch["n_layers"], baseline_prompts, budget, tick)
+    clean, jobs, predicted = CleanRun(llm, arch, ids[:end], budget), [], set(answer)
+    for pack in clean.packs(range(answer[-1])):
+        predicting = [[place for place in suffix if pack.tokens[place] + 1 in predicted] for suffix in pack.suffixes]
+        jobs.append((pack, [suffix.start for suffix in pack.suffixes], predicting))
+    return _erase(clean, len(ids), {"erasure_effect": jobs}, layers, arch["n_layers"], baseline_prompts, tick)
 
 
 def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
@@ -45,59 +43,59 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     past_erasure[l, t] = max over i ≥ t with tokens 1..t−1 erased (0 for t < 2, where there is none).
 
     ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
-    [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and the resolution of both.
+    [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and their rounding floors.
     """
-    end, single, several = len(ids), [], []
-    for pack in packs(range(end - 1), end, arch):
-        suffixes = pack[1]
-        single.append((pack, [suffix.start for suffix in suffixes], [suffix[1:] for suffix in suffixes]))
-    for pack in packs(range(2, end), end, arch):
-        suffixes = pack[1]
-        prefix = list(range(1, suffixes[0].start))  # the suffix of t sees tokens up to t − 1 of it
-        several.append((pack, prefix, suffixes))
+    clean, single, several = CleanRun(llm, arch, ids, budget), [], []
+    for pack in clean.packs(range(len(ids) - 1)):
+        later = [suffix[1:] for suffix in pack.suffixes]
+        single.append((pack, [suffix.start for suffix in pack.suffixes], later))
+    for pack in clean.packs(range(2, len(ids))):
+        # the suffix of t sees tokens up to t − 1 of the prefix
+        several.append((pack, range(1, pack.prefix), pack.suffixes))
     work = {"future_erasure": single, "past_erasure": several}
-    return _erase(llm, arch, ids, end, work, layers, arch["n_layers"] - 1, baseline_prompts, budget, tick)
+    return _erase(clean, len(ids), work, layers, arch["n_layers"] - 1, baseline_prompts, tick)
 
 
-def _erase(llm, arch, ids, end, work, layers, last, baseline_prompts, budget, tick):
-    """The effects of erasing at these layers, and of rounding, as the two probes return them.
+def _erase(clean, n_tokens, work, layers, last, baseline_prompts, tick):
+    """The effects of erasing at these layers, as the two probes return them.
 
-    work: for each effect its jobs: a pack, the places that are erased in it, and for each of its suffixes, which begin
-    at t, the places where the effect of t is measured. end: how many of the ids are run; last: the last l to erase at.
+    n_tokens: T. work: for each effect its packs, each with the places that are erased in it and, for each of its
+    suffixes, which begin at t, the places where the effect of t is measured. last: the last l to erase at.
     """
-    n_layers = arch["n_layers"]
+    llm, arch = clean.llm, clean.arch
     # row L, of what leaves the last block, goes with that block
-    rows = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < n_layers else n_layers + 1)
+    rows = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1)
     erased_at = range(rows.start, min(rows.stop, last + 1))
-    n_jobs = sum(len(jobs) for jobs in work.values())
-    total = n_layers * len(baseline_prompts) + n_jobs * sum(n_layers - l for l in erased_at)
+    u_0, *u = _mean_residuals(llm, arch, baseline_prompts, [0, *erased_at], clean.h)
+    jobs = [(name, *job) for name, of_effect in work.items() for job in of_effect]
+    effects = {name: torch.zeros(len(rows), n_tokens, dtype=torch.float32) for name in work}
+    for name, pack, erased, measured in jobs:
+        erased = Places(erased)
 
-    def count(n_blocks):
+        def erase(k, row, before, erased=erased):
+            row[:, erased.on(row.device)] = u[k].to(row)
+
+        read = [place for places in measured for place in places]
+        changes, _ = growing_batch(clean, pack, erased_at, erase, read)
+        of_suffixes = changes[0].split([len(places) for places in measured], dim=-1)
+        for t, change in zip(pack.starts, of_suffixes, strict=True):
+            effects[name][: len(erased_at), t] = change.amax(-1)
         if tick:
-            tick(n_blocks, total)
+            tick(1, len(jobs))
 
-    u = 0  # the uninformative residual [L + 1, d]
-    for prompt in baseline_prompts:
-        u = u + torch.stack([h.float().sum(0).cpu() for h in residuals(llm, arch, prompt)])
-        count(n_layers)
-    u = u / sum(len(prompt) for prompt in baseline_prompts)
-    h = residuals(llm, arch, ids[:end])
-    result = {}
-    for key, jobs in work.items():
-        effects = torch.zeros(2, n_layers + 1, len(ids), dtype=torch.float32)
-        for pack, erased, measured in jobs:
+    def erase_one(k, row):  # of eight tokens, all over the prompt, for what rounding does once something is erased
+        row[:, k * len(clean.ids) // 8] = u_0.to(row)
 
-            def erase(k, row, before, erased=erased):
-                row[:, erased] = u[erased_at[k]].to(row)
+    for floor in rounding_floor(clean, change=erase_one).values():
+        effects |= {f"{name}_rounding_floor": floor.expand(len(rows)) for name in work}
+    return effects
 
-            read = [place for places in measured for place in places]
-            changes = growing_batch(llm, arch, ids, pack, h, erased_at, erase, read, budget)[:, 0]
-            count(sum(n_layers - l for l in erased_at))
-            of_suffixes = changes.split([len(places) for places in measured], dim=-1)
-            for suffix, change in zip(pack[1], of_suffixes, strict=True):
-                effects[:, erased_at.start : erased_at.stop, pack[0][suffix.start]] = change.amax(-1)
-        effect, rounding = effects[:, rows.start : rows.stop]
-        result[key] = effect
-        if compares_in_batch(llm, h[0]):
-            result[f"{key}_resolution"] = 2 * rounding.amax(-1, keepdim=True).expand_as(rounding)
-    return result
+
+def _mean_residuals(llm, arch, prompts, layers, like):
+    """u_l [d] of these l, the mean of h_l over all tokens of the prompts, float32, where h_l is."""
+    sums = [0] * len(layers)
+    for ids in prompts:
+        h = residuals(llm, arch, ids)
+        sums = [total + h[l].float().sum(0) for total, l in zip(sums, layers, strict=True)]
+    n_tokens = sum(map(len, prompts))
+    return [(total / n_tokens).to(like[l].device) for total, l in zip(sums, layers, strict=True)]

@@ -2,78 +2,13 @@
 
 import torch
 
-
-def bytes_of_a_token(width, dtype, blocks_held=1):
-    """Bytes that a token takes in a pass: about 16 vectors of the residual's width for each of the `blocks_held` blocks
-    whose activations a gradient keeps. Logits are bounded on their own (see `rows_of_logits`)."""
-    return 16 * width * dtype.itemsize * blocks_held
-
-
-def token_budget(llm, h, budget, blocks_held=1):
-    """Tokens in one forward pass: `budget`, or if that is None what takes 4 GiB (on a CPU 1 GiB, and no more than makes
-    it faster), for residuals like h [..., d], which was read: on a server the model itself may have no weights.
-
-    Free memory does not count: several processes that run one request would each see another number, and make batches
-    of different sizes.
-    """
-    if budget is not None:
-        return budget
-    n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held)
-    if h.device.type != "cpu":
-        return tokens_in(2**32, n_bytes, blocks_held)
-    forward = 8192 if compares_in_batch(llm, h) else 3072  # more, to make up for each pass's own two rows
-    most = forward if blocks_held == 1 else 512
-    return max(1, min(most, 2**30 // n_bytes))
-
-
-def tokens_in(memory, n_bytes, blocks_held=1):
-    """Tokens of n_bytes each in a pass on a GPU with so much memory for it; at least some."""
-    return max(1024 // blocks_held, min(2**17, memory // n_bytes))
-
-
-def rows_of_logits(llm, h):
-    """How many rows of logits are computed at once from residuals like h: half a GB of them in the model's dtype; on a
-    CPU 28 MB, which its allocator keeps, or what the rate of the product needs."""
-    row = llm.config.get_text_config().vocab_size * h.dtype.itemsize
-    return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**29 // row)
-
-
-def has_ranks():
-    """Whether this process is one of several that torch.distributed connects."""
-    ranks = torch.distributed
-    return ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
-
-
-def is_sharded(llm):
-    """Whether each layer of the model is shared by several processes, which all run this code."""
-    return has_ranks() and getattr(llm.config, "distributed_config", None) is not None
-
-
-def agreed(value, among=True):
-    """Rank 0's value, on every rank, all of which have to come here; a process alone keeps its own.
-
-    For whatever decides which modules run next: ranks that run different ones wait for each other for ever. among:
-    whether ranks have to agree at all, for a probe `is_sharded(llm)`.
-    """
-    if not (among and has_ranks()):
-        return value
-    shared = [value]
-    torch.distributed.broadcast_object_list(shared)
-    return shared[0]
+from .ranks import is_sharded
 
 
 def exact(x):
     """A context for float32 products of ours, on the device of x: a server may run requests under autocast, which would
     round them to bfloat16. For arithmetic on tensors only: the model runs in this thread too, and would run so."""
     return torch.autocast(x.device.type, enabled=False)
-
-
-def compares_in_batch(llm, h):
-    """Whether an intervention on residuals like h must be compared with an unmodified row of its own batch: products
-    round differently in batches of another size, which shows in half precision, in TF32 and where weights are
-    quantised."""
-    coarse = h.dtype.itemsize < 4 or torch.get_float32_matmul_precision() != "highest"
-    return coarse or getattr(llm.config, "quantization_config", None) is not None
 
 
 def first(output):
@@ -164,13 +99,13 @@ def a_and_m(block, arch, h, after=None, read=None):
     if arch["parts"]:
         a, m = (total_output(modules, h.shape, read=read) for modules in parts(block, arch).values())
     else:
-        a, m = _change(h, leaving(block) if after is None else after), None
+        a, m = change(h, leaving(block) if after is None else after), None
     device = h.device if a is None else a.device
     zero = torch.zeros(h.shape, dtype=torch.float32, device=device)
     return zero if a is None else a, zero if m is None else m.to(device)
 
 
-def _change(before, after):
+def change(before, after):
     """after − before, float32."""
     wide = torch.promote_types(before.dtype, torch.float32)
     return (after.to(wide) - before.to(wide)).float()
@@ -212,32 +147,10 @@ def read_whole(arch):
     return not arch["parts"] or arch["rescales"]
 
 
-def watched(tracer, llm, arch, layers):
-    """A cache of what the modules of a and m return in these blocks, made before anything is read: in another process
-    it gets each output once, while what is read goes there and back. None where blocks are read as a whole."""
-    if read_whole(arch):
-        return None
-    return tracer.cache(modules=[module for l in layers for module in modules_of(llm.blocks[l], arch)], device=None)
-
-
 def silence(block, arch, h, part, rows, places):
     """Make a part ("attention", "mlp") of a block, which h [B, T, d] enters, 0 in these rows and places."""
     for module, scale, bias in parts(block, arch)[part]:
         first(module.output).view(h.shape)[rows, places] = 0 if bias is None else -bias / scale
-
-
-def changed_in_place(llm, arch, ids):
-    """h_0 [2, d] of the first two tokens, and the paths of those modules of a and m whose outputs are changed in place
-    once they are there, so that a cache would have them changed."""
-    outputs = []
-    with torch.no_grad():
-        with llm.trace(inputs(ids[:2]), use_cache=False):
-            h = entering(llm.blocks[0]).clone()
-            for block in () if read_whole(arch) else llm.blocks:
-                for module in modules_of(block, arch):
-                    outputs.append((module.path, output := first(module.output), output._version))
-            finish(llm, arch, 0 if read_whole(arch) else arch["n_layers"], h)
-    return h[0], {path for path, output, version in outputs if output._version != version}
 
 
 def modules_of(block, arch):
@@ -245,53 +158,39 @@ def modules_of(block, arch):
     return [module for of_part in parts(block, arch).values() for module, _, _ in of_part]
 
 
-def overwritten(block, arch, in_place):
-    """Copies of those outputs in a block that the model changes in place, by the module's path."""
-    return {m.path: first(m.output).clone() for m in modules_of(block, arch) if m.path in in_place}
+def read_stream(llm, arch, h_0, with_contributions=False, last=None):
+    """Inside a trace of one prompt, after its h_0 [T, d]: h_0..h_L, L + 1 tensors [T, d] in the model's dtype, each on
+    its block's device, and if asked for the contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after
+    `last` is read, unless that is None."""
+    n_layers, whole, h, c = arch["n_layers"], read_whole(arch), [h_0], []
+    n_read = n_layers if last is None or last >= n_layers else last + with_contributions
+    for block in llm.blocks[:n_read]:
+        if with_contributions and not whole:
+            c.append(sum_of_parts(block, arch, h[-1][None].shape)[0])
+        h.append(leaving(block)[0].clone())
+        if with_contributions and whole:
+            c.append(change(h[-2], h[-1]))
+    return h, c
 
 
-def added(block, arch, h, after, cache, copies, start=0):
-    """What a block that h enters and `after` leaves has added at the places from `start` on [B, T − start, d], float32.
+def first_residual(llm):
+    """h_0 [T, d] of a prompt, copied, as some families add in place."""
+    return entering(llm.blocks[0])[0].clone()
 
-    cache: see `watched`, from which the outputs are taken out; copies: those that are not to be had there.
-    """
-    if cache is None:
-        return _change(h, after)[:, start:]
+
+def sum_of_parts(block, arch, shape, start=0, read=None):
+    """a + m of a block as its modules return them, as in `total_output`."""
     total = None
     for modules in parts(block, arch).values():
-        total = total_output(modules, h.shape, start, total, lambda module: _taken(module, cache, copies))
+        total = total_output(modules, shape, start, total, read)
     return total
-
-
-def _taken(module, cache, copies):
-    (entry,) = cache._cache.entries.pop(module.path)
-    return copies.get(module.path, entry.output)
-
-
-def read_stream(llm, arch, with_contributions=False, last=None):
-    """Inside a trace of one prompt: h_0..h_L, L + 1 tensors [T, d] in the model's dtype, each on its block's device,
-    and if asked for the contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after `last` is read, unless
-    that is None."""
-    n_layers = arch["n_layers"]
-    n_read = n_layers if last is None or last >= n_layers else last + with_contributions
-    h, c = [entering(llm.blocks[0])[0].clone()], []  # cloned, as some families add in place
-    for block in llm.blocks[:n_read]:
-        if with_contributions and not read_whole(arch):
-            total = None
-            for modules in parts(block, arch).values():
-                total = total_output(modules, h[-1][None].shape, 0, total)
-            c.append(total[0])
-        h.append(leaving(block)[0].clone())
-        if with_contributions and read_whole(arch):
-            c.append(_change(h[-2], h[-1]))
-    return h, c
 
 
 def clean_run(llm, arch, ids, with_contributions=True, last=None):
     """What `read_stream` reads of a prompt's tokens; no block runs after those that are read."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
-            h, c = read_stream(llm, arch, with_contributions, last)
+            h, c = read_stream(llm, arch, first_residual(llm), with_contributions, last)
             finish(llm, arch, len(h) - 1, h[-1][None])
     return h, c
 
@@ -299,50 +198,3 @@ def clean_run(llm, arch, ids, with_contributions=True, last=None):
 def residuals(llm, arch, ids, last=None):
     """h_0..h_L of a prompt, as in `clean_run`."""
     return clean_run(llm, arch, ids, with_contributions=False, last=last)[0]
-
-
-def unembedded(llm, arch, h):
-    """unembed(final_norm(h)) of residuals h [N, d], by the model's own modules: [N, V] in the model's dtype."""
-    h = h.unflatten(-1, arch["streams"])
-    if len(arch["streams"]) > 1:  # what merges them wants a batch
-        h = h[None]
-    *before, unembed = arch["tail"]
-    for name in before:
-        h = getattr(llm, name)(h)
-    weights = _fetched(llm, arch, h)
-    logits = getattr(llm, unembed)(h) if weights is None else torch.nn.functional.linear(h, weights)
-    return logits.flatten(0, -2)
-
-
-def _fetched(llm, arch, h):
-    """The unembedding's weights [V, d], where arch["fetched"] says that the model runs in another process, once more
-    rows than d have been asked for: from then on their logits would be more to send. None where calling is right.
-
-    They are what the module makes of unit vectors, and used if they give the same bits as the module.
-    """
-    fetched = arch.get("fetched")
-    if fetched is None:
-        return None
-    fetched["rows"] = fetched.get("rows", 0) + h.shape[:-1].numel()
-    if "weights" not in fetched and fetched["rows"] > h.shape[-1]:
-        unit = torch.eye(h.shape[-1], dtype=h.dtype, device=h.device).split(rows_of_logits(llm, h))
-        weights = torch.cat([llm.unembed(some).T for some in unit], dim=1)
-        few = h.flatten(0, -2)[:8]
-        agree = torch.equal(torch.nn.functional.linear(few, weights), llm.unembed(few))
-        fetched["weights"] = weights if agree else None
-    return fetched.get("weights")
-
-
-def finished(arch, logits):
-    """Unembedded residuals as the model's logits, float32: scaled and capped where the family does."""
-    logits = logits.float()
-    if arch["logit_scale"] != 1.0:
-        logits = logits * arch["logit_scale"]
-    if arch["logit_softcap"] is not None:
-        logits = torch.tanh(logits / arch["logit_softcap"]) * arch["logit_softcap"]
-    return logits
-
-
-def lens(llm, arch, h):
-    """The logit lens: finish(unembed(final_norm(h))) of residuals h [N, d] as logits [N, V], float32."""
-    return finished(arch, unembedded(llm, arch, h))

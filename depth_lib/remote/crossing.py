@@ -5,8 +5,8 @@ What the code reads goes there and, as it may have been edited, back; what it ca
 
 import torch
 
+from ..probes.budget import bytes_of_a_token, tokens_in
 from ..probes.packing import packs
-from ..probes.residual_stream import bytes_of_a_token, tokens_in
 
 PER_SECOND = 1e9  # bytes that are pickled, sent and read again: a guess that no server has confirmed
 FLOPS = 200e12  # of the server's GPU, a guess too
@@ -37,10 +37,11 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int, in
     sent = reads = 0
     for of_prompt, n_tokens in of_prompts:
         sent += clean * n_layers * n_tokens
-        for order, *_ in of_prompt:
-            rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // len(order) - 2)
-            sent += each * rows * len(order)
+        for pack in of_prompt:
+            rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // len(pack.tokens) - 1)
+            sent += each * rows * len(pack.tokens)
             reads += blocks
+        sent, reads = sent + 9 * each * n_layers * n_tokens, reads + n_layers  # for the rounding floor
     return 2 * (sent + vocabulary) * width, reads, 0
 
 
@@ -68,4 +69,4 @@ def _rows(n_layers, size):
     """Rows summed over the blocks that run, and these blocks, for a row of each block in passes of `size` rows."""
     runs = [range(n_layers)[k : k + max(1, size)] for k in range(0, n_layers, max(1, size))]
     blocks = [(l, some) for some in runs for l in range(some.start, n_layers)]
-    return sum(2 + min(l - some.start + 1, len(some)) for l, some in blocks), len(blocks)
+    return sum(1 + min(l - some.start + 1, len(some)) for l, some in blocks), len(blocks)

@@ -54,13 +54,14 @@ class Schema:
     def shapes(self) -> dict[str, str]:
         """The shape of every key that a result may have.
 
-        A key may come with `<key>_resolution`, below which it is rounding, `<key>_sums` over each prompt's tokens, and
-        `<key>_by_prompt`.
+        A key may come with `<key>_rounding_floor`, below which it may be rounding, `<key>_sums` over each prompt's
+        tokens, and `<key>_by_prompt`.
         """
         shapes = {}
         for key, shape in (self.required | _shapes(self.ours)).items():
             prompts = "F" if "future" in key else "P"
-            shapes |= {key: shape, f"{key}_resolution": shape}
+            floor = "L+1" if "erasure" in key else "E" if "_effect" in key else prompts
+            shapes |= {key: shape, f"{key}_rounding_floor": floor}
             shapes |= {f"{key}_sums": f"P {shape}", f"{key}_by_prompt": f"{prompts} {shape}"}
         return shapes
 
@@ -93,9 +94,9 @@ _MODES = {"modes": ["future", "all"]}
 _EFFECTS = Schema(
     "layer_effects_{n}exps.pt",
     "L L: max_future_layer; L 1: max_future_out",
-    "L: future_kl future_loss future_top1; "
-    "L L: max_all_layer; L 1: max_all_out; L: all_kl all_loss all_top1; "
-    "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl remove_loss remove_top1",
+    "L: future_kl; "
+    "L L: max_all_layer; L 1: max_all_out; L: all_kl; "
+    "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl",
     settings=_MODES,
 )
 _GRADIENTS = Schema(
@@ -112,9 +113,9 @@ ARTIFACTS = {
     "relative_contribution": Schema(
         "relative_contribution.pt",
         "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos",
-        "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L-1: turn; L+1 L+1: angular; "
+        "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L+1 L+1: angular; "
         "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
-        "L+1 L+1: angular_last; L T: first_change; P: n_tokens",
+        "L T: first_change; P: n_tokens",
     ),
     "layer_effects": _EFFECTS,
     "logit_lens": Schema(
@@ -256,7 +257,7 @@ def mismatch(probe: str, result: object) -> str | None:
 def _fits(axis: str, size: int, sizes: dict[str, int]) -> bool:
     """Whether an axis such as "L" or "L+1" has this size; the first axis with a letter decides what the letter is.
 
-    A letter is at least 1, so that only an axis [L-1] can be empty, in a model of one block.
+    A letter is at least 1.
     """
     if axis == "1":
         return size == 1

@@ -25,7 +25,7 @@ from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
 from ..params import LOADING, NOT_COMPARED
-from ..probes.residual_stream import agreed
+from ..probes.ranks import from_rank_0
 from ..progress import LOG
 from ..remote import journalled
 from ..remote.backend import host_of
@@ -73,14 +73,14 @@ class Run(RunSpec):
             return None
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
-        if agreed(why_stale(self.path(probe), wanted)):
+        if from_rank_0(why_stale(self.path(probe), wanted)):
             with self._alone() if is_first() else contextlib.nullcontext():
                 self.refuse_to_replace(probe, wanted, "set REPLACE = True")
                 # whoever had the lock may have computed it
-                if reasons := agreed(why_stale(self.path(probe), wanted)):
+                if reasons := from_rank_0(why_stale(self.path(probe), wanted)):
                     if not self._compute(probe, reasons, call, wanted):
                         return None
-                    agreed("written")
+                    from_rank_0("written")
                     return load_artifact(self.new_path(probe))
         result = load_artifact(self.path(probe))
         print(f"{probe}: read from {self.path(probe)}, nothing to compute")

@@ -5,7 +5,6 @@ read, several interventions in one batch. Every pass still runs from the embeddi
 block returns but not skip it. For families of Llama's layout, whose blocks add what attention and MLP return.
 """
 
-import math
 from contextlib import contextmanager
 
 import torch
@@ -62,35 +61,24 @@ def relative_contribution(model, prompts):
 
 @torch.no_grad()
 def logit_lens(model, prompts, k=5):
-    """The lens's ten curves [L]: one pass with hidden states, which are unembedded layer by layer."""
-    names = ("kl_divs", "overlaps", "top1", "mrr", "in_top3", "in_top5", "in_top10", "entropy", "jsd", "settled")
+    """KL divergences and overlaps [L]: one pass with hidden states, which are unembedded layer by layer."""
     sums, n_tokens = 0, 0
     for ids in prompts:
         *states, last = (h[0] for h in hidden_states(model, ids))
         log_y = model.lm_head(model.model.norm(last)).float().log_softmax(-1)
-        y, top_y = log_y.exp(), log_y.topk(k).indices
-        entropy_y, settled = -(y * log_y).sum(-1), torch.zeros(len(ids), dtype=torch.bool)
-        rows = []
+        top_y, rows = log_y.topk(k).indices, []
         for h in states:
             log_p = model.lm_head(model.model.norm(h)).float().log_softmax(-1)
-            p, top = log_p.exp(), log_p.topk(k).indices
-            entropy = -(p * log_p).sum(-1)
-            kl = entropy.neg() - (p * log_y).sum(-1)
-            same = (top[:, :, None] == top_y[:, None]).sum((1, 2)) / k
-            rank = 1 + (log_p > log_p.gather(1, top_y[:, :1])).sum(-1)
-            mean = (p + y) / 2
-            jsd = (-(mean * mean.log()).sum(-1) - (entropy + entropy_y) / 2) / math.log(2)
-            settled = settled | (jsd <= 0.5)
-            of_rank = [1 / rank, rank <= 3, rank <= 5, rank <= 10]
-            values = [kl, same, top[:, 0] == top_y[:, 0], *of_rank, entropy, jsd, settled]
-            rows.append(torch.stack([value.float().sum() for value in values]))
+            kl = (log_p.exp() * (log_p - log_y)).sum(-1)
+            overlap = (log_p.topk(k).indices[:, :, None] == top_y[:, None]).sum((1, 2)) / k
+            rows.append(torch.stack([kl.sum(), overlap.sum()]))
         sums, n_tokens = sums + torch.stack(rows, 1), n_tokens + len(ids)
-    return {f"res_{name}": curve for name, curve in zip(names, sums / n_tokens, strict=True)}
+    return dict(zip(("res_kl_divs", "res_overlaps"), sums / n_tokens, strict=True))
 
 
 @torch.no_grad()
 def layer_effects(model, prompts, positions):
-    """Maxima `layer` [L, L] and `out` [L, 1], and means `kl`, `loss` and `top1` [L]; for each skipped block one batch
+    """Maxima `layer` [L, L] and `out` [L, 1], and the mean `kl` [L]; for each skipped block one batch
     with a row for every position t."""
     layers = model.model.layers
     effects, outputs, means = torch.zeros(len(layers), len(layers)), torch.zeros(len(layers), 1), []
@@ -102,8 +90,7 @@ def layer_effects(model, prompts, positions):
         skipped, measured = (place >= 1) & (place < starts), place >= starts
         log_y = model.lm_head(model.model.norm(states[-1].to(model.dtype)))[0].float().log_softmax(-1)
         log_y = log_y[place.expand(len(rows), -1)[measured]]  # of each measured token of each row
-        y, top, has_next = log_y.exp(), log_y.argmax(-1), (place < len(ids) - 1).expand(len(rows), -1)[measured]
-        following, of_prompt = rows.roll(-1, 1)[measured][:, None], []
+        y, of_prompt = log_y.exp(), []
         for s, layer in enumerate(layers):
             seen = []
 
@@ -123,12 +110,9 @@ def layer_effects(model, prompts, positions):
                 effects[s, l] = torch.maximum(effects[s, l], (change * measured).max())
             log_y_bar = model.lm_head(last[measured]).float().log_softmax(-1)
             outputs[s] = torch.maximum(outputs[s], (log_y_bar.exp() - y).norm(dim=-1).max())
-            kl = (y * (log_y - log_y_bar)).sum(-1).mean()
-            loss = (log_y.gather(1, following) - log_y_bar.gather(1, following))[has_next].mean()
-            of_prompt.append(torch.stack([kl, loss, (log_y_bar.argmax(-1) == top).float().mean()]))
-        means.append(torch.stack(of_prompt, 1))
-    kl, loss, top1 = torch.stack(means).mean(0)
-    return {"layer": effects, "out": outputs, "kl": kl, "loss": loss, "top1": top1}
+            of_prompt.append((y * (log_y - log_y_bar)).sum(-1).mean())
+        means.append(torch.stack(of_prompt))
+    return {"layer": effects, "out": outputs, "kl": torch.stack(means).mean(0)}
 
 
 @torch.no_grad()

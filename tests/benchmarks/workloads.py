@@ -62,7 +62,7 @@ def workloads(llm, size):
             ours=lambda: dl.logit_lens(llm, texts),
             by_hand=lambda layers: by_hand.logit_lens(model, prompts),
             literal=lambda layers: literal.logit_lens(llm, texts),
-            compared=lambda result: result,
+            compared=same("res_kl_divs", "res_overlaps"),
             floor=lambda result: floor.logit_lens(config, lengths),
         ),
         "layer effects, future": Workload(
@@ -71,7 +71,7 @@ def workloads(llm, size):
             literal=lambda layers: literal.layer_effects(llm, texts, positions),
             compared=lambda result: {
                 **{key: result[f"max_future_{key}"] for key in ("layer", "out")},
-                **{key: result[f"future_{key}"] for key in ("kl", "loss", "top1")},
+                **{key: result[f"future_{key}"] for key in ("kl",)},
             },
             floor=lambda result: floor.layer_effects(config, lengths, positions),
         ),

@@ -147,15 +147,17 @@ def test_before_the_first_two_tokens_there_is_no_past_to_erase():
 
 def test_what_rounding_may_have_made_is_grey():
     effects = torch.tensor([[0.0, 0.9, 0.4], [0.0, 0.0, 0.1], [0.0, 0.0, 0.0]])
-    ax = plot("layer_effects", {"max_future_layer": effects, "max_future_layer_resolution": torch.full((3, 3), 0.2)})
+    ax = plot(
+        "layer_effects", {"max_future_layer": effects, "max_future_layer_rounding_floor": torch.tensor([0.1, 0.2])}
+    )
     assert same_colour(colour_at(ax, 2, 1), ROUNDING)
     assert same_colour(colour_at(ax, 2, 0), colormaps["viridis"](0.4 / 0.9)) and same_colour(
         colour_at(ax, 0, 2), "white"
     )
     assert legend(ax) == ["within rounding"]
-    resolution = {"max_future_out_resolution": torch.tensor([[0.1], [0.2]])}
-    ax = plot("output_change", {"max_future_out": torch.tensor([[1.0], [0.01]])} | resolution)
-    np.testing.assert_allclose(bars(ax)["within rounding"][0], [0.1, 0.2])
+    floor = {"max_future_out_rounding_floor": torch.tensor([0.1, 0.2])}
+    ax = plot("output_change", {"max_future_out": torch.tensor([[1.0], [0.01]])} | floor)
+    np.testing.assert_allclose(bars(ax)["within rounding"][0], [0.2, 0.2])
 
 
 def test_token_maps_have_layers_upwards_and_tokens_as_labels():

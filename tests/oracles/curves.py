@@ -12,7 +12,7 @@ TINY = 1e-6
 @torch.no_grad()
 def relative_contribution(model, prompts):
     """Norm ratios and cosines of what attention, MLP and block add, mean over all tokens of `prompts`, lists of ids."""
-    sums, n_tokens, maxima, last = {}, 0, {}, []
+    sums, n_tokens, maxima = {}, 0, {}
     for input_ids in prompts:
         h, a, m, _ = residuals(model, input_ids)
         before = h[:-1]
@@ -33,18 +33,15 @@ def relative_contribution(model, prompts):
             largest = per_token[key].amax(dim=-1)
             maxima[f"max_{key}"] = torch.maximum(largest, maxima.get(f"max_{key}", largest))
         per_token["angular"] = torch.stack([torch.stack([_angle(x, y) for y in h]) for x in h])
-        per_token["turn"] = torch.stack([_angle(y - x, z - y) for x, y, z in zip(h, h[1:], h[2:], strict=False)])
         whole = h[-1] - h[0]
         per_token["progress"] = ((h - h[0]) * whole).sum(dim=-1) / (whole * whole).sum(dim=-1)
-        last.append(per_token["angular"][:, :, -1])
         for key, value in per_token.items():
             sums[key] = sums.get(key, 0) + value.sum(dim=-1)
         n_tokens += len(input_ids)
     first_change = 1 - cosine_similarity(
         *(x for h in [residuals(model, prompts[0])[0]] for x in (h[:-1], h[1:])), dim=-1
     )
-    further = {"angular_last": torch.stack(last).mean(dim=0), "first_change": first_change}
-    return {key: total / n_tokens for key, total in sums.items()} | maxima | further
+    return {key: total / n_tokens for key, total in sums.items()} | maxima | {"first_change": first_change}
 
 
 def _angle(x, y):

@@ -25,7 +25,7 @@ def effect_positions(lengths):
 @torch.no_grad()
 def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None):
     """Largest change of later contributions and of the output when a block, or its attention or MLP, is skipped;
-    `mode` is "future", "all" or "remove". And the mean damage: KL(y || y_bar), rise of the loss, top tokens kept.
+    `mode` is "future", "all" or "remove". And the mean KL(y || y_bar).
 
     `positions`: one list of t for each prompt, instead of the drawn ones; `skips`: only these rows, the others are 0.
     """
@@ -35,15 +35,14 @@ def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None
         raise ValueError("no prompt has 13 tokens or more")
     n_blocks = len(places(model)[0])
     layers, out = torch.zeros(n_blocks, n_blocks), torch.zeros(n_blocks, 1)
-    damages = []
+    divergences = []
     for input_ids, drawn in zip(prompts, positions, strict=True):
         h, logits = block_states(model, input_ids)
         layers, out = layers.to(h), out.to(h)
         log_y = log_softmax(logits, -1)
         y = log_y.exp()
         T = len(input_ids)
-        damage = {key: [[] for _ in range(n_blocks)] for key in ("kl", "loss", "top1")}
-        target = torch.as_tensor(input_ids)[1:, None]
+        kl = [[] for _ in range(n_blocks)]
         for t in drawn if mode == "future" else [None]:
             skipped = {"future": range(1, t or 0), "all": range(1, T), "remove": range(T)}[mode]
             measured = range(t, T) if mode == "future" else range(T)
@@ -54,17 +53,10 @@ def layer_effects(model, prompts, mode, positions=None, part="layer", skips=None
                 log_y_bar = log_softmax(logits_bar, -1)
                 layers[s] = layers[s].maximum(change[:, list(measured)].amax(dim=1))
                 out[s, 0] = out[s, 0].maximum(norm(y - log_y_bar.exp())[list(measured)].max())
-                per_token = {
-                    "kl": (y * (log_y - log_y_bar)).sum(-1),
-                    "loss": (log_y - log_y_bar)[:-1].gather(-1, target)[:, 0],
-                    "top1": (log_y.argmax(-1) == log_y_bar.argmax(-1)).to(h),
-                }
-                for key, values in per_token.items():
-                    damage[key][s] += values[measured.start :].tolist()
+                kl[s] += (y * (log_y - log_y_bar)).sum(-1)[measured.start :].tolist()
         if mode != "future" or drawn:
-            damages.append({key: [sum(x) / max(len(x), 1) for x in rows] for key, rows in damage.items()})
-    found = {f"{mode}_{key}": torch.tensor([d[key] for d in damages]).mean(dim=0) for key in damages[0]}
-    return {f"max_{mode}_layer": layers, f"max_{mode}_out": out} | found
+            divergences.append([sum(x) / max(len(x), 1) for x in kl])
+    return {f"max_{mode}_layer": layers, f"max_{mode}_out": out, f"{mode}_kl": torch.tensor(divergences).mean(dim=0)}
 
 
 def difficulty_positions(spans):

@@ -14,7 +14,6 @@ import depth_lib as dl
 from depth_lib.models.errors import ModelError
 from tests.families import save_family
 from tests.notebooks import ROOT
-from tests.probes.comparing import TOLERANCE
 
 PINNED = re.search(r"^transformers==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)[1]
 if not hasattr(tensor_parallel, "_get_parameter_plan") and transformers.__version__ != PINNED:
@@ -50,7 +49,7 @@ def test_two_ranks_give_what_one_process_gives_and_both_the_same_bits(tmp_path, 
             assert torch.equal(first[probe][key], second[probe][key]), f"{probe}: {key}"
             if key not in OF_QUADRATURE:
                 largest = value.abs().max().clamp_min(1e-6)
-                tolerance = 5e-5 if probe == "logit_lens" else TOLERANCE if key.endswith("_loss") else 1e-5
+                tolerance = 5e-5 if probe == "logit_lens" else 1e-5
                 difference = (first[probe][key] - value).abs().max() / largest
                 assert difference <= tolerance, f"{probe}: {key} differs by {difference:.1e} of the largest value"
 

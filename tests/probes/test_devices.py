@@ -7,7 +7,7 @@ import torch
 import depth_lib as dl
 from depth_lib.api import tokens_per_pass
 from depth_lib.models.families import known
-from depth_lib.probes.residual_stream import bytes_of_a_token
+from depth_lib.probes.budget import bytes_of_a_token
 from tests.calls import EVERY, FIVE
 from tests.families import D, L, save_family
 from tests.oracles.streams import PLACES

@@ -154,9 +154,7 @@ def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
     effect, output = found[f"max_{mode}_layer"], found[f"max_{mode}_out"]
     assert output[0] > 1e-3 and effect[0, 1] > 1e-3
     assert not effect[K:].any() and not effect[:, K:].any() and output[K:].max() <= TOLERANCE
-    assert found[f"{mode}_kl"][0] > 1e-4 and found[f"{mode}_loss"][0] != 0
-    assert found[f"{mode}_kl"][K:].abs().max() <= TOLERANCE and found[f"{mode}_loss"][K:].abs().max() <= TOLERANCE
-    assert torch.equal(found[f"{mode}_top1"][K:], torch.ones(L - K))
+    assert found[f"{mode}_kl"][0] > 1e-4 and found[f"{mode}_kl"][K:].abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("mode", ["future", "all"])
@@ -176,9 +174,6 @@ def test_a_removed_block_is_a_model_without_it(llama, s):
     torch.testing.assert_close(
         found["remove_kl"][s].double(), (y.exp() * (y - y_bar)).sum(-1).mean(), rtol=1e-4, atol=0
     )
-    rise = (y - y_bar)[:-1].gather(1, ids[0, 1:, None]).mean()
-    torch.testing.assert_close(found["remove_loss"][s].double(), rise, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(found["remove_top1"][s], (y.argmax(-1) == y_bar.argmax(-1)).float().mean())
 
 
 def test_an_unknown_part_or_mode_is_named(llama):

@@ -38,7 +38,8 @@ def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
     base, changed = wide(1, 3), wide(5, 4)
     true, varied = base.double().log_softmax(-1), changed.double().log_softmax(-1)
     for following in range(5):
-        distance, kl, rise, _ = damage(PLAIN, base, changed.clone().split(2), following)
+        pieces = changed.clone()[None].split(2, dim=1)
+        distance, kl, rise, _ = damage(PLAIN, base[None], pieces, torch.tensor([following]))[:, 0]
         torch.testing.assert_close(kl.double(), (true.exp() * (true - varied)).sum(-1), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(distance.double(), (true.exp() - varied.exp()).norm(dim=-1), rtol=1e-5, atol=1e-5)
         truth = true[0, following] - varied[:, following]

@@ -152,4 +152,4 @@ def test_a_decision_from_the_dtype_of_a_config_is_noticed(read, noticed, llm, lo
     mutate(r"return h(\.dtype\.itemsize < 4)", rf"return {read}\g<1>")
     with loopback.faults(sandbox=True, dtype="float32"):
         result = EVERY["layer_effects, all, layer"](llm, remote=loopback.host)
-    assert any("resolution" in key for key in result) == noticed
+    assert any("rounding_floor" in key for key in result) == noticed

@@ -14,7 +14,6 @@ import torch
 import depth_lib as dl
 from depth_lib import files as storage
 from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
-from depth_lib.results.provenance import read_meta
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
 from depth_lib.results.study import load_results
 from tests.results.conftest import META
@@ -58,16 +57,13 @@ def test_every_probe_reads_back_equal_with_its_meta(tmp_path, probe):
     assert all(torch.equal(stored[key], result[key]) for key in ARTIFACTS[probe].required)
 
 
-def test_a_model_of_one_block_has_no_turn_and_only_there_a_curve_may_be_empty(tmp_path):
+def test_a_model_of_one_block_has_curves_of_one_value_and_no_curve_is_empty(tmp_path):
     path = artifact_path(tmp_path, "gsm8k", "one", "relative_contribution", 10)
-    result = result_of("relative_contribution", 1) | {"turn": torch.zeros(0), "turn_sums": torch.zeros(10, 0)}
-    loaded = load_artifact(save_artifact(path, result, META))
-    assert loaded["turn"].shape == (0,) and loaded["turn_sums"].shape == (10, 0) and read_meta(path) == loaded["meta"]
-    tidy = load_results(tmp_path)
-    assert "turn" not in set(tidy.key) and tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
-    for wrong in ({"turn": torch.zeros(1)}, dict.fromkeys(result, torch.zeros(0))):
-        with pytest.raises(ArtifactError, match="has shape"):
-            save_artifact(path, result | wrong, META)
+    result = result_of("relative_contribution", 1)
+    loaded, tidy = load_artifact(save_artifact(path, result, META)), load_results(tmp_path)
+    assert tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
+    with pytest.raises(ArtifactError, match="has shape"):
+        save_artifact(path, result | dict.fromkeys(result, torch.zeros(0)), META)
 
 
 def test_a_view_of_a_large_tensor_is_stored_alone_and_numpys_arrays_as_tensors(lens_path):

@@ -42,11 +42,10 @@ def _has(network, path):
 
 
 def damage(log_y, log_y_bar):
-    """KL(y ‖ ȳ), the largest ‖y − ȳ‖ and the share of top tokens that stay."""
+    """KL(y ‖ ȳ) and the largest ‖y − ȳ‖."""
     return {
         "remove_kl": (log_y.exp() * (log_y - log_y_bar)).sum(-1).mean(),
         "max_remove_out": (log_y.exp() - log_y_bar.exp()).norm(dim=-1).max(),
-        "remove_top1": (log_y.argmax(-1) == log_y_bar.argmax(-1)).float().mean(),
     }
 
 

@@ -1,0 +1,101 @@
+"""In half precision every probe that compares says what rounding alone may do, and is right to within that."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.data.examples import Example
+from depth_lib.data.tokens import tokenize
+from tests import oracles as oracle
+from tests.families import build
+from tests.oracles.streams import in_float64
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, loaded
+
+REAL = "SmolLM2-135M-Instruct"
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog and runs away.",
+    "Natalia sold 48 clips in April, and half as many in May. How many in all?",
+]
+OTHERS = ["qwen3", "mixtral_dense", "olmo2", "gpt2", "cohere", "granite"]
+FAMILIES = ["llama", "gemma2", "gpt_neox", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request, tmp_path_factory):
+    """A model in bfloat16, and in float64 with the same weights."""
+    model = build(request.param, torch.bfloat16)
+    return loaded(model, tmp_path_factory.mktemp(request.param)), in_float64(model)
+
+
+def within(result, key, truth):
+    floor = result[f"{key}_rounding_floor"].max()
+    assert ((result[key] - truth).abs() <= floor + 1e-6).all(), key
+    assert floor < 20 * torch.finfo(torch.bfloat16).eps, "as large as anything"
+
+
+@pytest.mark.parametrize("part", ["layer", "attention", "mlp"])
+def test_effects_in_bfloat16_are_those_of_float64_within_the_rounding_floor(pair, part):
+    llm, model = pair
+    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    for mode in ("future", "all"):
+        truth = oracle.layer_effects(model, ids, mode, part=part)
+        result = dl.layer_effects(llm, [SIXTY], mode=mode, part=part)
+        for key in (f"max_{mode}_layer", f"max_{mode}_out"):
+            within(result, key, truth[key])
+
+
+def test_local_effects_and_erasure_in_bfloat16_are_those_of_float64_within_the_rounding_floor(pair):
+    llm, model = pair
+    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    key = "max_future_local"
+    within(dl.local_effects(llm, [SIXTY]), key, oracle.local_effects(model, ids, "future")[key])
+    x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
+    truth = oracle.residual_erasure(model, torch.tensor(x), span, ids)["erasure_effect"]
+    within(dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY]), "erasure_effect", truth)
+    result = dl.future_erasure(llm, QUESTION, ANSWER, [SIXTY])
+    for key, truth in oracle.future_erasure(model, torch.tensor(x), ids).items():
+        within(result, key, truth)
+
+
+def test_float32_has_no_rounding_floor_beside_its_results_unless_products_are_in_tf32(tmp_path):
+    llm = loaded(build("llama"), tmp_path)
+    examples = [Example(1, "5 + 7 = ", "12")]
+    for result in (dl.layer_effects(llm, [SIXTY]), dl.local_effects(llm, [SIXTY])):
+        assert not [key for key in result if key.endswith("rounding_floor")]
+    try:
+        torch.set_float32_matmul_precision("high")  # TF32 on a GPU
+        floors = {"max_future_layer_rounding_floor", "max_future_out_rounding_floor"}
+        assert dl.layer_effects(llm, [SIXTY]).keys() >= floors
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    half = loaded(build("llama", torch.bfloat16), tmp_path)
+    extra = dl.depth_by_difficulty(half, examples).keys() - dl.depth_by_difficulty(llm, examples).keys()
+    assert extra == {"layer_effect_rounding_floor", "output_effect_rounding_floor"}
+
+
+@pytest.fixture(
+    params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-4l", "toy-16l", REAL))]
+)
+def both(request):
+    """A trained model in bfloat16, and in float32 with the same weights."""
+    half, whole = (dl.load_model(request.param, dtype=dtype) for dtype in ("bfloat16", "float32"))
+    whole._module.load_state_dict({name: value.float() for name, value in half._module.state_dict().items()})
+    return half, whole
+
+
+TRAINED = {
+    "effects, future": lambda llm: dl.layer_effects(llm, TEXTS),
+    "effects, all": lambda llm: dl.layer_effects(llm, TEXTS, mode="all"),
+    "effects of MLPs": lambda llm: dl.layer_effects(llm, TEXTS, part="mlp"),
+    "local effects": lambda llm: dl.local_effects(llm, TEXTS),
+    "erasure": lambda llm: dl.residual_erasure(llm, "5 + 7 + 5 = ", "17", TEXTS),
+}
+
+
+def test_at_most_a_twentieth_of_a_trained_models_cells_lie_beyond_the_rounding_floor(both):
+    for name, call in TRAINED.items():
+        found, truth = (call(llm) for llm in both)
+        for key in (key.removesuffix("_rounding_floor") for key in found if key.endswith("_rounding_floor")):
+            measured = truth[key] > 0
+            beyond = (found[key] - truth[key]).abs()[measured] > found[f"{key}_rounding_floor"].max()
+            assert beyond.float().mean() <= 0.05, f"{name}, {key}: {beyond.float().mean():.3f}"
