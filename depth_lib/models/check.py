@@ -11,7 +11,7 @@ from nnsight import TransformersModel
 
 from ..probes.identities import identities, verified
 from .discovery import Architecture
-from .errors import ArchitectureError, reason
+from .errors import ArchitectureError
 from .families import describe, known
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -102,22 +102,12 @@ def _problem(arch, measured, tolerance, limit):
 
 def check_here(llm: TransformersModel) -> None:
     """Measure the identities of a model whose weights are here. Raises ArchitectureError if one fails."""
-    measured, record = None, known(llm)
-    for lost in ((), ("packs",), (*SHORTCUTS,)):  # a shortcut may also end in an error
-        before, record.found = record.found, replace(record.found, **dict.fromkeys(lost, False))
-        if lost and before == record.found:
-            continue
-        function, arguments = check_call(llm)
-        try:
-            with llm.session():
-                measured = nnsight.save(function(llm, **arguments))
-            break
-        except Exception as error:  # noqa: BLE001 (whatever the model raises)
-            problem = error
-    if measured is None:
-        raise not_computed(llm, problem) from problem
-    if lost:
-        warnings.warn(f"{name_of(llm)} cannot do {', '.join(lost)} ({reason(problem)}): slower.", stacklevel=4)
+    function, arguments = check_call(llm)
+    try:
+        with llm.session():
+            measured = nnsight.save(function(llm, **arguments))
+    except Exception as error:  # whatever the model raises
+        raise not_computed(llm, error) from error
     judge(llm, measured)
 
 

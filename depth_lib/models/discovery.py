@@ -13,10 +13,10 @@ import logging
 import math
 import re
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise, product
+from itertools import count, pairwise
 from unittest import mock
 
 import torch
@@ -39,6 +39,10 @@ RESHAPES = re.compile(
 # What an MLP and a token mixer are called, in a path or a class name; `identities` measures whether that is so.
 _MLP = re.compile(r"(mlp|moe|ffn|feed_?forward|fc2|experts)\b|\w+(MLP|MoE)\b")
 _MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
+
+
+# without the traceback that fake tensors write of an error
+_QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled", True)
 
 
 @dataclass(frozen=True)
@@ -88,25 +92,22 @@ class Mark(torch.autograd.Function):
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
     context. Raises ArchitectureError that says what is in the way."""
-    problem = None
-    for masked, once in product((True, False), repeat=2):
-        try:
-            return _read(model, mode, masked, once)
-        except Exception as error:  # noqa: BLE001 (a mask that is not known, whatever a model raises)
-            problem = error
-    raise problem
+    try:
+        return _read(model, mode, masked=True)
+    except Exception:  # noqa: BLE001 (a mask or positions that are not known, a shape that does not fit)
+        return _read(model, mode, masked=False)
 
 
-def _read(model, mode, masked, once):
-    """What one pass shows. masked: with positions and a 4-D mask; once: blocks that are alike run once."""
-    logits, calls, mask, changed = _run(model, mode, masked, once)
+def _read(model, mode, masked):
+    """What one pass shows. masked: with positions and a 4-D mask."""
+    logits, calls, mask, changed = _run(model, mode, masked)
     blocks = _blocks(model, calls)
     path = blocks[0].path.rpartition(".")[0]
-    kinds = [_kind(block) for block in model.get_submodule(path)] if once else range(len(blocks))
+    kinds = [_kind(block) for block in model.get_submodule(path)]
     first_alike = [kinds.index(kind) for kind in kinds]
     parts = _parts(model, blocks, first_alike)
     try:
-        _run(model, mode, False, once, widen=blocks[0].path)
+        _run(model, mode, masked=False, widen=blocks[0].path)
         grows = True
     except Exception:  # noqa: BLE001 (a shape that does not fit)
         grows = False
@@ -127,7 +128,7 @@ def _read(model, mode, masked, once):
     )
 
 
-def _run(model, mode, masked, once, widen=""):
+def _run(model, mode, masked, widen=""):
     """How the logits were made, {path: its calls} of all modules, whose outputs are marked, the mask, and the paths of
     those whose outputs are changed in place later.
 
@@ -151,7 +152,7 @@ def _run(model, mode, masked, once, widen=""):
 
     # biases that are added outside of a module are then seen in the graph
     vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
-    with ExitStack() as stack, torch.enable_grad(), mode, _quiet():
+    with ExitStack() as stack, torch.enable_grad(), mode, _QUIET:
         for vector in vectors:
             stack.callback(vector.requires_grad_().requires_grad_, False)
         for path, module in list(model.named_modules())[1:]:
@@ -159,8 +160,7 @@ def _run(model, mode, masked, once, widen=""):
             stack.callback(module.register_forward_hook(partial(after, path)).remove)
         if widen:
             stack.callback(model.get_submodule(widen).register_forward_pre_hook(_widened, with_kwargs=True).remove)
-        if once:
-            _let_run_once(model, stack)
+        _let_run_once(model, stack)
         device, mask, encoding = model.get_input_embeddings().weight.device, None, {}
         if masked:
             lowest = torch.finfo(model.dtype).min
@@ -170,17 +170,6 @@ def _run(model, mode, masked, once, widen=""):
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
         logits = model(input_ids=ids, use_cache=False, **encoding).logits.grad_fn
     return logits, calls, mask, {path for path, y, version in marked if y._version != version}
-
-
-@contextmanager
-def _quiet():
-    """Without the traceback that fake tensors write of an error."""
-    log = logging.getLogger(FakeTensor.__module__)
-    log.disabled, before = True, log.disabled
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _widened(module, args, kwargs):
