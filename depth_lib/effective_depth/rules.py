@@ -47,8 +47,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    kl = kl["res_kl_divs"] if isinstance(kl, Mapping) else kl
-    return _first(METRICS["kl"].crosses(_checked("kl", kl), float(threshold)))
+    return _first_crossed("kl", kl, threshold)
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
@@ -58,8 +57,14 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     [0, 1], or is the dict of `logit_lens`. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    overlap = overlap["res_overlaps"] if isinstance(overlap, Mapping) else overlap
-    return _first(METRICS["overlap"].crosses(_checked("overlap", overlap), float(threshold)))
+    return _first_crossed("overlap", overlap, threshold)
+
+
+def _first_crossed(name: str, curve: Curve | Mapping, threshold: float) -> int | None:
+    """The first layer of 0..L-2 that satisfies a metric's rule; curve: its own, or the probe's result."""
+    metric = METRICS[name]
+    curve = curve[metric.keys[0]] if isinstance(curve, Mapping) else curve
+    return _first(metric.crosses(_checked(name, curve), float(threshold)))
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:

@@ -125,7 +125,7 @@ class Curves(Kind):
             if f"{key}_rounding_floor" in result:
                 _fill(ax, np.full(len(curve), rounding_floor(result, key)), "within rounding", ROUNDING)
         metric = METRICS.get(self.metric)
-        if metric and len(metric.keys) > 1 and set(metric.keys) <= panel.keys():
+        if metric and metric.turns and set(metric.keys) <= panel.keys():
             mean = metric.curve([panel[key].ravel() for key in metric.keys])
             if np.isfinite(mean).all():
                 ax.plot(mean, color="black", linewidth=0.8, label="mean of the three")
