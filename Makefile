@@ -93,8 +93,8 @@ test: $(READY) ## the quick tests, about four minutes on two cores (TESTS=tests/
 test-all: $(READY) ## every test, with those marked slow
 	@$(PY) -m pytest -n 3 --dist loadscope $(TESTS)
 
-oracles: $(READY) ## install other people's libraries, the extra `oracles`: make test then holds the probes against them
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles]' --constraint requirements.txt
+oracles: $(READY) ## install other people's libraries, the extras `oracles` and `quantization`: make test then compares with them
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles,quantization]' --constraint requirements.txt
 
 test-oracles: oracles ## probes against TransformerLens, captum and shorter models
 	@$(PY) -m pytest -rs tests/third_party

@@ -115,7 +115,9 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
     problem = (str(error).strip() or type(error).__name__).splitlines()[-1]
     if "already ran past" in str(error):
         problem = "what was found to be the attention's runs after what was found to be the MLP's"
-    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}).")
+    quantized = getattr(llm.config, "quantization_config", None) is not None
+    advice = "; load it with quantization=None" if isinstance(error, AssertionError) and quantized else ""
+    return ArchitectureError(f"{name_of(llm)}: the identities could not be computed ({problem}){advice}.")
 
 
 def report(llm: TransformersModel) -> str:

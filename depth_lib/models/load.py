@@ -158,6 +158,9 @@ def _entry(name):
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval()
+    for layer in module.modules():  # where bitsandbytes packs 4-bit weights for a CPU, no gradient passes them
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
     found = architecture(module.config, module)
     llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
     RECORDS[llm] = Record(found)

@@ -203,10 +203,13 @@ def test_an_assertion_of_a_quantised_layer_is_said_with_the_model(monkeypatch):
     """As bitsandbytes makes them of widths that it cannot divide."""
 
     def fails(llm):
+        llm.config.quantization_config = {"quant_method": "bitsandbytes"}
         raise AssertionError("N must be divisible by block_n")
 
     monkeypatch.setattr("depth_lib.models.check.check_call", lambda llm: (fails, {}))
-    with pytest.raises(ArchitectureError, match="toy-4l.*N must be divisible by block_n"):
+    with pytest.raises(
+        ArchitectureError, match=r"toy-4l.*N must be divisible by block_n\); load it with quantization=None"
+    ):
         dl.load_model("toy-4l")
 
 
