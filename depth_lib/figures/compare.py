@@ -188,7 +188,7 @@ COMPARISONS = {
     "proxies": Comparison(
         proxies_figure,
         "Each dot is a layer, placed by its rank among the layers of its run, as a share of their number: across, by "
-        "a score from a pass without intervention (block influence: 1 less the cosine of a block's input with its "
+        "a score from a pass without intervention (block influence: 1 minus the cosine of a block's input with its "
         "output); upwards, by the damage of skipping it for all tokens but the first: KL divergence of the output from "
         "that with the layer skipped, mean over tokens. In the titles Spearman's rank correlation, its mean over "
         "models and datasets and its range: 1 would be a proxy that ranks layers as skipping them does.",

@@ -83,7 +83,7 @@ def save_figures(study: Study) -> list[Path]:
 
 
 def save_drawn(stem: Path, draw: Callable[..., Figure | None], *arguments) -> list[Path]:
-    """Save what `draw` draws of these arguments; what was drawn there before goes where it draws nothing."""
+    """Save what `draw` draws of these arguments; old files are deleted if it draws nothing."""
     try:
         figure = draw(*arguments)
     except MissingArtifact:

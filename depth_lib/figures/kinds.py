@@ -297,7 +297,7 @@ KINDS: dict[str, Kind] = {
     "first_change": Heat(
         "relative_contribution",
         "Turn of the residual stream at each token of the first prompt",
-        "1 less the cosine of a block's input with its output, at each token of the first prompt. Colours end "
+        "1 minus the cosine of a block's input with its output, at each token of the first prompt. Colours end "
         "at the 90th percentile of the tokens after the first.",
         {"first_change": ""},
         LAYER,

@@ -1,7 +1,6 @@
 """What the params files say of a model on a dataset, for a sweep and for a notebook's cell. It loads no torch."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,16 +52,18 @@ def defaults(model: Mapping, dataset: Mapping, out: str | Path) -> dict[str, dic
     # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
     if dataset["DATASET"] not in SAMPLES and "SOURCE" in dataset:
         model = {key: value for key, value in model.items() if key != "SOURCE"}
-    files = [
-        params_files(kind).get(name) for kind, name in (("datasets", dataset["DATASET"]), ("models", model["MODEL"]))
-    ]
-    names = [os.path.relpath(file) if file else None for file in files]
     return {
         "by default": Params().model_dump(),
-        names[0] or "the dataset": dict(dataset),
-        names[1] or model["MODEL_ID"]: dict(model),
+        _file_of("datasets", dataset["DATASET"]): dict(dataset),
+        _file_of("models", model["MODEL"]): dict(model),
         str(study_file(out)): remembered(out),
     }
+
+
+def _file_of(kind: str, name: str) -> str:
+    """The params file of a model or dataset, as seen from the folder with params/; "model x" where there is none."""
+    file = params_files(kind).get(name)
+    return str(Path("params", *file.parts[-3 if kind == "models" else -2 :])) if file else f"{kind[:-1]} {name}"
 
 
 def model_params(name: str) -> dict:

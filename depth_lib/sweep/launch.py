@@ -37,7 +37,8 @@ def run_unfinished(plan: Plan) -> int:
         with contextlib.suppress(OSError):  # which the run itself reports
             write_parameters(run)
     if left:
-        say(f"{len(left)} runs left, {len(gpus)} at a time{': GPU ' + ' | '.join(gpus) if gpus[0] else ''}")
+        shares = f": GPU {' | '.join(gpus)}" if gpus[0] else ""
+        say(f"{len(left)} run{'s' * (len(left) > 1)} left, {len(gpus)} at a time{shares}")
     n_before = len(runs) - len(left)
     runner = Runner(_environments(plan, gpus), plan.KEEP_GOING)
     runner.run([_notebook(run, launch) for run in left], lambda: f" ({n_before + runner.n_finished} of {len(runs)})")

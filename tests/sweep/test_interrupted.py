@@ -84,7 +84,8 @@ def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study, finished)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/probe.ipynb")}
     again = make(*SWEEP, "DATASETS=gsm8k")
     first, *done, last = again.stdout.splitlines()
-    assert again.returncode == 0 and first == f"{3 - len(before)} runs left, 1 at a time"
+    n_left = 3 - len(before)
+    assert again.returncode == 0 and first == f"{n_left} run{'s' * (n_left > 1)} left, 1 at a time"
     assert [line.partition("(")[2] for line in done] == [f"{n} of 3)" for n in range(len(before) + 1, 4)]
     assert last == "outputs/demo: 3 of 3 runs finished"
     toys = [call["MODEL"] for call in again.calls]

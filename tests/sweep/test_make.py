@@ -116,7 +116,7 @@ def test_the_number_of_jobs_that_make_3_81_keeps_to_itself_is_found(make, study)
     words = ("-f", "old.mk", "sweep", "SET=demo", "DATASETS=gsm8k", "LAUNCH=env -u -j9")
     assert "runs left, 3 at a time" in make("-j3", *words).stdout
     (study / "outputs/demo/gsm8k/toy-4l/probe.ipynb").unlink()
-    assert "runs left, 2 at a time" in make("-kj", "2", *words).stdout
+    assert "1 run left, 2 at a time" in make("-kj", "2", *words).stdout
 
 
 def test_paths_with_spaces_are_one_path(make, study):
