@@ -51,6 +51,7 @@ def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 31 erasures, each with the mean of ten prompts
 @pytest.mark.parametrize("name", TOYS)
 def test_the_staircase_is_there_as_often_as_the_docs_say_and_in_the_sum_that_they_show_of_toy_4l_alone(name):
     found = staircase.stairs(name)
