@@ -88,7 +88,7 @@ def test_the_documented_coverage_is_what_the_command_writes():
     text = (Path(__file__).parents[2] / "docs/coverage.md").read_text()
     shares = depth_shares("overlap", CURVES["steep"]["overlap"], 3, 200)
     assert f"| overlap | steep | {percent(shares)} |" in text
-    assert all(92 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", text.split("**A change**")[0]))
+    assert all(92 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", text.split("**A depth score**")[0]))
 
 
 @pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (99, 1.984)])
