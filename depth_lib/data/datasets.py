@@ -43,10 +43,6 @@ class Dataset(ParamsFile):
         fields = json.dumps(self.model_dump(include=_DEFINITION), sort_keys=True)
         return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
-    def is_fetched(self, source: str | Path) -> bool:
-        """Whether its rows come from the Hub."""
-        return source == "hub" and not self.FILE and self.DATASET not in DRAWN
-
     def name_of(self, source: str | Path) -> str | Path:
         """A source as messages name it: of "hub" the file or repository that it stands for."""
         return (self.FILE or self.REPOSITORY) if source == "hub" else source

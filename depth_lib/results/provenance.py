@@ -145,12 +145,17 @@ def made_from(meta: Mapping) -> str:
         "date": meta.get("date", "")[:10],
         "versions": " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items()),
     }
-    for key in ("model_id", "source"):  # a folder or a file of this machine is named without its place
-        origin[key] = Path(meta.get(key) or "").name if os.path.isabs(meta.get(key) or "") else meta.get(key)
+    origin |= without_places(meta)
     keys = (
         "model_id revision dtype quantization method n_prompts source prompts_hash where date versions blocks mistake"
     )
     return "; ".join(str(origin[key]) for key in keys.split() if origin.get(key))
+
+
+def without_places(meta: Mapping) -> dict:
+    """model_id and source of a result, which is handed on: where they were on this machine is left out."""
+    known = {key: meta[key] for key in ("model_id", "source") if meta.get(key)}
+    return {key: Path(place).name if os.path.isabs(place) else place for key, place in known.items()}
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:

@@ -31,15 +31,14 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     asked = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
     if Params.model_fields.keys() == asked.keys():
         return asked, {}
-    name, source = asked.get("MODEL", Params().MODEL), asked.get("MODEL_ID")
-    known = find_model(name)
-    if source and (not known or source not in (name, known["MODEL_ID"])):
-        model = model_params(source) | {"MODEL": name}
+    run = Params().model_dump() | asked
+    known, source = find_model(run["MODEL"]), run["MODEL_ID"]
+    if source and (not known or source not in (run["MODEL"], known["MODEL_ID"])):
+        model = model_params(source) | {"MODEL": run["MODEL"]}
     else:
-        model = model_params(name)
-    dataset = asked.get("DATASET", Params().DATASET)
-    out = in_project(asked.get("OUT", Params().OUT))
-    origins = defaults(model, find_dataset(dataset) or {"DATASET": dataset}, out)
+        model = model_params(run["MODEL"])
+    dataset = find_dataset(run["DATASET"]) or {"DATASET": run["DATASET"]}
+    origins = defaults(model, dataset, in_project(run["OUT"]))
     values, found = asked | {"MODEL": model["MODEL"]}, {}
     for origin, said in reversed(origins.items()):
         found[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}

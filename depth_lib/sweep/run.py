@@ -31,7 +31,7 @@ from ..remote import journalled
 from ..remote.backend import host_of
 from ..remote.errors import NotReady, ServerUnreachable
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale
+from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale, without_places
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 from .defaults import filled_in
 from .spec import RunSpec
@@ -169,8 +169,7 @@ class Run(RunSpec):
     def _described(self) -> dict:
         """The run's parameters, whether or not this result depends on them."""
         asked = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
-        for key in ("model_id", "source"):  # a result is handed on, and does not say where it was on this machine
-            asked[key] = Path(asked[key]).name if os.path.isabs(asked[key]) else asked[key]
+        asked |= without_places(asked)
         rows_of = {} if self.dataset == self.asked["DATASET"] else {"rows_of": self.asked["DATASET"]}
         source = self.source if self.source in ("drawn", "list") else asked["source"]
         return asked | {"dataset": self.dataset, "source": source} | rows_of
