@@ -279,6 +279,8 @@ def _tail(node, h, calls):
             node = _plain(calls[node.path][-1].x)
         elif node and node.name() == "TanhBackward0" and cap is None:
             (node,), cap, scale = _makers(node), scale, 1.0
+        else:
+            break
     if node is not h or len(tail) > 3:
         raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}

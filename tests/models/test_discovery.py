@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import Gemma4TextConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.models.llama.modeling_llama import LlamaModel
+from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
 from depth_lib.models.discovery import RESHAPES, Mark, discover
 from depth_lib.models.errors import ArchitectureError
@@ -99,6 +99,20 @@ def test_a_model_whose_blocks_run_twice_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaModel", Looped)
     with pytest.raises(ArchitectureError, match="llama: the blocks of model.layers run 2 times in a pass"):
         wrapped(build("llama"), char_tokenizer())
+
+
+class Exponential(LlamaForCausalLM):
+    """Its logits are no module's output."""
+
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.logits = output.logits.exp()
+        return output
+
+
+def test_logits_that_no_module_makes_are_refused():
+    with pytest.raises(ArchitectureError, match="identity 2: no three modules make its logits of the last residual"):
+        discover(Exponential(build("llama").config).eval(), nullcontext())
 
 
 def test_autograd_calls_things_what_the_walk_calls_them():
