@@ -125,8 +125,7 @@ def _panel(piece, known, rules, rounding):
         spread = (width * (rule["fine"] @ (values - integral / width).abs())).clamp_min(1e-37)
         missed = width * (rule["gaps"] @ values.sum(1)) - f.diff()
     beyond = [(x.abs() - rounding).clamp_min(0).sum() for x in (missed, missed.sum())]
-    d = (integral - coarse).abs()
-    error, stated = _error(d, spread, *beyond, power=1.5), _error(d, spread, beyond[0], 2 * beyond[1], power=2)
+    error, stated = (_error((integral - coarse).abs(), spread, *beyond, power) for power in (1.5, 2))
     return {
         "piece": piece,
         "integral": integral,
@@ -142,15 +141,14 @@ def _error(difference, spread, missed, in_all, power):
 
     With s the integral of |v − its mean|, it is s · (d / s)^power, or d where d > s: a rule is that much better
     than the coarser one that it is compared with. It is at least max s · (M / max s)^power with M = 1.5 Σ |m| (or
-    M, where that is less), each m less its rounding, and at least `in_all`. Panels are refined by QUADPACK's power,
-    1.5, and in_all = |Σ m|, the error of the tokens' sum. The stated error has power 2, since with 1.5 it is four
-    times as far above the true one, and in_all = 2 |Σ m|: where a step is narrower than the distance between the
-    points, m does not alternate in sign, a token may be off by all of it, and others that are off the other way
-    hide a part. That bounds the error of 99 % of 300 sums of steps and of 95 % of sums of cusps |r − c|^p
-    (tests/probes/test_quadrature.py).
+    M, where that is less) and at least 2 |Σ m|, each less its rounding: |Σ m| is the error of the tokens' sum, and
+    where a step is narrower than the distance between the points m does not alternate in sign, a token may be off
+    by all of it, and others that are off the other way hide a part. Panels are refined by QUADPACK's power, 1.5. The
+    stated error has power 2, since with 1.5 it is four times as far above the true one; it bounds that of 99 % of
+    300 sums of steps and of 95 % of sums of cusps |r − c|^p (tests/probes/test_quadrature.py).
     """
     unseen, largest = 1.5 * missed, spread.max()
-    least = torch.maximum(unseen * (unseen / largest).clamp_max(1).pow(power - 1), in_all)
+    least = torch.maximum(unseen * (unseen / largest).clamp_max(1).pow(power - 1), 2 * in_all)
     return (difference * (difference / spread).clamp_max(1).pow(power - 1)).clamp_min(least)
 
 
