@@ -34,7 +34,7 @@ FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(if $(JF
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench lint clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts lint clean help
 
 demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 	@exec $(SWEEP) demo $(FLAGS) $(VALUES) $(PAIR_WORDS)
@@ -109,6 +109,9 @@ test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 
 bench: $(READY) ## how fast the probes are (BENCH=real DTYPE=bfloat16; BENCH=big, BENCH_DEVICE=cuda)
 	@$(PY) -m tests.benchmarks
+
+bench-counts: $(READY) ## what each probe asks of a GPU, counted without one: kernels, copies, bytes
+	@$(PY) -m tests.benchmarks.counts
 
 lint: $(READY) ## check style
 	@$(PY) -m ruff check .

@@ -67,7 +67,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
 
 
 def logit_lens(
-    llm: TransformersModel, prompts: list[str], remote: bool | str = False, generate: int = 0
+    llm: TransformersModel, prompts: list[str], remote: bool | str = False, generate: int = 0, further: bool = True
 ) -> dict[str, torch.Tensor | list[str]]:
     """What the model would predict if it stopped before block l, against what it predicts.
 
@@ -76,18 +76,18 @@ def logit_lens(
 
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
     the likeliest one at each step, and the means are over the tokens that predict these instead (`generated` has their
-    texts). Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads
-    the input of block l); the share of tokens whose final top token is among the lens' first k, `res_in_top3`,
-    `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon divergence of p_l and y
-    in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block up to l;
-    `<key>_sums` [P, L] and `n_tokens` [P]. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt
-    without tokens. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al.
-    2025 (2502.16570); settling: arXiv 2602.13517.
+    texts); further: False computes the first two keys alone, in less time. Returns float32 `res_kl_divs`,
+    `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top
+    token is among the lens' first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats;
+    `res_jsd`, the Jensen–Shannon divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has
+    been at most 1/2 at some block up to l; `<key>_sums` [P, L] and `n_tokens` [P]. `deep_thinking_ratio` reads
+    `res_settled`. Raises ValueError for a prompt without tokens. Source: Csordás et al. 2025, section 3.2; Hu et al.
+    2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     ids = tokenize(llm, prompts)
-    result = run(_logit_lens, llm, describe(llm), ids, generate, remote=remote, over="prompts")
+    result = run(_logit_lens, llm, describe(llm), ids, generate, further, remote=remote, over="prompts")
     generated = result.pop("generated")
     return _pool(result) | ({"generated": llm.tokenizer.batch_decode(generated)} if generate else {})
 

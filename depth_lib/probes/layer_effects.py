@@ -71,12 +71,8 @@ def _of_pack(clean, pack, mode, part):
     damage, of_blocks = growing_batch(clean, pack, layers, skip, measured, no_next, updates=True, silent=silent)
     effects[:n_skipped], changes[:, :n_skipped] = of_blocks, damage[:2]
     if part == "layer" and mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
-        sizes = torch.stack([_size_of_update(clean, s)[skipped].cpu() for s in range(n_layers)])  # ‖c‖, and c̄ = 0
+        h, device = clean.h, clean.h[-1].device
+        c = clean.c or [after.float() - before.to(after).float() for before, after in zip(h, h[1:], strict=False)]
+        sizes = torch.stack([c_s[skipped].norm(dim=-1).to(device) for c_s in c]).cpu()  # ‖c‖, and c̄ = 0
         effects.diagonal().copy_((sizes / sizes.clamp_min(1e-6)).amax(1))
     return effects, changes
-
-
-def _size_of_update(clean, s):
-    """‖c_s‖ [T] of the clean run."""
-    c = clean.c[s] if clean.c else clean.h[s + 1].float() - clean.h[s].to(clean.h[s + 1]).float()
-    return c.norm(dim=-1)

@@ -20,7 +20,7 @@ KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "re
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts, generate=0):
+def logit_lens(llm, arch, prompts, generate=0, further=True):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -28,15 +28,16 @@ def logit_lens(llm, arch, prompts, generate=0):
     res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the
     Jensen–Shannon divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
-    prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
-    tokens, and the sums are over the tokens that predict these. Returns `<key>_sums` [P, L], `n_tokens` [P] and
+    prompts: token ids, one list per prompt. further: whether to compute more than the first two
+    keys. generate: the model continues each prompt by up to so many of its likeliest tokens, and the sums are over the
+    tokens that predict these. Returns `<key>_sums` [P, L], `n_tokens` [P] and
     `generated`, their ids, a list per prompt.
     """
     generated = [_continuation(llm, ids, generate) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
-    sums = torch.stack([_of_prompt(llm, arch, *of_prompt) for of_prompt in measured])
-    result = {f"{key}_sums": sums[:, k] for k, key in enumerate(KEYS)}
+    sums = torch.stack([_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured])
+    result = {f"{key}_sums": values for key, values in zip(KEYS, sums.unbind(1), strict=False)}
     n_tokens = [len(ids) - first for ids, first in measured]
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
@@ -49,21 +50,41 @@ def _continuation(llm, ids, n):
     return result[len(ids) :]
 
 
-def _of_prompt(llm, arch, ids, first):
-    """The sums over a prompt's tokens from `first` on [len(KEYS), L]."""
+def _of_prompt(llm, arch, ids, first, further):
+    """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L]."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
-            sums = torch.zeros(len(KEYS), len(h) - 1, dtype=torch.float32)
+            sums, compare = 0, _of_tokens if further else _divergence_and_overlap
             at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
-                sums += torch.cat([_of_tokens(arch, part, at_once) for part in parts], dim=1).sum(1).cpu()
+                sums += torch.cat([compare(arch, part, at_once) for part in parts], dim=1).sum(1)
+            sums = sums.cpu()
             finish(llm, arch, arch["n_layers"], h[-1][None])
     return sums
+
+
+def _divergence_and_overlap(arch, logits, at_once):
+    """The first two of KEYS [2, n, L], as `_of_tokens`."""
+    logits, final = logits[:, :-1], to_logits(arch, logits[:, -1:])
+    top_of_final = _top5(final)
+    log_y = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
+    log_total_y = log_y.clamp_min(-80).exp_().sum(-1).log()
+    found = []
+    for z in logits.split(max(1, at_once // (len(logits) * logits.shape[-1])), dim=1):
+        z = to_logits(arch, z)
+        top = _top5(z)
+        log_e = z.sub_(z.gather(2, top[..., :1])).clamp_min_(-70)
+        e = log_e.exp()
+        total = e.sum(-1)
+        e_log_ratio = torch.linalg.vecdot(e, log_e.sub_(log_y))
+        kl = e_log_ratio / total - total.log() + log_total_y
+        found.append(torch.stack([kl, (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3)) / 5]))
+    return torch.cat(found, dim=2)
 
 
 def _of_tokens(arch, logits, at_once):

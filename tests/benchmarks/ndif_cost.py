@@ -52,7 +52,7 @@ def future_packs(lengths):
     places, rows = [], []
     for length, starts in zip(lengths, future_positions(lengths), strict=True):
         chosen = packs(starts, length, ARCH)
-        places.append(sum(len(pack[0]) for pack in chosen))
+        places.append(sum(len(pack.tokens) for pack in chosen))
         rows.append(sum(length - t for t in starts))
     return places, rows
 
@@ -60,15 +60,15 @@ def future_packs(lengths):
 def costs(lengths, question, n_answer):
     """Per probe: FLOPs and float32 numbers that come back. question: tokens of question and answer."""
     erased = packs(range(question - 1), question, ARCH)
-    erased_flops = sum(effects([len(pack[0])], [n_answer * len(pack[1])]) for pack in erased)
+    erased_flops = sum(effects([len(pack.tokens)], [n_answer * len(pack.suffixes)]) for pack in erased)
     moved = STEPS + 1 + 2 * STEPS * (question - 1)  # rows of a block's increments
     gradients = sum(3 * NODES * block_flops(question, question) * (L - l) for l in range(L))
     n, total = len(lengths), sum(lengths)
     return {
-        "relative_contribution": (forward(lengths), n * (9 * L + 3 * (L + 1) ** 2) + total * L),
+        "relative_contribution": (forward(lengths), n * (9 * L + (L + 1) ** 2) + total * L),
         "logit_lens": (forward(lengths) + unembed_flops((L + 1) * total), n * 10 * L),
-        "layer_effects, future": (forward(lengths) + effects(*future_packs(lengths)), n * (L * L + 6 * L)),
-        "layer_effects, all": (forward(lengths) + effects(lengths, lengths), n * (L * L + 6 * L)),
+        "layer_effects, future": (forward(lengths) + effects(*future_packs(lengths)), n * (L * L + 2 * L)),
+        "layer_effects, all": (forward(lengths) + effects(lengths, lengths), n * (L * L + 2 * L)),
         "residual_erasure": (forward(lengths) + erased_flops, (L + 1) * question),
         "integrated_gradients (at most)": (gradients + NODES * L * unembed_flops(3 * n_answer), L * (question + 4)),
         "increments": (moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2, L * question),

@@ -59,7 +59,7 @@ def workloads(llm, size):
             floor=lambda result: floor.relative_contribution(config, lengths),
         ),
         "logit lens": Workload(
-            ours=lambda: dl.logit_lens(llm, texts),
+            ours=lambda: dl.logit_lens(llm, texts, further=False),
             by_hand=lambda layers: by_hand.logit_lens(model, prompts),
             literal=lambda layers: literal.logit_lens(llm, texts),
             compared=same("res_kl_divs", "res_overlaps"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from depth_lib.probes.distributions import damage, softmax_and_log
-from depth_lib.probes.logit_lens import KEYS, _of_tokens
+from depth_lib.probes.logit_lens import KEYS, _divergence_and_overlap, _of_tokens
 
 PLAIN = {"logit_scale": 1.0, "logit_softcap": None}
 
@@ -25,6 +25,9 @@ def test_no_probability_is_subnormal_and_each_is_that_of_float64():
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
     distances = dict(zip(KEYS, _of_tokens(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
+    alone = torch.stack([wide(6, 2), wide(6, 1)], dim=1)
+    for value, key in zip(_divergence_and_overlap(PLAIN, alone, 2**12)[..., 0], KEYS, strict=False):
+        torch.testing.assert_close(value, distances[key], rtol=1e-6, atol=1e-6)
     kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
     y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
     mean = torch.logaddexp(p, y) - torch.log(torch.tensor(2.0))

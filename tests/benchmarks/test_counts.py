@@ -1,0 +1,29 @@
+"""Nothing waits for a device but for a few numbers of each pass, whatever the number of tokens and blocks."""
+
+import pytest
+import torch
+
+from tests.benchmarks.counts import Kernels, counted, probes
+from tests.benchmarks.shapes import model_of
+from tests.benchmarks.workloads import random_prompt
+
+WAITS = 5  # copies to the host in a pass
+
+
+@pytest.mark.parametrize("name", probes(None, ""))
+def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name):
+    for blocks, n_tokens in ((4, 30), (4, 90), (9, 30)):
+        llm = model_of("tiny", blocks=blocks)
+        question = random_prompt(n_tokens // 3, 1)
+        found = counted(llm, probes(llm, random_prompt(n_tokens, 0), question, "7")[name])
+        assert 0 < found["to host"] <= WAITS * found["passes"], (blocks, n_tokens, found)
+        assert found["to device"] <= 6 * found["passes"] + 6, (blocks, n_tokens, found)
+
+
+def test_the_counter_counts():
+    with Kernels() as kernels:
+        x = torch.ones(1000)
+        y = (x + 1).view(10, 100)
+        assert kernels.kernels == 2 and kernels.alive == 8000
+        del x
+        assert kernels.alive == 4000 and kernels.peak == 8000 and y.shape == (10, 100)

@@ -1,0 +1,49 @@
+"""No pass is larger than its budget."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from tests.families import build
+from tests.probes.comparing import SIXTY, loaded
+
+QUESTION, ANSWER = SIXTY[:50], SIXTY[50:]
+PROBES = {
+    "effects, future": lambda llm, budget: dl.layer_effects(llm, [SIXTY], budget=budget),
+    "effects, all": lambda llm, budget: dl.layer_effects(llm, [SIXTY], mode="all", budget=budget),
+    "effects, attention": lambda llm, budget: dl.layer_effects(llm, [SIXTY], part="attention", budget=budget),
+    "local effects": lambda llm, budget: dl.local_effects(llm, [SIXTY], budget=budget),
+    "erasure": lambda llm, budget: dl.residual_erasure(llm, QUESTION, ANSWER, ["abc def"], budget=budget),
+    "future erasure": lambda llm, budget: dl.future_erasure(llm, QUESTION, ANSWER, ["abc def"], budget=budget),
+    "removal": lambda llm, budget: dl.block_removal(llm, [SIXTY], sizes="all", budget=budget),
+    "increments": lambda llm, budget: dl.integrated_gradients(
+        llm, QUESTION[:9], "5", quadrature=1.0, budget=budget, method="increments", steps=1
+    ),
+    "gradients": lambda llm, budget: dl.integrated_gradients(llm, QUESTION, ANSWER, 1.0, budget=budget),
+}
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16])
+def llm(request, tmp_path_factory):
+    return loaded(build("llama", request.param), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.mark.filterwarnings("ignore:the integrated gradients")
+@pytest.mark.parametrize("name", PROBES)
+def test_no_pass_has_more_tokens_than_the_budget_or_one_row_in_any_precision(llm, name):
+    largest = []
+    hooks = [
+        block.register_forward_pre_hook(lambda module, args: largest.append(args[0].shape[:2].numel()))
+        for block in llm._module.model.layers
+    ]
+    n_tokens = len(llm.tokenizer(SIXTY)["input_ids"])
+    whole = PROBES[name](llm, None)
+    for budget in (1, 2 * n_tokens - 1, 2 * n_tokens, 170):
+        largest.clear()
+        found = PROBES[name](llm, budget)
+        assert max(largest) <= max(budget, n_tokens), budget
+        for key, value in found.items():
+            if torch.is_tensor(value) and llm.dtype == torch.float32 and "node" not in key and key != "error":
+                torch.testing.assert_close(value, whole[key], rtol=1e-4, atol=1e-5, equal_nan=True)
+    for hook in hooks:
+        hook.remove()
