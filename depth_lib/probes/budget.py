@@ -9,6 +9,15 @@ def bytes_of_a_token(width, dtype, blocks_held=1):
     return 16 * width * dtype.itemsize * blocks_held
 
 
+def bytes_of_scores(llm, h, n_places):
+    """Bytes that a token of a sequence of n_places takes besides where attention is eager: its scores of each head, in
+    the model's dtype, with the mask added, and as softmax computes them, in float32. 0 where attention is fused."""
+    config = llm.config.get_text_config()
+    if config._attn_implementation != "eager":
+        return 0
+    return config.num_attention_heads * n_places * (2 * h.dtype.itemsize + 4)
+
+
 def token_budget(llm, h, budget, blocks_held=1):
     """Tokens in one forward pass: `budget`, or if that is None what takes 4 GiB (on a CPU 1 GiB, and no more than makes
     it faster), for residuals like h [..., d], which was read: on a server the model itself may have no weights.

@@ -2,7 +2,7 @@
 
 import torch
 
-from .budget import compares_in_batch, token_budget
+from .budget import bytes_of_a_token, bytes_of_scores, compares_in_batch, token_budget
 from .packing import packs
 from .residual_stream import finish, first_residual, inputs, read_stream
 
@@ -29,12 +29,19 @@ class CleanRun:
                 self.h, self.c = read_stream(llm, arch, h, with_c)
                 finish(llm, arch, arch["n_layers"], self.h[-1][None])
 
-    def packs(self, starts, end=None):
+    def packs(self, starts):
         """`packs` of these starts that leave room in the budget for the rows of a pass."""
-        n_tokens = len(self.ids) if end is None else end
-        most = max(n_tokens, self.budget // (1 + self.in_batch))
-        return packs(starts, n_tokens, self.arch, most)
+        most = self.budget // (1 + self.in_batch)
+        while most > len(self.ids) and self._tokens(most) < most * (1 + self.in_batch):
+            most = 3 * most // 4
+        return packs(starts, len(self.ids), self.arch, max(most, len(self.ids)))
 
     def rows(self, pack):
         """How many interventions share a pass."""
-        return max(1, self.budget // len(pack.tokens) - self.in_batch)
+        return max(1, self._tokens(len(pack.tokens)) // len(pack.tokens) - self.in_batch)
+
+    def _tokens(self, n_places):
+        """Tokens in a pass of sequences of n_places: fewer than the budget where each has long rows of scores."""
+        h = self.h[0]
+        n_bytes = bytes_of_a_token(h.shape[-1], h.dtype)
+        return self.budget * n_bytes // (n_bytes + bytes_of_scores(self.llm, h, n_places))

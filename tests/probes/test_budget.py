@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import depth_lib as dl
-from tests.families import build
+from tests.benchmarks.counts import Kernels
+from tests.families import L, build
 from tests.probes.comparing import SIXTY, loaded
 
 QUESTION, ANSWER = SIXTY[:50], SIXTY[50:]
@@ -47,3 +48,17 @@ def test_no_pass_has_more_tokens_than_the_budget_or_one_row_in_any_precision(llm
                 torch.testing.assert_close(value, whole[key], rtol=1e-4, atol=1e-5, equal_nan=True)
     for hook in hooks:
         hook.remove()
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_scores_of_eager_attention_are_within_the_default_budget(attention, tmp_path):
+    """200 tokens: 15 rows would have scores of 40 MB, where the budget is one of 9."""
+    llm = loaded(build("llama"), tmp_path)
+    llm.config.get_text_config()._attn_implementation = attention
+    rows = []
+    llm._module.model.layers[-1].register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
+    text, d = (SIXTY * 4)[:199], llm.config.hidden_size
+    with Kernels() as kernels:
+        dl.layer_effects(llm, [text], mode="all", part="attention")
+    assert max(rows) == (3 if attention == "eager" else L)
+    assert kernels.peak <= 2 * 3072 * 16 * d * 4
