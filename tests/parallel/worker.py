@@ -9,14 +9,17 @@ import datetime
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
 import depth_lib as dl
 from depth_lib import api
+from depth_lib.model_maps import maps
 from depth_lib.models.parallel import is_first
 from tests.calls import EVERY, PAIRWISE
+from tests.model_maps.models import words
 
 SECONDS = 30  # that a rank waits for the others: they run the same code, or never meet
 
@@ -24,12 +27,15 @@ SECONDS = 30  # that a rank waits for the others: they run the same code, or nev
 def measure(llm):
     """The tensors of each probe, mode and part at least once."""
     results = {name: EVERY[name](llm) for name in PAIRWISE}
+    results["linear_maps"] = dl.linear_maps(llm, llm, words(30))
     return {name: {k: v for k, v in r.items() if isinstance(v, torch.Tensor)} for name, r in results.items()}
 
 
 def main(out, *folders):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=SECONDS))
+    free = [2_000_000, 2_000_000_000][dist.get_rank()]  # bytes: maps to two layers at once, and to all
+    maps.psutil = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=free))
     if folders[-1] == "rank-local":  # a mutation: what decides is taken from the rank
         *folders, _ = folders
         api.tokens_per_pass = lambda *_, **__: 64 * (1 + dist.get_rank())
