@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import threading
+import time
 import zlib
 
 import pytest
 
 import depth_lib as dl
-from depth_lib import api
+from depth_lib import api, session
 from depth_lib.data import tokens
 from depth_lib.models.families import known
 from depth_lib.remote import NotReady, RequestRefused, journalled
@@ -176,8 +177,11 @@ def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, tr
     assert not list(artifact.parent.iterdir())
 
 
-def test_two_processes_at_one_job_take_turns(llm, loopback, truth):
-    """Without an artifact each computes for itself; neither sees what the other one has half done."""
+def test_two_processes_at_one_job_take_turns(llm, loopback, truth, monkeypatch):
+    """Without an artifact each computes for itself; neither sees what the other one has half done, however long that
+    takes to forget its job."""
+    finish = session.finish
+    monkeypatch.setattr(session, "finish", lambda entries: (time.sleep(0.7), finish(entries)))
     with loopback.faults(hold="RUNNING") as submitted:
         other = forked(lambda: dl.logit_lens(llm, TEXTS, remote=loopback.host))
         loopback.until(is_running)
