@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import linecache
+import re
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
@@ -24,6 +25,7 @@ from .errors import NotReady
 # What a function may use by name: the server imports these and refuses others. It has the module time as well, but
 # where several processes run one request, what depends on a clock differs between them, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
+_DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # a third of what would travel
 _OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
 
 
@@ -61,6 +63,7 @@ class Pickler(CustomCloudPickler):
                 )
         found = json.dumps([values, defaults], sort_keys=True, default=_described)
         self.reached[function] = [public, function.__qualname__, found]
+        source = _DOCSTRING.sub(lambda found: f'{found[1]}""' + "\n" * found[2].count("\n"), source)  # lines stay
         return load, (source, name, *defaults, {}, public, line), values, *rest
 
 

@@ -325,16 +325,10 @@ def anywhere(draw, content):
     """Bytes of it changed, inserted, removed, or cut off."""
     content = bytearray(content)
     for _ in range(draw.choice([1, 1, 2, 8])):
-        at, n_bytes = draw.randrange(len(content)), draw.choice([1, 1, 4, 64])
-        kind = draw.randrange(4)
-        if kind == 0:
-            content[at] ^= 1 << draw.randrange(8)
-        elif kind == 1:
-            content[at : at + n_bytes] = draw.randbytes(n_bytes)
-        elif kind == 2:
-            content[at:at] = draw.randbytes(n_bytes)
-        else:
-            del content[at : draw.choice([at + n_bytes, len(content)])]
+        at, sizes = draw.randrange(len(content)), [0, 1, 4, 64]
+        end = draw.choice([*(at + size for size in sizes), *[at] * 4, len(content)])
+        flipped = bytes([content[at] ^ 1 << draw.randrange(8)])
+        content[at:end] = draw.choice([flipped, draw.randbytes(draw.choice(sizes))])
         content = content or bytearray(1)
     return bytes(content)
 
@@ -350,49 +344,35 @@ def in_the_fields(draw, data):
 
 
 def of_records(draw, data):
-    """Records dropped, exchanged, renamed, made longer or shorter, each with a right CRC."""
+    """A record dropped, renamed, in the place of another, longer or shorter, with a right CRC."""
 
     def edit(records):
-        a, b = draw.choices(list(records), k=2)
-        kind = draw.randrange(5)
-        if kind == 0:
-            records.pop(a)
-        elif kind == 1:
-            records[a], records[b] = records[b], records[a]
-        elif kind == 2:
-            records[draw.choice(["archive/constants.pkl", "x/data.pkl", "../../x", "/x", "data.pkl"])] = records.pop(a)
-        elif kind == 3:
-            records[a] += draw.randbytes(9)
-        else:
-            records[a] = records[a][: draw.randrange(1 + len(records[a]))]
+        name, other = draw.choices(list(records), k=2)
+        content = records.pop(name)
+        content = draw.choice([content, content + draw.randbytes(9), content[: draw.randrange(1 + len(content))]])
+        others = [name, name, other, "archive/constants.pkl", "x/data.pkl", "../../x", "/x", "data.pkl", None]
+        records[draw.choice(others)] = content
+        records.pop(None, None)
 
     return rezipped(data, edit, draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
 
 
+STEPS = [b"cos\nmkdir\n", b"b", b"}b", b"\x93", b"R", b"cbuiltins\neval\n", b"\x81", b"Q", b"u", b""]
+
+
 def of_opcodes(draw, data):
-    """The pickle's opcodes replaced, repeated, removed or exchanged, with a right CRC."""
+    """The pickle's opcodes replaced, repeated or removed, with a right CRC."""
 
     def edit(records):
         pickled = records["archive/data.pkl"]
         starts = [at for *_, at in pickletools.genops(pickled)] + [len(pickled)]
         steps = [pickled[at:end] for at, end in itertools.pairwise(starts)]
         for _ in range(draw.choice([1, 1, 3])):
-            at = draw.randrange(len(steps))
-            kind, other = draw.randrange(5), draw.randrange(len(steps))
-            if kind == 0:
-                steps[at] = draw.choice(pickletools.opcodes).code.encode("latin-1") + steps[at][1:]
-            elif kind == 1:
-                steps[at] = draw.choice(
-                    [b"cos\nmkdir\n", b"b", b"}b", b"\x93", b"R", b"cbuiltins\neval\n", b"\x81", b"Q", b"u"]
-                )
-            elif kind == 2:
-                steps.insert(at, steps[other])
-            elif kind == 3:
-                del steps[at]
-            else:
-                steps[at], steps[other] = steps[other], steps[at]
-            steps = steps or [b"."]
-        records["archive/data.pkl"] = b"".join(steps)
+            at, other = draw.choices(range(len(steps)), k=2)
+            opcode = draw.choice(pickletools.opcodes).code.encode("latin-1")
+            others = [opcode + steps[at][1:], draw.choice(STEPS), steps[other], steps[at] + steps[other], b""]
+            steps[at] = draw.choice(others)
+        records["archive/data.pkl"] = b"".join(steps) or b"."
 
     return rezipped(data, edit)
 
