@@ -38,7 +38,7 @@ class CleanRun:
 
     def rows(self, pack):
         """How many interventions share a pass."""
-        return max(1, self._tokens(len(pack.tokens)) // len(pack.tokens) - self.in_batch)
+        return max(1, self._tokens(pack.n_places) // pack.n_places - self.in_batch)
 
     def _tokens(self, n_places):
         """Tokens in a pass of sequences of n_places: fewer than the budget where each has long rows of scores."""

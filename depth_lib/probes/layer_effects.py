@@ -49,7 +49,7 @@ def _of_pack(clean, pack, mode, part):
     output at the M measured tokens [2, L, M]."""
     prefix, n_layers = pack.prefix, clean.arch["n_layers"]
     skipped = slice(0 if mode == "remove" else 1, prefix)
-    measured = range(prefix if mode == "future" else 0, len(pack.tokens))
+    measured = range(prefix if mode == "future" else 0, pack.n_places)
     # the row of a whole block joins after block s; that of a part before it, because the other part must run
     shift = 1 if part == "layer" else 0
     effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)

@@ -26,17 +26,22 @@ class Pack:
     """
 
     def __init__(self, starts, end):
-        self.starts, self.prefix, self.suffixes = starts, max(starts), []
-        self.tokens = list(range(self.prefix))
+        self.starts, self.end, self.prefix, self.suffixes = starts, end, max(starts), []
+        self.n_places, self._places = self.prefix, None
         for t in starts:
-            self.suffixes.append(range(len(self.tokens), len(self.tokens) + end - t))
-            self.tokens += range(t, end)
-        self._places = Places(self.tokens)
+            self.suffixes.append(range(self.n_places, self.n_places + end - t))
+            self.n_places += end - t
+
+    @property
+    def tokens(self):
+        """Made anew each time: a long prompt has thousands of packs, most of which wait for their pass."""
+        return [*range(self.prefix), *(token for t in self.starts for token in range(t, self.end))]
 
     def of(self, values, start=0):
         """The values of a prompt's tokens [T, d] at the places from `start` on [N − start, d]."""
         if len(self.starts) == 1:
-            return values[start : len(self.tokens)]
+            return values[start : self.n_places]
+        self._places = self._places or Places(self.tokens)
         return values.index_select(0, self._places.on(values.device)[start:])
 
 
@@ -91,7 +96,7 @@ def packed_inputs(arch, ids, pack, n_rows, dtype):
     batch = 1 if arch["grows"] else n_rows
     encoding = inputs([ids[i] for i in pack.tokens], batch)
     if len(pack.suffixes) > 1:  # made for the pass that needs it: a long prompt has hundreds of packs
-        mask = torch.zeros(len(pack.tokens), len(pack.tokens), dtype=dtype)
+        mask = torch.zeros(pack.n_places, pack.n_places, dtype=dtype)
         mask.masked_fill_(~visible(pack), torch.finfo(dtype).min)
         encoding["attention_mask"] = mask.expand(batch, 1, -1, -1)
         encoding["position_ids"] = torch.tensor(pack.tokens).expand(batch, -1)

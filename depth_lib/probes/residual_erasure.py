@@ -31,7 +31,8 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
     clean, jobs, predicted = CleanRun(llm, arch, ids[:end], budget), [], set(answer)
     for pack in clean.packs(range(answer[-1])):
-        predicting = [[place for place in suffix if pack.tokens[place] + 1 in predicted] for suffix in pack.suffixes]
+        tokens = pack.tokens
+        predicting = [[place for place in suffix if tokens[place] + 1 in predicted] for suffix in pack.suffixes]
         jobs.append((pack, [suffix.start for suffix in pack.suffixes], predicting))
     return _erase(clean, len(ids), {"erasure_effect": jobs}, layers, arch["n_layers"], baseline_prompts, tick)
 

@@ -38,8 +38,8 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int, in
     for of_prompt, n_tokens in of_prompts:
         sent += clean * n_layers * n_tokens
         for pack in of_prompt:
-            rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // len(pack.tokens) - 1)
-            sent += each * rows * len(pack.tokens)
+            rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // pack.n_places - 1)
+            sent += each * rows * pack.n_places
             reads += blocks
         sent, reads = sent + 9 * each * n_layers * n_tokens, reads + n_layers  # for the rounding floor
     return 2 * (sent + vocabulary) * width, reads, 0

@@ -52,7 +52,7 @@ def future_packs(lengths):
     places, rows = [], []
     for length, starts in zip(lengths, future_positions(lengths), strict=True):
         chosen = packs(starts, length, ARCH)
-        places.append(sum(len(pack.tokens) for pack in chosen))
+        places.append(sum(pack.n_places for pack in chosen))
         rows.append(sum(length - t for t in starts))
     return places, rows
 
@@ -60,7 +60,7 @@ def future_packs(lengths):
 def costs(lengths, question, n_answer):
     """Per probe: FLOPs and float32 numbers that come back. question: tokens of question and answer."""
     erased = packs(range(question - 1), question, ARCH)
-    erased_flops = sum(effects([len(pack.tokens)], [n_answer * len(pack.suffixes)]) for pack in erased)
+    erased_flops = sum(effects([pack.n_places], [n_answer * len(pack.suffixes)]) for pack in erased)
     moved = STEPS + 1 + 2 * STEPS * (question - 1)  # rows of a block's increments
     gradients = sum(3 * NODES * block_flops(question, question) * (L - l) for l in range(L))
     n, total = len(lengths), sum(lengths)
