@@ -11,7 +11,6 @@ from depth_lib.effective_depth.rules import (
     effective_depth_erasure,
     n_answer_tokens,
     progress_depth,
-    settles_late,
     settling_depth,
     settling_profile,
     skip_profile,
@@ -97,4 +96,3 @@ def test_settling_is_the_median_and_the_score_the_mean_of_where_each_token_settl
         median = int(np.sort(first)[15])
         assert settling_depth(settled) == (median if median < n_layers else None)
         assert depth_score(settling_profile(settled)) == pytest.approx(first.mean())
-        assert settles_late(settled) == pytest.approx((first > 0.85 * n_layers).mean())
