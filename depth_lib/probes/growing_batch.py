@@ -115,7 +115,8 @@ def rounding_floor(clean, updates=False, change=None):
         if k >= 8:
             change((k - 8) // 2, row)
 
-    n_tokens = len(clean.ids)
+    # of a long prompt its beginning does, and little is sent where the model is another process
+    n_tokens = min(64, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
     work = (Pack([n_tokens], n_tokens), [0] * n_rows, nudge, range(n_tokens))
     (distance,), of_blocks = growing_batch(clean, *work, updates=updates)
     outputs = distance[:8].max()

@@ -85,7 +85,7 @@ def _erase(clean, n_tokens, work, layers, last, baseline_prompts, tick):
             tick(1, len(jobs))
 
     def erase_one(k, row):  # of eight tokens, all over the prompt, for what rounding does once something is erased
-        row[:, k * len(clean.ids) // 8] = u_0.to(row)
+        row[:, k * row.shape[1] // 8] = u_0.to(row)
 
     for floor in rounding_floor(clean, change=erase_one).values():
         effects |= {f"{name}_rounding_floor": floor.expand(len(rows)) for name in work}

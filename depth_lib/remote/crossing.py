@@ -41,7 +41,7 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int, in
             rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // pack.n_places - 1)
             sent += each * rows * pack.n_places
             reads += blocks
-        sent, reads = sent + 9 * each * n_layers * n_tokens, reads + n_layers  # for the rounding floor
+        sent, reads = sent + 9 * each * n_layers * min(64, n_tokens), reads + n_layers  # for the rounding floor
     return 2 * (sent + vocabulary) * width, reads, 0
 
 
