@@ -116,7 +116,7 @@ def rounding_floor(clean, updates=False, change=None):
             change((k - 8) // 2, row)
 
     # of a long prompt its beginning does, and little is sent where the model is another process
-    n_tokens = min(64, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
+    n_tokens = min(24, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
     work = (Pack([n_tokens], n_tokens), [0] * n_rows, nudge, range(n_tokens))
     (distance,), of_blocks = growing_batch(clean, *work, updates=updates)
     outputs = distance[:8].max()

@@ -74,7 +74,7 @@ def test_the_errors_are_those_of_numpy_fitted_and_tested_on_the_same_tokens(shal
 
     def states(llm, split):
         own = [excerpt for excerpt in excerpts if excerpt.split == split]
-        return np.concatenate([block_states(llm._module, e.ids)[0][:, e.seen :].numpy() for e in own], 1)
+        return np.concatenate([block_states(llm._module, e.ids)[0][:, e.seen :].detach().numpy() for e in own], 1)
 
     fit, test = ([states(llm, split) for llm in (shallow, target)] for split in ("fit", "test"))
     for m in range(4):

@@ -49,7 +49,7 @@ def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_r
     llm = wrapped(llama(dtype=torch.bfloat16))
     assert dl.linear_maps(llm, llm, TEXTS)["relative"].diagonal().max() < 1e-5
     broken = wrapped(llama())
-    broken._module.model.layers[1].mlp.down_proj.weight.mul_(1e9)
+    broken._module.model.layers[1].mlp.down_proj.weight.data.mul_(1e9)
     broken._module.half()
     with pytest.raises(
         maps.CannotRead, match='states of .* are not finite in torch.float16; load it with dtype="bfloat16"'

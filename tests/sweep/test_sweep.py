@@ -253,6 +253,7 @@ def test_a_rank_that_fails_is_named(command, study):
 )
 def test_what_cannot_be_done_stops_before_anything_runs(command, monkeypatch, words, message):
     monkeypatch.delenv("NDIF_API_KEY", raising=False)
+    monkeypatch.setattr("depth_lib.sweep.launch.find_spec", lambda name: None)  # no bitsandbytes
     refused = command("sweep", *words)
     assert refused.status == 1 and refused.calls == [] and message in refused.error
 
