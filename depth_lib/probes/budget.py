@@ -15,7 +15,9 @@ def bytes_of_scores(llm, h, n_places):
     config = llm.config.get_text_config()
     if config._attn_implementation != "eager":
         return 0
-    return config.num_attention_heads * n_places * (2 * h.dtype.itemsize + 4)
+    heads = getattr(config, "num_attention_heads", 0)  # a list where blocks differ; some kinds have no attention
+    heads = heads if isinstance(heads, int) else max(heads)
+    return heads * n_places * (2 * h.dtype.itemsize + 4)
 
 
 def token_budget(llm, h, budget, blocks_held=1):

@@ -101,8 +101,8 @@ def rounding_floor(clean, updates=False, change=None):
     operation that follows rounds another number. change(k, row): what is done besides to the k-th of eight pairs of
     such rows, as changed runs round more where the clean one is sure of its token; or None.
 
-    Returns the largest change of any row and token: `outputs`, ‖y − ȳ‖₂, plus twice the most by which it
-    differs within a pair, as either may be off; and if asked for `updates`, ‖c − c̄‖ / ‖c‖ of any block.
+    Returns the largest change of any row and token: `outputs`, ‖y − ȳ‖₂, or twice the most by which it differs
+    within a pair, as either may be off, whichever is more; and if asked for `updates`, ‖c − c̄‖ / ‖c‖ of any block.
     """
     if not compares_in_batch(clean.llm, clean.h[0]):
         return {}
@@ -116,10 +116,10 @@ def rounding_floor(clean, updates=False, change=None):
             change((k - 8) // 2, row)
 
     # of a long prompt its beginning does, and little is sent where the model is another process
-    n_tokens = min(24, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
+    n_tokens = min(64 if change else 24, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
     work = (Pack([n_tokens], n_tokens), [0] * n_rows, nudge, range(n_tokens))
     (distance,), of_blocks = growing_batch(clean, *work, updates=updates)
     outputs = distance[:8].max()
     if change:
-        outputs = outputs + 2 * (distance[8::2] - distance[9::2]).abs().max()
+        outputs = torch.maximum(outputs, 2 * (distance[8::2] - distance[9::2]).abs().max())
     return {"outputs": outputs} | ({"updates": of_blocks.max()} if updates else {})

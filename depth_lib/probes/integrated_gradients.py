@@ -157,8 +157,7 @@ def _one_pass(llm, arch, pieces, ids, target, method):
     """Of each piece, (_, path, points), what `_sampled` returns; its rows join the batch before the block that reads
     them."""
     n_rows, n_layers, with_gradients = [len(points) for _, _, points in pieces], arch["n_layers"], method == "gradients"
-    runs = pieces[0][1]["l"] < n_layers  # else no block does: final residuals alone are read
-    batch = inputs(ids, batch=sum(n_rows) if runs and not arch["grows"] else 1)
+    batch = inputs(ids, batch=1 if arch["grows"] else sum(n_rows))
     with torch.set_grad_enabled(with_gradients):
         with llm.trace(batch, use_cache=False):
             rows, moving = None, []
@@ -194,7 +193,7 @@ def _one_pass(llm, arch, pieces, ids, target, method):
                 gradients = torch.autograd.grad(f.sum(), moving)
                 slopes = [(g * step).sum(-1).cpu() for g, step in zip(gradients, steps, strict=True)]
             f = [piece.tolist() for piece in f.split(n_rows)]
-            finish(llm, arch, n_layers if runs else 0, rows.detach())
+            finish(llm, arch, n_layers if pieces[0][1]["l"] < n_layers else 0, rows.detach())
     return list(zip(slopes, f, strict=True))
 
 

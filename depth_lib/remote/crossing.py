@@ -30,10 +30,10 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int, in
         return 2 * (4 * n_layers * sum(map(len, arguments["prompts"])) * width + head), reads, 0
     if probe in ("layer_effects", "local_effects"):
         of_prompts = [(packs(starts, len(ids), arch), len(ids)) for ids, starts in arguments["work"]]
-        clean, each = (6, 3) if probe == "local_effects" else (2, 4)
+        clean, each, (n_floor, of_floor) = (6, 3, (9, 24)) if probe == "local_effects" else (2, 4, (9, 24))
     else:
         answer = arguments["answer"][-1]
-        of_prompts, clean, each = [(packs(range(answer), answer, arch), answer)], 2, 2
+        of_prompts, clean, each, (n_floor, of_floor) = [(packs(range(answer), answer, arch), answer)], 2, 2, (25, 64)
     sent = reads = 0
     for of_prompt, n_tokens in of_prompts:
         sent += clean * n_layers * n_tokens
@@ -41,7 +41,7 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int, in
             rows, blocks = _rows(n_layers, _tokens_in_a_pass(width) // pack.n_places - 1)
             sent += each * rows * pack.n_places
             reads += blocks
-        sent, reads = sent + 9 * each * n_layers * min(64, n_tokens), reads + n_layers  # for the rounding floor
+        sent, reads = sent + n_floor * each * n_layers * min(of_floor, n_tokens), reads + n_layers
     return 2 * (sent + vocabulary) * width, reads, 0
 
 
