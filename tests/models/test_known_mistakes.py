@@ -1,11 +1,9 @@
 """A warning where the installed transformers computes a model wrongly."""
 
 import pytest
-import transformers
 from transformers import LlamaConfig, Olmo3Config
 
-from depth_lib.models import load
-from depth_lib.models.known_mistakes import mistake_in
+from depth_lib.models import known_mistakes, load
 from depth_lib.results.provenance import made_from
 from tests.families import build
 from tests.tiny_tokenizers import char_tokenizer
@@ -25,8 +23,8 @@ YARN = {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_ma
     ],
 )
 def test_yarn_of_olmo_3_is_wrong_in_transformers_5_0_to_5_12(monkeypatch, version, config, wrong):
-    monkeypatch.setattr(transformers, "__version__", version)
-    assert ("install 5.13 or later" in mistake_in(config)) == wrong
+    monkeypatch.setattr(known_mistakes.transformers, "__version__", version)
+    assert ("install 5.13 or later" in known_mistakes.mistake_in(config)) == wrong
 
 
 def test_it_is_warned_of_when_a_model_is_loaded_and_said_in_provenance(monkeypatch):
