@@ -103,18 +103,6 @@ def _endless(llm):
         len(llm.config.name_or_path)
 
 
-@pytest.mark.slow
-def test_a_server_whose_worker_dies_goes_on_with_another(llm, here, loopback):
-    """So that one job that hangs or dies, which is the tests' own fault, fails one test."""
-    with pytest.raises(remote.JobFailed, match="The worker ended with status 3"):
-        session.run(_end_of_the_process, llm, remote=loopback.host)
-    assert not different("logit_lens", loopback, "loopback/llama", sandbox=False)
-
-
-def _end_of_the_process(llm):
-    torch.os._exit(3)
-
-
 MUTATIONS = {
     # what is put back, and what the server says of it
     "a stop before another trace": (
