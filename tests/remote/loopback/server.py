@@ -84,7 +84,10 @@ class Jobs:
             watch = threading.Timer(LONGEST + 30, self.worker.kill)
             watch.start()
             try:
-                self.run(request, blob)
+                # a thread that is ended from outside may keep a lock for ever, so no further job goes to its process
+                if "execution timeout" in self.run(request, blob):
+                    self.worker.kill()
+                    self.start()
             except (EOFError, OSError):
                 self.tell(request["id"], "ERROR", f"The worker ended with status {self.worker.wait(10)}.")
                 self.start()
@@ -108,6 +111,7 @@ class Jobs:
         if response["data"]:
             response["data"] = f"{self.address}/{response['data']}"
         self.tell(**response)
+        return response["description"] or ""
 
 
 class Handler(BaseHTTPRequestHandler):
