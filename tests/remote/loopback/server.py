@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -66,8 +67,13 @@ class Jobs:
     def start(self):
         command = [sys.executable, str(Path(__file__).with_name("worker.py"))]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
-        self.worker = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.worker = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         self.read()
+
+    def kill(self):
+        """End the worker with its runners."""
+        os.killpg(self.worker.pid, signal.SIGKILL)
 
     def work(self):
         self.start()
@@ -81,12 +87,12 @@ class Jobs:
             if end := self.fault("end"):
                 self.tell(request["id"], "ERROR", end)
                 continue
-            watch = threading.Timer(LONGEST + 30, self.worker.kill)
+            watch = threading.Timer(LONGEST + 30, self.kill)
             watch.start()
             try:
                 # a thread that is ended from outside may keep a lock for ever, so no further job goes to its process
                 if "execution timeout" in self.run(request, blob):
-                    self.worker.kill()
+                    self.kill()
                     self.start()
             except (EOFError, OSError):
                 self.tell(request["id"], "ERROR", f"The worker ended with status {self.worker.wait(10)}.")
