@@ -1,4 +1,4 @@
-"""The probes as people call them: plain strings in, a dict of CPU float32 tensors out.
+"""The public probes: strings in, a dict of CPU float32 tensors out.
 
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
@@ -23,7 +23,7 @@ from .data.examples import Example
 from .data.tokens import answer_span, draw_four, skips_of, tokenize
 from .models.families import describe
 from .probes.block_removal import block_removal as _block_removal
-from .probes.budget import bytes_of_a_token, tokens_in
+from .probes.budget import bytes_held, bytes_of_a_token, mlp_width, tokens_in
 from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
@@ -69,10 +69,11 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
 def logit_lens(
     llm: TransformersModel, prompts: list[str], remote: bool | str = False, generate: int = 0, further: bool = True
 ) -> dict[str, torch.Tensor | list[str]]:
-    """What the model would predict if it stopped before block l, against what it predicts.
+    """The model's prediction if it stopped before block l, compared with its output.
 
     With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
-    agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens.
+    agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens. The
+    rank of a token is 1 + how many exceed it: tokens that tie, as they often do in half precision, have one rank.
 
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
     the likeliest one at each step, and the means are over the tokens that predict these instead (`generated` has their
@@ -119,7 +120,7 @@ def layer_effects(
     """
     _check_part(llm, part)
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
-    budget, label = tokens_per_pass(llm, budget, remote), f"{part} effects, {mode}"
+    budget, label = tokens_per_pass(llm, budget, remote, work), f"{part} effects, {mode}"
     work = (describe(llm), work, mode, part, budget)
     return _over_prompts(run(_layer_effects, llm, *work, remote=remote, over="work", label=label))
 
@@ -157,7 +158,8 @@ def block_removal(
     2406.15786).
     """
     _check_part(llm, part)
-    arch, ids, budget = describe(llm), tokenize(llm, prompts), tokens_per_pass(llm, budget, remote)
+    arch, ids = describe(llm), tokenize(llm, prompts)
+    budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     n_layers = arch["n_layers"]
 
     def removed(rows):
@@ -240,8 +242,8 @@ def local_effects(
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
-    work, budget = skips_of(llm, prompts, mode, ("future", "all")), tokens_per_pass(llm, budget, remote)
-    work, label = (describe(llm), work, mode, budget), f"local effects, {mode}"
+    work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
+    work = (describe(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
     return _over_prompts(run(_local_effects, llm, *work, remote=remote, over="work", label=label))
 
 
@@ -253,7 +255,7 @@ def residual_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> dict:
-    """Until which block each token's residual is needed for the answer.
+    """Up to which block the answer depends on each token's residual.
 
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
     by u_l, the mean of h_l over all tokens of the baseline prompts.
@@ -262,8 +264,10 @@ def residual_erasure(
     (default: half of a GPU's free memory, or what a CPU is fast with). Returns float32 `erasure_effect` [L + 1, T] (row
     0: embeddings, row l: output of block l − 1), `n_answer` [1], the number of tokens from the answer's first one on,
     `tokens`, T strings, and in half precision or with quantised weights `erasure_effect_rounding_floor` [L + 1], one
-    number: smaller effects may be rounding. Raises ValueError if the answer has no
-    token of its own or nothing precedes it. Source: Csordás et al. 2025, section 3.4.
+    number, the largest change of an output that moving the embeddings by one rounding unit causes, or, if that is more,
+    twice the largest difference between two such runs that erase the same token: smaller effects may be rounding.
+    Raises ValueError if the answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025,
+    section 3.4.
     """
     ids, places, tokens = answer_span(llm, question, answer)
     result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
@@ -278,7 +282,7 @@ def future_erasure(
     remote: bool | str = False,
     budget: int | None = None,
 ) -> dict:
-    """Until which block a token's residual, or those of all tokens before it, are needed for anything that follows.
+    """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
 
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
     tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
@@ -294,8 +298,9 @@ def future_erasure(
 
 def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
     arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
+    budget = tokens_per_pass(llm, budget, remote, [(ids, places)])
     work = {"ids": ids, "layers": list(range(arch["n_layers"])), "baseline_prompts": baseline, **places}
-    return run(probe, llm, arch, **work, budget=tokens_per_pass(llm, budget, remote), remote=remote, over="layers")
+    return run(probe, llm, arch, **work, budget=budget, remote=remote, over="layers")
 
 
 def integrated_gradients(
@@ -310,7 +315,7 @@ def integrated_gradients(
     max_nodes: int = 256,
     steps: int = 16,
 ) -> dict:
-    """Which tokens' residuals, at which depth, the answer's probability comes from.
+    """Attribution of the answer's probability to each token's residual after each block.
 
     igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
     its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
@@ -350,7 +355,7 @@ def integrated_gradients(
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
     arch, left_ends = describe(llm), 256 if quadrature == "riemann" else None
     held = arch["n_layers"] if method == "gradients" else 1
-    budget = tokens_per_pass(llm, budget, remote, blocks_held=held)
+    budget = tokens_per_pass(llm, budget, remote, [(ids, places)], blocks_held=held)
     work = (arch, ids, places, list(range(arch["n_layers"])), at)
     work += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
@@ -365,16 +370,14 @@ def integrated_gradients(
 
 def _check_gradients(result, tolerance, method):
     """A warning that names the blocks with errors above the tolerance."""
-
-    def blocks(mask):
-        return f"the integrated gradients of block {', '.join(str(int(l)) for l in mask.nonzero())} are"
-
     rough = result.get("error", torch.zeros(1)) > tolerance
     if rough.any():
+        blocks = ", ".join(map(str, rough.nonzero().flatten().tolist()))
         finer = "max_nodes" if method == "gradients" else "steps"
         warnings.warn(
-            f"{blocks(rough)} not known better than {100 * result['error'][rough].max():.2g} % of the largest "
-            f"attribution: F jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
+            f"the integrated gradients of block {blocks} are not known better than "
+            f"{100 * result['error'][rough].max():.2g} % of the largest attribution: F jumps there, or half precision "
+            f"is too coarse; raise {finer}, or compute in float32",
             stacklevel=3,
         )
 
@@ -409,7 +412,7 @@ def depth_by_difficulty(
         if min(starts) < 2:
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
-    budget, how = tokens_per_pass(llm, budget, remote), {"over": "work", "label": "depth by difficulty"}
+    budget, how = tokens_per_pass(llm, budget, remote, work), {"over": "work", "label": "depth by difficulty"}
     effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
     effects = {key: value.flatten(1) if value.ndim == 3 and "_out" in key else value for key, value in effects.items()}
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
@@ -440,11 +443,15 @@ def _measured_from(answer: list[int], draw: random.Random) -> list[int]:
     return [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
 
 
-def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | str, blocks_held: int = 1) -> int | None:
+def tokens_per_pass(
+    llm: TransformersModel, budget: int | None, remote: bool | str, work: Sequence[tuple] = (), blocks_held: int = 1
+) -> int | None:
     """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
-    is free on the fullest; else None, with which a probe goes by the model's config alone (see `token_budget`).
+    is free on the fullest, less what lasts (see `bytes_held`); else None, with which a probe goes by the model's config
+    alone (see `token_budget`).
 
-    blocks_held: as in `token_budget`. Raises ValueError for a budget that is no whole number of at least 1.
+    work: tuples that begin with a prompt's token ids; blocks_held: as in `token_budget`. Raises ValueError for a budget
+    that is no whole number of at least 1.
     """
     if budget is not None:
         if type(budget) is not int or budget < 1:  # True is an int too
@@ -458,8 +465,14 @@ def tokens_per_pass(llm: TransformersModel, budget: int | None, remote: bool | s
         torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         for gpu in gpus
     ]
-    n_bytes = bytes_of_a_token(describe(llm)["width"], llm.dtype, blocks_held)
-    return from_rank_0(tokens_in(min(free) // 2, n_bytes, blocks_held), is_sharded(llm))
+    arch, longest = describe(llm), max((len(ids) for ids, *_ in work), default=0)
+    h = torch.empty(0, arch["width"], dtype=llm.dtype)
+    of_gradients = blocks_held > 1
+    updates = "" if of_gradients else "kept"
+    lasting, _ = bytes_held(llm, h, arch["n_layers"], longest, updates=updates, gradients=of_gradients)
+    n_bytes = bytes_of_a_token(arch["width"], llm.dtype, blocks_held, mlp_width(llm))
+    room = min(free) // 2 - lasting // len(gpus)  # each block's residuals are on its GPU
+    return from_rank_0(tokens_in(room, n_bytes, blocks_held), is_sharded(llm))
 
 
 def _check_part(llm, part):

@@ -1,4 +1,4 @@
-"""Texts with several endings, one of which is right."""
+"""Multiple choice: texts with several endings, one of which is right."""
 
 import itertools
 from pathlib import Path
@@ -17,7 +17,7 @@ class Choice(NamedTuple):
 
 
 def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str | Path = "hub") -> list[Choice]:
-    """The first n_examples rows of a dataset with the fields ctx, endings and label, worded as its prompts are.
+    """The first n_examples rows of a dataset with the fields ctx, endings and label, worded as in its prompts.
 
     source: as for `load_prompts`. Raises PromptError as it does, and for a row without these fields.
     """

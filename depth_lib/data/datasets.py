@@ -16,7 +16,7 @@ from ..params import Params, ParamsError, ParamsFile, find_dataset, not_among, p
 from .rows import PromptError, file_rows, from_hub
 
 DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
-# What a dataset's file says of its rows on the Hub and of the prompts that they become.
+# The keys of a dataset's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*ParamsFile.model_fields} - {*Params.model_fields, "TRAINING", "BILLIONS", "FILE"}
 
 
@@ -30,7 +30,7 @@ _TEMPLATES.globals["fail"] = _fail
 
 
 class Dataset(ParamsFile):
-    """What a file params/datasets/<name>.yaml says, and the rows, prompts and questions that come of it."""
+    """A file params/datasets/<name>.yaml, and the rows, prompts and questions that it defines."""
 
     @property
     def path(self) -> Path:
@@ -39,17 +39,17 @@ class Dataset(ParamsFile):
 
     @property
     def definition(self) -> str:
-        """16 hexadecimal digits of a hash of repository, split, templates: of all that decides the Hub's prompts."""
+        """16 hexadecimal digits of a hash of all that determines the Hub's prompts: repository, split, templates …"""
         fields = json.dumps(self.model_dump(include=_DEFINITION), sort_keys=True)
         return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
     def name_of(self, source: str | Path) -> str | Path:
-        """A source as messages name it: of "hub" the file or repository that it stands for."""
+        """The name of a source in messages; for "hub" the file or repository."""
         return (self.FILE or self.REPOSITORY) if source == "hub" else source
 
     def rows(self, source: str | Path) -> Iterator[tuple[str, dict | str]]:
-        """Every row of a source with its name for errors; PromptError for a source that cannot be read."""
-        if source == "hub" and self.FILE:  # as seen from the working directory, or else from the YAML's folder
+        """Every row of a source, after its name in error messages; PromptError if the source cannot be read."""
+        if source == "hub" and self.FILE:  # relative to the working directory, or to the folder of the YAML file
             file = Path(self.FILE)
             return file_rows(file if file.exists() else self.path.parent / file)
         if source == "hub":
@@ -57,7 +57,9 @@ class Dataset(ParamsFile):
         if source in ("embedded", "sample"):
             if self.DATASET not in SAMPLES:
                 samples = ", ".join(SAMPLES)
-                raise PromptError(f"no sample of {self.DATASET} ships with the package (of {samples} do); give a file")
+                raise PromptError(
+                    f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
+                )
             return file_rows(prompts_path(self.DATASET, published=source == "sample"))
         return file_rows(Path(source))
 
@@ -73,7 +75,7 @@ class Dataset(ParamsFile):
             yield f"{self.REPOSITORY} row {number}", row
 
     def prompt(self, where: str, row: dict | str) -> str:
-        """A row as a prompt; PromptError, beginning with `where`, for a row that does not fit."""
+        """A row as a prompt; PromptError, beginning with `where`, if it does not fit the template."""
         if isinstance(row, str):  # the prompt itself
             return row
         if self.TEMPLATE or not self.QUESTION_TEMPLATE:
@@ -81,12 +83,12 @@ class Dataset(ParamsFile):
         return "".join(self.pair(where, row))
 
     def pair(self, where: str, row: dict) -> tuple[str, str]:
-        """A row as question and answer; PromptError for a row that does not fit or has an empty one."""
-        parts = {name: self._write(f"{name.upper()}_TEMPLATE", where, row) for name in ("question", "answer")}
-        for name, text in parts.items():
+        """A row as question and answer; PromptError if it does not fit the templates, or one is empty."""
+        texts = {name: self._write(f"{name.upper()}_TEMPLATE", where, row) for name in ("question", "answer")}
+        for name, text in texts.items():
             if not text.strip():
                 raise PromptError(f"{where}: the {name} is empty; write it, or leave the row out")
-        return parts["question"], parts["answer"]
+        return texts["question"], texts["answer"]
 
     def level_of(self, row: dict) -> int | None:
         """A row's level of difficulty: a number, a list's length, or the number in a text; None if there is none."""
@@ -102,7 +104,7 @@ class Dataset(ParamsFile):
             raise PromptError(f"{self.path} has no {key}; write how a row becomes a prompt, as in gsm8k.yaml")
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
-        except Exception as problem:  # noqa: BLE001 (whatever the template's expressions raise)
+        except Exception as problem:  # noqa: BLE001 (templates can raise anything)
             raise PromptError(
                 f"{where} does not fit the template of {self.DATASET} ({problem}); correct the row, or {key} in "
                 f"{self.path}"
@@ -112,7 +114,7 @@ class Dataset(ParamsFile):
 def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     """The dataset of the file params/datasets/<name>.yaml; PromptError if there is none.
 
-    source: of a .txt file, whose lines are the prompts, the name can be any.
+    source: with a .txt file, whose lines are the prompts, any name is allowed.
     """
     if name not in params_files("datasets") and Path(source).suffix == ".txt":
         return Dataset(DATASET=name)
@@ -129,7 +131,7 @@ def _compiled(template: str) -> Template:
 
 
 def with_levels() -> list[str]:
-    """The datasets whose rows, or drawn sums, have levels of difficulty; a file that cannot be read is not one."""
+    """The datasets with levels of difficulty, `sums` among them; files that cannot be read are left out."""
     names = ["sums"]
     for name in params_files("datasets"):
         with suppress(ParamsError):

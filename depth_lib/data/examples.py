@@ -1,4 +1,4 @@
-"""Questions with known difficulty: (level, question, answer), from rows of a dataset with levels or drawn."""
+"""Questions with a level of difficulty, from the rows of a dataset or drawn at random."""
 
 import random
 import warnings
@@ -14,10 +14,10 @@ TERMS = range(2, 7)  # of drawn sums
 
 
 class Example(NamedTuple):
-    """A question of one level of difficulty and its answer, which follows it without anything between.
+    """A question with its level of difficulty, and its answer, which follows the question immediately.
 
     within: effects are measured after positions drawn inside the answer, for worked solutions; otherwise from the
-    position that predicts the answer's first token.
+    position that predicts the first token of the answer.
     """
 
     level: int
@@ -37,7 +37,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     """
     if dataset not in with_levels():
         if dataset in params_files("datasets"):
-            dataset_named(dataset)  # which says what is wrong in its file
+            dataset_named(dataset)  # its error names a mistake in the file
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
     examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(dataset, source, seed)
@@ -57,14 +57,14 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
     rng, examples = random.Random(seed), []
     for terms in TERMS:
         answers = {}
-        while len(answers) < min(n_per_level, 10**terms // 2):  # each once, and there are 10**terms
+        while len(answers) < min(n_per_level, 10**terms // 2):  # each once; there are 10**terms
             answers.update([one_sum(rng, terms)])
         examples += [Example(terms, *pair) for pair in answers.items()]
     return examples
 
 
 def _from_rows(name: str, source: str | Path, seed: int) -> list[Example]:
-    """All rows with a level, shuffled."""
+    """The examples of all rows with a level, shuffled."""
     dataset, examples, n_without = dataset_named(name), [], 0
     for where, row in dataset.rows(source):
         pair, level = dataset.pair(where, row), dataset.level_of(row)

@@ -1,4 +1,4 @@
-"""The question and answer that erasure and integrated gradients measure: by name, drawn, or your own."""
+"""The question and answer for erasure and integrated gradients: by name, drawn, or your own."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ DEFAULT_PAIR = "sum"
 
 @dataclass(frozen=True)
 class Pair:
-    """A question and its answer; `label` is in the names of its results' files, "" for the default pair."""
+    """A question and its answer; `label` is part of the file names of its results, "" for the default pair."""
 
     label: str
     question: str
@@ -32,7 +32,7 @@ class Pair:
 def find_pair(
     name: str = DEFAULT_PAIR, question: str | None = None, answer: str | None = None, seed: int = 123
 ) -> Pair:
-    """The pair of this name, or these two strings in its place.
+    """The pair of this name, or these two strings.
 
     name: one of PAIRS, or "addition" or "multiplication": the first prompt that load_prompts draws with this seed.
     The label of your own pair is its first words and a hash of both strings. Raises PromptError for an unknown name, or

@@ -1,4 +1,4 @@
-"""Prompts: rows of the Hub, of a local file or of the embedded sample, written out as plain text."""
+"""Prompts: rows of the Hub, a local file or an embedded sample, as plain text."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 from .datasets import DRAWN, dataset_named
 from .rows import PromptError, check_count, from_hub
 
-# The pair that residual erasure and integrated gradients look at.
+# The papers' pair for residual erasure and integrated gradients.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
 ANSWER = "28"
 

@@ -1,4 +1,4 @@
-"""Rows of a file, and the errors of datasets: of a file that cannot be read, of the Hub that cannot be reached."""
+"""Rows of files, and the errors of datasets: unreadable files, an unreachable Hub."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from ..params import ParamsError
 
 
 class PromptError(ParamsError):
-    """These prompts cannot be made; the message is one line and ends with the next step."""
+    """Prompts cannot be read; the message is one line and ends with the next step."""
 
 
 def check_count(name: str, count: object) -> None:
@@ -22,9 +22,9 @@ def check_count(name: str, count: object) -> None:
 
 @contextlib.contextmanager
 def from_hub(dataset: str, repository: str, instead: str = "") -> Iterator[None]:
-    """Raise PromptError if what this block loads from a repository of the Hub cannot be loaded.
+    """Raise PromptError if this block fails to load something from a repository of the Hub.
 
-    instead: what else one can do, the end of the message.
+    instead: an alternative, the end of the message.
     """
     try:
         with without_retries(repository):
@@ -39,8 +39,8 @@ def from_hub(dataset: str, repository: str, instead: str = "") -> Iterator[None]
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
-    """Every row of a file with its name for errors; a line of a .txt file is a row, and blank lines are none, but are
-    counted, as an editor does. PromptError if the file is unreadable."""
+    """Every row of a file, after its name in error messages. The rows of a .txt file are its lines; blank lines are
+    skipped, but counted. PromptError if the file is unreadable."""
     if path.suffix not in (".jsonl", ".parquet", ".txt"):
         raise PromptError(
             f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'

@@ -9,7 +9,7 @@ import nnsight
 import torch
 from nnsight import TransformersModel
 
-from ..probes.identities import identities, verified
+from ..probes.identities import N_TOKENS, identities, verified
 from .discovery import Architecture
 from .errors import ArchitectureError
 from .families import describe, known
@@ -25,7 +25,7 @@ SHORTCUTS = {
 
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     """What measures the identities: (function, its arguments), for a session with this model."""
-    return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:8]}
+    return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:N_TOKENS]}
 
 
 def running(llm: TransformersModel) -> dict[str, str]:

@@ -92,48 +92,86 @@ class Mark(torch.autograd.Function):
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
     context. Raises ArchitectureError that says what is in the way."""
+    exemplars = _exemplars(model)
     try:
-        return _read(model, mode, masked=True)
+        return _read(model, mode, exemplars, masked=True)
     except Exception:  # noqa: BLE001 (a mask or positions that are not known, a shape that does not fit)
-        return _read(model, mode, masked=False)
+        return _read(model, mode, exemplars, masked=False)
 
 
-def _read(model, mode, masked):
+def _read(model, mode, exemplars, masked):
     """What one pass shows. masked: with positions and a 4-D mask."""
-    logits, calls, mask, changed = _run(model, mode, masked)
+    logits, calls, mask, changed = _marked(model, mode, exemplars, masked)
     blocks = _blocks(model, calls)
     path = blocks[0].path.rpartition(".")[0]
-    kinds = [_kind(block) for block in model.get_submodule(path)]
-    first_alike = [kinds.index(kind) for kind in kinds]
-    parts = _parts(model, blocks, first_alike)
-    try:
-        _run(model, mode, masked=False, widen=blocks[0].path)
-        grows = True
-    except Exception:  # noqa: BLE001 (a shape that does not fit)
-        grows = False
+    modules = [*model.get_submodule(path)]
+    alike = [modules.index(exemplars.get(block, block)) for block in modules]
+    found = _parts(model, blocks, alike)
+    parts = found.get("parts", [None] * len(blocks))
     # where integers go that a block returns is not in the graph
     hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
-    inside = {p.removeprefix(f"{path}.").partition(".")[2] for p in changed if p.startswith(f"{path}.")}
     return Architecture(
         blocks=path,
         streams=tuple(*blocks[0].shapes)[2:-1],
         beside=None if blocks[0].others is None else len(blocks[0].others),
         **_tail(logits, blocks[-1].y, calls),
-        **parts,
+        **found,
         starts=starts,
-        grows=grows and starts,
-        packs=masked and all(_obeys(mask, blocks[l], calls, parts.get("parts", {l: None})[l]) for l in {*first_alike}),
-        in_place=tuple(sorted(inside - {""})),
+        grows=starts and _grows(model, mode, exemplars, modules[0]),
+        packs=masked and all(_obeys(mask, blocks[l], calls, parts[l]) for l in {*alike}),
+        in_place=tuple(
+            sorted({p.removeprefix(f"{path}.").partition(".")[2] for p in changed if p.startswith(path)} - {""})
+        ),
     )
 
 
-def _run(model, mode, masked, widen=""):
-    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, the mask, and the paths of
-    those whose outputs are changed in place later.
+def _exemplars(model):
+    """{block: the first block that adds the same parts in the same way} of the lists that are in no other."""
+    exemplars, firsts = {}, {}
+    for path, blocks in model.named_modules():
+        for block in blocks if isinstance(blocks, nn.ModuleList) and not re.search(r"\.\d+\.", path) else ():
+            # modules, sizes, settings and numbers
+            settings = [
+                {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)}
+                | {"layer_idx": 0}
+                | module._buffers
+                for module in block.modules()
+            ]
+            exemplars[block] = firsts.setdefault(f"{path} {block} {settings}", block)
+    return exemplars
 
-    widen: the module before which a second row joins, "" for none.
-    """
+
+def _run(model, mode, exemplars, masked=False):
+    """The logits of a pass in which exemplars run, and other blocks return what they read, and the mask."""
+    device, mask, encoding = model.get_input_embeddings().weight.device, None, {}
+    with ExitStack() as stack, mode, _QUIET:
+        returned = {block: [] for block in exemplars}
+        for block, exemplar in exemplars.items():
+            forward = partial(_forward, block.forward, returned[exemplar])
+            stack.enter_context(mock.patch.object(block, "forward", forward))
+        if masked:
+            lowest = torch.finfo(model.dtype).min
+            mask = torch.full((1, 1, N_TOKENS, N_TOKENS), lowest, dtype=model.dtype, device=device).triu(1)
+            mask.requires_grad_()
+            encoding = {"attention_mask": mask, "position_ids": torch.arange(N_TOKENS, device=device)[None]}
+        ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
+        return model(input_ids=ids, use_cache=False, **encoding).logits, mask
+
+
+def _forward(forward, returned, *args, **kwargs):
+    """A block, or once one like it returned a residual what that returned, with what this one reads."""
+    h = first((*args, *kwargs.values()))
+    if returned:
+        return with_first(returned[0], h)
+    output = forward(*args, **kwargs)
+    returned += [output] if getattr(first(output), "shape", None) == h.shape else []
+    return output
+
+
+def _marked(model, mode, exemplars, masked):
+    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, the mask, and the paths of
+    those whose outputs are changed in place later."""
     anchor, order, entered, calls, marked = torch.zeros((), requires_grad=True), count(), [], {}, []
 
     def before(module, args, kwargs):
@@ -152,79 +190,53 @@ def _run(model, mode, masked, widen=""):
 
     # biases that are added outside of a module are then seen in the graph
     vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
-    with ExitStack() as stack, torch.enable_grad(), mode, _QUIET:
+    with ExitStack() as stack, torch.enable_grad():
         for vector in vectors:
             stack.callback(vector.requires_grad_().requires_grad_, False)
         for path, module in list(model.named_modules())[1:]:
             stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(partial(after, path)).remove)
-        if widen:
-            stack.callback(model.get_submodule(widen).register_forward_pre_hook(_widened, with_kwargs=True).remove)
-        _let_run_once(model, stack)
-        device, mask, encoding = model.get_input_embeddings().weight.device, None, {}
-        if masked:
-            lowest = torch.finfo(model.dtype).min
-            mask = torch.full((1, 1, N_TOKENS, N_TOKENS), lowest, dtype=model.dtype, device=device).triu(1)
-            places = torch.arange(N_TOKENS, device=device)[None]
-            encoding = {"attention_mask": mask.requires_grad_(), "position_ids": places}
-        ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
-        logits = model(input_ids=ids, use_cache=False, **encoding).logits.grad_fn
-    return logits, calls, mask, {path for path, y, version in marked if y._version != version}
+        logits, mask = _run(model, mode, exemplars, masked)
+    changed = {path for path, y, version in marked if y._version != version}
+    return logits.grad_fn, calls, mask, changed
 
 
-def _widened(module, args, kwargs):
-    rows, *more = args or kwargs.values()
-    rows = torch.cat([rows, rows])
-    return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
+def _grows(model, mode, exemplars, block):
+    """Whether a second row may join before the first block."""
 
+    def widen(module, args, kwargs):
+        rows, *more = args or kwargs.values()
+        rows = torch.cat([rows, rows])
+        return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
 
-def _let_run_once(model, stack):
-    """Let only the first of blocks that are alike run, and the others return what they read."""
-    lists = {path: blocks for path, blocks in model.named_modules() if isinstance(blocks, nn.ModuleList)}
-    for path, blocks in lists.items():
-        returned = {}
-        for block in () if any(path.startswith(f"{outer}.") for outer in lists) else blocks:
-            forward = partial(_forward, block.forward, returned.setdefault(_kind(block), []))
-            stack.enter_context(mock.patch.object(block, "forward", forward))
-
-
-def _kind(block):
-    """What blocks share that add the same parts in the same way: modules, sizes, settings and numbers."""
-    kind = []
-    for path, module in block.named_modules():
-        settings = {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)}
-        sizes = [(name, weight.shape) for name, weight in module.named_parameters(recurse=False)]
-        kind.append((path, type(module), settings | {"layer_idx": 0}, sizes, module._buffers))
-    return str(kind)
-
-
-def _forward(forward, returned, *args, **kwargs):
-    """A block, or once one like it returned a residual what that returned, with what this one reads."""
-    h = first((*args, *kwargs.values()))
-    if returned:
-        return with_first(returned[0], h)
-    output = forward(*args, **kwargs)
-    returned += [output] if getattr(first(output), "shape", None) == h.shape else []
-    return output
+    hook = block.register_forward_pre_hook(widen, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            _run(model, mode, exemplars)
+    except Exception:  # noqa: BLE001 (a shape that does not fit)
+        return False
+    finally:
+        hook.remove()
+    return True
 
 
 def _blocks(model, calls):
     """The calls of the blocks."""
-    lists, problem = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], ""
+    lists, problems = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], []
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
-        blocks = sum((calls.get(f"{path}.{l}", []) for l in range(n_blocks)), [])
+        blocks = [call for l in range(n_blocks) for call in calls.get(f"{path}.{l}", ())]
         shapes = set().union(*(block.shapes for block in blocks))
         if len(blocks) < n_blocks or len(shapes) != 1 or not all(block.x and block.y for block in blocks):
             continue
+        breaks = [l for l, (block, then) in enumerate(pairwise(blocks), 1) if _plain(then.x) is not block.y]
         if len(blocks) > n_blocks:
             n_calls = f"{len(blocks) / n_blocks:g}"
-            problem = problem or f"the blocks of {path} run {n_calls} times in a pass, and are read where they run once"
-            continue
-        breaks = [l for l, (block, then) in enumerate(pairwise(blocks)) if _plain(then.x) is not block.y]
-        if not breaks and shapes.pop()[:2] == (1, N_TOKENS):
+            problems.append(f"the blocks of {path} run {n_calls} times in a pass, and are read where they run once")
+        elif breaks:
+            problems.append(f"what enters block {breaks[0]} of {path} is not what left the one before")
+        elif shapes.pop()[:2] == (1, N_TOKENS):
             return blocks
-        problem = problem or (breaks and f"what enters block {breaks[0] + 1} of {path} is not what left the one before")
-    raise ArchitectureError(problem or "no list of its modules passes one residual stream on")
+    raise ArchitectureError(*problems[:1] or ["no list of its modules passes one residual stream on"])
 
 
 def _makers(node):
@@ -246,23 +258,24 @@ def _terms(node, h):
     node = _plain(node)
     if node is None or node is h:
         return Counter({node: 1.0})
-    makers = _makers(node)
+    name, makers = node.name(), _makers(node)
     if hasattr(node, "path"):
         inside = _terms(makers[0], h)
         inner, *others = inside
         passed_on = not others and hasattr(inner, "path") and not inner.path.startswith(f"{node.path}.")
-        return inside if h in inside or passed_on else Counter({node: 1.0})
-    if node.name() in ("MulBackward0", "DivBackward0") and makers.count(None) == len(makers) - 1:
-        scaled, number = makers[0] or makers[1], node._saved_other if makers[0] else node._saved_self
-        if number is not None and number.numel() == 1:
-            s = math.nan if number.is_meta or isinstance(number, FakeTensor) else number.item()
-            divides = node.name() == "DivBackward0"
-            return Counter({term: n / s if divides else n * s for term, n in _terms(scaled, h).items()})
-    if node.name() == "AddBackward0":
+        if h in inside or passed_on:
+            return inside
+    elif name == "AddBackward0":
         total = Counter()
         for maker in makers:
             total.update(_terms(maker, h))
         return total
+    elif name in ("MulBackward0", "DivBackward0") and makers.count(None) == len(makers) - 1:
+        number = node._saved_other if makers[0] else node._saved_self
+        if number is not None and number.numel() == 1:
+            s = math.nan if number.is_meta or isinstance(number, FakeTensor) else number.item()
+            s = s if name == "MulBackward0" else 1 / s
+            return Counter({term: n * s for term, n in _terms(makers[0] or makers[1], h).items()})
     return Counter({node: 1.0})
 
 
@@ -271,53 +284,55 @@ def _tail(node, h, calls):
     tail, scale, cap = [], 1.0, None
     while node is not h:
         (node, s), *others = _terms(node, h).items()
-        if others or not abs(s) > 0:
-            break
         scale *= s
-        if hasattr(node, "path"):
+        if hasattr(node, "path") and not others and abs(scale) > 0:
             tail.insert(0, node.path)
             node = _plain(calls[node.path][-1].x)
         elif node and node.name() == "TanhBackward0" and cap is None:
             (node,), cap, scale = _makers(node), scale, 1.0
-        else:
+        elif node is not h:
             break
     if node is not h or len(tail) > 3:
         raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 
-def _parts(model, blocks, first_alike):
+def _parts(model, blocks, alike):
     """What each block adds to the residual, by which modules, in which order."""
     names = {parameter: name for name, parameter in model.named_parameters()}
-    found, rescales, parallel = [], False, set()
-    for l, block in enumerate(blocks):
-        if first_alike[l] < l:
-            found.append(found[first_alike[l]])
-            continue
-        h, here = _plain(block.x), f"{block.path}."
-        terms = _terms(block.y, h)
-        k = terms.pop(h, 0)
-        marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
-        biases = [names[term.variable].removeprefix(here) for term in terms if hasattr(term, "variable")]
-        if k == 0 or not marks or len(marks) > 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
-            return {"missing": f"what block {l} adds is no sum of three or fewer modules' outputs"}
-        rescales = rescales or k != 1
-        a, m = [], []
-        for mark in marks:
-            addend = mark.path.removeprefix(here)
-            name = f"{addend} {type(model.get_submodule(mark.path)).__name__}"
-            reads = mark is not marks[0] and marks[0] in _behind(mark, h)
-            of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
-            if m and not of_mlp:
-                return {"missing": f"the modules that mix tokens in block {l} do not run before the others"}
-            if of_mlp and a:
-                parallel.add(not reads)
-            scale = 1.0 if math.isnan(terms[mark] / k) else terms[mark] / k
-            (m if of_mlp else a).append((addend, scale, next((b for b in biases if b.startswith(f"{addend}.")), None)))
-        found.append((tuple(a), tuple(m)))
+    try:
+        added = {l: _added(model, names, l, blocks[l]) for l in dict.fromkeys(alike)}
+    except ArchitectureError as missing:
+        return {"missing": str(missing)}
+    parallel = set().union(*(orders for *_, orders in added.values()))
     if len(parallel) > 1:
         return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    return {"parts": tuple(found), "rescales": rescales, "parallel": parallel == {True}}
+    rescales = any(k != 1 for _, _, k, _ in added.values())
+    return {"parts": tuple(added[l][:2] for l in alike), "rescales": rescales, "parallel": parallel == {True}}
+
+
+def _added(model, names, l, block):
+    """(a, m, the number that multiplies h, whether the MLP's modules are parallel to attention) of a block."""
+    h, here = _plain(block.x), f"{block.path}."
+    terms = _terms(block.y, h)
+    k = terms.pop(h, 0)
+    marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
+    biases = [names[term.variable].removeprefix(here) for term in terms if hasattr(term, "variable")]
+    if k == 0 or not 0 < len(marks) <= 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
+        raise ArchitectureError(f"what block {l} adds is no sum of three or fewer modules' outputs")
+    a, m, parallel = [], [], set()
+    for mark in marks:
+        addend, scale = mark.path.removeprefix(here), terms[mark] / k
+        name = f"{addend} {type(model.get_submodule(mark.path)).__name__}"
+        reads = mark is not marks[0] and marks[0] in _behind(mark, h)
+        of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
+        if m and not of_mlp:
+            raise ArchitectureError(f"the modules that mix tokens in block {l} do not run before the others")
+        if of_mlp and a:
+            parallel.add(not reads)
+        bias = next((bias for bias in biases if bias.startswith(f"{addend}.")), None)
+        (m if of_mlp else a).append((addend, 1.0 if math.isnan(scale) else scale, bias))
+    return tuple(a), tuple(m), k, parallel
 
 
 def _behind(node, h):

@@ -102,11 +102,14 @@ def _digest(file):
 
 
 def _adds_bos(file):
-    """What a GGUF file says of BOS at the beginning of texts; None if it says nothing."""
+    """What a GGUF file says of BOS at the beginning of texts; if it says nothing, SentencePiece's adds it, as in
+    llama.cpp, and of other tokenizers nothing is known: None."""
     from gguf import GGUFReader
 
-    field = GGUFReader(file).get_field("tokenizer.ggml.add_bos_token")
-    return field and bool(field.contents())
+    says, kind = (GGUFReader(file).get_field(f"tokenizer.ggml.{key}") for key in ("add_bos_token", "model"))
+    if says is None:
+        return kind is not None and kind.contents() == "llama" or None
+    return bool(says.contents())
 
 
 def _plain_model(file, dtype):

@@ -3,21 +3,66 @@
 import torch
 
 
-def bytes_of_a_token(width, dtype, blocks_held=1):
-    """Bytes that a token takes in a pass: about 16 vectors of the residual's width for each of the `blocks_held` blocks
-    whose activations a gradient keeps. Logits are bounded on their own (see `rows_of_logits`)."""
-    return 16 * width * dtype.itemsize * blocks_held
+def bytes_of_a_token(width, dtype, blocks_held=1, mlp=None):
+    """Bytes that a token takes in a pass, for each of the `blocks_held` blocks whose activations a gradient keeps:
+    three or four vectors of the residual's width and of the MLP's (four times as wide where that is not known).
+    Scores and logits come on top (see `bytes_of_scores`, `bytes_of_logits`)."""
+    return 7 * (width + (mlp or 4 * width)) * dtype.itemsize * blocks_held // 2
 
 
-def bytes_of_scores(llm, h, n_places):
-    """Bytes that a token of a sequence of n_places takes besides where attention is eager: its scores of each head, in
-    the model's dtype, with the mask added, and as softmax computes them, in float32. 0 where attention is fused."""
+def mlp_width(llm):
+    """The width of the model's MLPs, as its config has it; None where it does not, or blocks differ."""
+    config = llm.config.get_text_config()
+    widths = [getattr(config, name, None) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")]
+    return next((width for width in widths if isinstance(width, int)), None)
+
+
+def bytes_of_scores(llm, n_places):
+    """Bytes that a token of a sequence of n_places takes besides where attention is eager: its scores of each head,
+    twice, in float32 or as many bytes. 0 where attention is fused."""
     config = llm.config.get_text_config()
     if config._attn_implementation != "eager":
         return 0
     heads = getattr(config, "num_attention_heads", 0)  # a list where blocks differ; some kinds have no attention
-    heads = heads if isinstance(heads, int) else max(heads)
-    return heads * n_places * (2 * h.dtype.itemsize + 4)
+    return 8 * n_places * (heads if isinstance(heads, int) else max(heads))
+
+
+def bytes_in_pass(llm, h, n_places, blocks_held=1, gradients=False):
+    """Bytes that a token of a sequence of n_places takes in a pass: those of `bytes_of_a_token` with one of the two
+    scores, or what attention takes before that, if that is more; all of it for each block that a gradient keeps."""
+    n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held, mlp_width(llm))
+    scores = bytes_of_scores(llm, n_places)
+    if gradients:  # softmax keeps one of the two, and the tanh of capped scores the other
+        capped = getattr(llm.config.get_text_config(), "attn_logit_softcapping", None)
+        return n_bytes + blocks_held * scores // (1 if capped else 2)
+    return max(n_bytes + scores // 2, 8 * h.shape[-1] * h.dtype.itemsize + scores) if scores else n_bytes
+
+
+def bytes_of_logits(llm, h, n_rows):
+    """Bytes that comparing the logits of n_rows residuals like h takes, as many at once as `rows_of_logits` says: with
+    these residuals and their norms, or with float32 copies of those that are compared at once."""
+    config, vector = llm.config.get_text_config(), h.shape[-1] * h.dtype.itemsize
+    n_rows = min(n_rows, rows_of_logits(llm, h))
+    copies = 3 if getattr(config, "final_logit_softcapping", None) else 2
+    copied = 4 * copies * min(n_rows * config.vocab_size, logits_in_cache(h))
+    return n_rows * config.vocab_size * h.dtype.itemsize + max(2 * n_rows * vector, copied)
+
+
+def bytes_held(llm, h, n_layers, n_tokens, batch=None, updates="", finals=0, unembedded=0, gradients=False):
+    """(lasting, peak): bytes that a probe keeps of a prompt of n_tokens, and holds at most while one pass runs.
+
+    h: residuals [..., d] like the model's; batch: rows and places (N) of the pass (default: the prompt); updates:
+    whether what blocks add is "read", or "kept" for all passes; finals: final residuals that are kept for later;
+    unembedded: residuals whose logits are compared; gradients: whether activations are kept for them, and what lasts
+    are the paths of all blocks, in place of the prompt's residuals.
+    """
+    vector, (rows, n_places) = h.shape[-1] * h.dtype.itemsize, batch or (1, n_tokens)
+    in_pass = bytes_in_pass(llm, h, n_places, n_layers if gradients else 1, gradients) + 2 * vector * bool(updates)
+    lasting = n_tokens * (n_layers * 8 * h.shape[-1] if gradients else (n_layers + 1) * vector)
+    lasting += n_tokens * n_layers * 4 * h.shape[-1] * (updates == "kept")
+    masked = n_places > n_tokens or bytes_of_scores(llm, 1) > 0
+    peak = max(rows * n_places * in_pass, bytes_of_logits(llm, h, unembedded))
+    return lasting, lasting + peak + finals * vector + masked * n_places**2 * h.dtype.itemsize
 
 
 def token_budget(llm, h, budget, blocks_held=1):
@@ -29,7 +74,7 @@ def token_budget(llm, h, budget, blocks_held=1):
     """
     if budget is not None:
         return budget
-    n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held)
+    n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held, mlp_width(llm))
     if h.device.type != "cpu":
         return tokens_in(2**32, n_bytes, blocks_held)
     forward = 8192 if compares_in_batch(llm, h) else 3072  # more, to make up for each pass's own row
@@ -58,8 +103,9 @@ def rows_of_logits(llm, h):
 
 
 def logits_in_cache(logits):
-    """How many logits are compared at once: a CPU passes over them many times, and its cache holds 2^18 of them."""
-    return 2**18 if logits.device.type == "cpu" else logits.numel()
+    """How many logits are compared at once, each in a few float32 copies: a CPU passes over them many times, and its
+    cache holds 2^18 of them; on a GPU 256 MB a copy."""
+    return 2**18 if logits.device.type == "cpu" else 2**26
 
 
 def tokens_of_finals(budget):

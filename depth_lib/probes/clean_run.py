@@ -2,7 +2,7 @@
 
 import torch
 
-from .budget import bytes_of_a_token, bytes_of_scores, compares_in_batch, token_budget
+from .budget import bytes_in_pass, compares_in_batch, token_budget
 from .packing import packs
 from .residual_stream import finish, first_residual, inputs, read_stream
 
@@ -42,6 +42,5 @@ class CleanRun:
 
     def _tokens(self, n_places):
         """Tokens in a pass of sequences of n_places: fewer than the budget where each has long rows of scores."""
-        h = self.h[0]
-        n_bytes = bytes_of_a_token(h.shape[-1], h.dtype)
-        return self.budget * n_bytes // (n_bytes + bytes_of_scores(self.llm, h, n_places))
+        llm, h = self.llm, self.h[0]
+        return self.budget * bytes_in_pass(llm, h, 0) // bytes_in_pass(llm, h, n_places)

@@ -4,7 +4,7 @@ import torch
 
 from .budget import compares_in_batch, tokens_of_finals
 from .distributions import output_change
-from .packing import Pack, Places, packed_inputs
+from .packing import Pack, Places, batch_of, packed_inputs
 from .residual_stream import finish, first, silence, start_at
 from .updates import Updates, relative_change
 
@@ -32,21 +32,30 @@ def growing_batch(clean, pack, layers, change, read, next_tokens=None, updates=F
     """
     llm, arch, h, size = clean.llm, clean.arch, clean.h, clean.rows(pack)
     passes = [range(len(layers))[k : k + size] for k in range(0, len(layers), size)]
-    places, found, changes = Places(read), [], []
-    finals = [] if clean.in_batch else [pack.of(h[-1])[places.on(h[-1].device)][None]]
+    places, encoding, found, changes = Places(read), packed_inputs(clean.ids, pack, h[0].dtype), [], []
+    if not clean.in_batch:  # final residuals are kept until they are as many as are best unembedded together
+        most, n_kept = max(1, (tokens_of_finals(clean.budget) // len(read) - 1) // size) * size, 0
+        finals = h[-1].new_empty(1 + min(most, len(layers)), len(read), h[-1].shape[-1])
+        finals[0] = pack.of(h[-1])[places.on(h[-1].device)]
     for some in passes:
         with torch.no_grad():
-            encoding = packed_inputs(arch, clean.ids, pack, clean.in_batch + len(some), h[0].dtype)
-            with llm.trace(encoding, use_cache=False) as tracer:
+            batch = batch_of(encoding, arch, clean.in_batch + len(some))
+            with llm.trace(batch, use_cache=False) as tracer:
                 how = (change, places, updates and read[0], silent)
                 final, of_blocks = _grown(tracer, clean, pack, layers, some, *how)
-                finals.append(final)
                 found.append(of_blocks)
-                n_rows = sum(map(len, finals))
-                if clean.in_batch or some is passes[-1] or (n_rows + size) * len(read) > tokens_of_finals(clean.budget):
-                    changes.append(output_change(llm, arch, torch.cat(finals), next_tokens))
-                    finals = finals[:1] if not clean.in_batch else []
-                finish(llm, arch, arch["n_layers"] if layers[some.start] < arch["n_layers"] else 0, final)
+                if clean.in_batch:
+                    changes.append(output_change(llm, arch, final, next_tokens))
+                else:
+                    finals[1 + n_kept : 1 + n_kept + len(some)] = final
+                    n_kept += len(some)
+                    if n_kept == most or some is passes[-1]:
+                        changes.append(output_change(llm, arch, finals[: 1 + n_kept], next_tokens))
+                        n_kept = 0
+                if layers[some.start] < arch["n_layers"]:
+                    finish(llm, arch, arch["n_layers"], final)
+                else:  # no block runs; gpt2 reshapes what leaves its final norm to the tokens of its input
+                    finish(llm, arch, 0, final[:, :1].expand(-1, pack.n_places, -1))
     return torch.cat(changes, dim=1), torch.cat(found).cpu() if updates else None
 
 

@@ -6,7 +6,7 @@ block, that rows may join, and that a packed mask is obeyed.
 
 import torch
 
-from .packing import Pack, packed_inputs
+from .packing import Pack, batch_of, packed_inputs
 from .residual_stream import (
     enter,
     entering,
@@ -22,6 +22,7 @@ from .residual_stream import (
 )
 from .unembedding import lens
 
+N_TOKENS = 4
 CLEAN, MIDDLE, STEERED, FIRST_BIT = range(4)  # rows of the batch
 NAN, TINY = float("nan"), 1e-30
 
@@ -29,10 +30,10 @@ NAN, TINY = float("nan"), 1e-30
 def identities(llm, arch, ids):
     """How far the model that runs is from what was found in it.
 
-    ids: T tokens, at least 8 and even. They run as one batch, whose rows are changed wherever they enter a block: the
-    first is not; in the second all tokens between the first and the last are one; in the third attention adds something
-    else; and there is one row for each bit of the blocks' numbers, changed where that bit is 0. So each block is
-    measured on its own, and for any two blocks there is a row that only the earlier one reads changed.
+    ids: N_TOKENS tokens. They run as one batch, whose rows are changed wherever they enter a block: the first is not;
+    in the second all tokens between the first and the last are the last; in the third attention adds something else;
+    and there is one row for each bit of the blocks' numbers, changed where that bit is 0. So each block is measured on
+    its own, and for any two blocks there is a row that only the earlier one reads changed.
 
     Changes are relative to the norm, NaN where that is 0. Returns for each block [L]
     `identity_1`: h_{l+1} = h_l + a_l + m_l, or any one number times that where blocks rescale: the largest error of a
@@ -46,89 +47,94 @@ def identities(llm, arch, ids):
     `eps`: the rounding unit of the residual's dtype. Of the changes of several tokens the median is meant, as rounding
     may choose other experts for one.
     """
-    n_layers = arch["n_layers"]
-    n_bits = (n_layers - 1).bit_length() if arch["starts"] else 0
+    n_bits = (arch["n_layers"] - 1).bit_length() if arch["starts"] else 0
     blocks, entered, added = [], [], []
     with torch.no_grad():
         with llm.trace(inputs(ids, FIRST_BIT + n_bits), use_cache=False):
             h = entering(llm.blocks[0])[:1].clone()
             for l, block in enumerate(llm.blocks):
-                bits = [FIRST_BIT + bit for bit in range(n_bits) if l >> bit & 1]
+                unchanged = [FIRST_BIT + bit for bit in range(n_bits) if l >> bit & 1]
                 rows = h.repeat(FIRST_BIT + n_bits, 1, 1)
-                rows[MIDDLE, 1:-1] = h[0, 1]
-                rows[[row for row in range(FIRST_BIT, len(rows)) if row not in bits]] = h[0].flip(0)
+                rows[MIDDLE, 1:-1] = h[0, -1]
+                rows[FIRST_BIT:] = h.flip(1)
+                rows[unchanged] = h
                 enter(llm, arch, l, rows)
-                of_block = {"identity_1": 0.0, "mlp_change": NAN, "attention_mixes": NAN, "mlp_mixes": NAN}
-                sums = _parts(block, arch, rows, of_block) if arch["parts"] else None
+                of_block, sums = _parts(block, arch, rows)
                 after = leaving(block).clone()
                 rows = rows.to(after.device)
                 change = after.float() - rows.float()
-                if sums:
-                    of_block["identity_1"] = _identity_1(arch, rows, sums, after)
-                of_block["sees_later"] = _moved(change[MIDDLE, :1], change[CLEAN, :1])
-                of_block["starts"] = _moved(change[bits], change[CLEAN]) if bits else 0.0
-                blocks.append(of_block)
+                blocks.append(
+                    of_block
+                    | {
+                        "identity_1": _identity_1(arch, rows, sums, after) if sums else 0.0,
+                        "sees_later": _moved(change[MIDDLE, :1], change[CLEAN, :1]),
+                        "starts": _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0,
+                    }
+                )
                 entered.append(rows[:STEERED])
                 added.append(change[:STEERED])
                 h = after[:1]
-            ours = lens(llm, arch, after.flatten(0, 1))
-            logits = llm.output.logits.float().to(ours.device).flatten(0, 1)
+            ours = lens(llm, arch, after[:FIRST_BIT].flatten(0, 1))
+            logits = llm.output.logits[:FIRST_BIT].float().to(ours.device).flatten(0, 1)
             error, eps = ours - logits, torch.finfo(after.dtype).eps
             last = {
                 "identity_2": float(error.abs().max() / logits.abs().max()),
                 "logit_scale": _off_in_scale(error, logits, eps * logits),
                 "eps": eps,
             }
-        reads_back = max(of_block["starts"] for of_block in blocks) > eps**0.5
-        last |= _shortcuts(llm, arch | {"starts": False, "grows": False} if reads_back else arch, ids, entered, added)
-    return {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]} | last
+        measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]} | last
+        reads_back = (measured["starts"] > eps**0.5).any()
+        arch = arch | {"starts": False, "grows": False} if reads_back else arch
+        return measured | _shortcuts(llm, arch, ids, entered, added)
 
 
-def _parts(block, arch, rows, found):
-    """a and m [B, T, d], float32; `found` gets what they change by.
+def _parts(block, arch, rows):
+    """What is measured of a and m, and these, float32 [B, T, d] each, without one that is not there or not known.
 
     Attention adds something else in the third row, and in the second to the last token what it adds there in the first,
     so that this token's MLP reads the same.
     """
-    sums, moved = {}, {}
-    for part, addends in parts(block, arch).items():
-        outputs, moved[part] = [], []
+    sums, moved = {}, {"attention": [], "mlp": []}
+    for part, addends in parts(block, arch).items() if arch["parts"] else ():
         for addend in addends:
-            module, x = addend[0], first(addend[0].output)
+            output = addend[0].output
+            x = first(output)
             of_token = x.clone().view(rows.shape)
             moved[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
             if part == "attention":
                 of_token[MIDDLE, -1] = of_token[CLEAN, -1]
-                if not outputs:
+                if part not in sums:
                     of_token[STEERED] += rows[CLEAN].flip(0).to(x)
-                module.output = with_first(module.output, of_token.view(x.shape))
-            outputs.append(total_output([addend], rows.shape).to(rows.device))
-        sums[part] = sum(outputs, torch.zeros_like(rows, dtype=torch.float32))
-    found["attention_mixes"] = min(moved["attention"], default=NAN)
-    found["mlp_mixes"] = max(moved["mlp"], default=NAN)
-    if all(moved.values()):
-        found["mlp_change"] = _moved(sums["mlp"][STEERED], sums["mlp"][CLEAN])
-    return [*sums.values()]
+                addend[0].output = with_first(output, of_token.view(x.shape))
+            sums[part] = total_output([addend], rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
+    m = sums.get("mlp")
+    return {
+        "attention_mixes": min(moved["attention"], default=NAN),
+        "mlp_mixes": max(moved["mlp"], default=NAN),
+        "mlp_change": _moved(m[STEERED], m[CLEAN]) if len(sums) == 2 else NAN,
+    }, [*sums.values()]
 
 
 def _identity_1(arch, h, sums, after):
     """The largest error of a token or of a part's scale, less what the rounding of two sums explains."""
-    a, m = (p.to(after.device) for p in sums)
-    total, eps = h + a + m, torch.finfo(after.dtype).eps
+    sums = [p.to(after.device) for p in sums]
+    total = h + sum(sums)
     k = rescaling(total, after.float()) if arch["rescales"] else 1
-    error, rounding = after.float() - k * total, eps * (after.float().abs() + (k * a).abs() + (k * m).abs())
-    of_token = (error.norm(dim=-1) - rounding.norm(dim=-1)).relu() / (k * (a + m)).norm(dim=-1).clamp_min(TINY)
-    return max(float(of_token.max()), _off_in_scale(error, k * a, rounding), _off_in_scale(error, k * m, rounding))
+    error = after.float() - k * total
+    rounding = torch.finfo(after.dtype).eps * sum((k * p).abs() for p in (after.float() / k, *sums))
+    of_token = (error.norm(dim=-1) - rounding.norm(dim=-1)).relu() / (k * sum(sums)).norm(dim=-1).clamp_min(TINY)
+    return max(float(of_token.max()), *(_off_in_scale(error, k * p, rounding) for p in sums))
 
 
 def _off_in_scale(error, p, rounding):
-    """By how much the scale of p is off: the slope of the error on p, less four standard deviations of it by rounding.
+    """By how much the scale of p is off: the slope of the error on p, less what rounding makes of it.
 
-    Where rounding is not much smaller than p the two are not independent: those places are left out.
+    Errors of rounding are spread evenly between ± `rounding` or less: twice that is 3.5 standard deviations. Where it
+    is not much smaller than p the two are not independent: those places are left out.
     """
     p = p.where(p.abs() > 4 * rounding.abs(), 0)
     square = p.square().sum().clamp_min(TINY)
-    return float(((error * p).sum().abs() - 4 * (rounding * p).norm()).relu() / square)
+    return float(((error * p).sum().abs() - 2 * (rounding * p).norm()).relu() / square)
 
 
 def _moved(x, truth, rounding=0):
@@ -139,24 +145,23 @@ def _moved(x, truth, rounding=0):
 
 def _shortcuts(llm, arch, ids, entered, added):
     """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
-    the pass starts at the second, the rows join there, and the last three tokens' five share a sequence with them."""
+    the pass starts at the second, the rows join there, and the last token and the last three share a sequence."""
     packed = arch["packs"] and not (arch["window"] and len(ids) > arch["window"])
-    layout = Pack([5, 3] if packed else [5], len(ids))
-    packs, grows = [0.0], [0.0]
-    with llm.trace(packed_inputs(arch, ids, layout, 2, entered[0].dtype), use_cache=False):
-        begin = int(arch["starts"] and arch["n_layers"] > 1)
+    layout = Pack([3, 1] if packed else [3], len(ids))
+    places = {"packs": (CLEAN, list(layout.suffixes[-1])), "grows": (MIDDLE, slice(len(ids)))}
+    moved, begin = {name: [0.0] for name in places}, int(arch["starts"] and arch["n_layers"] > 1)
+    with llm.trace(batch_of(packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
         for l in range(begin, arch["n_layers"]):
             rows = entered[l][:, layout.tokens]
             (start_at if l == begin else enter)(llm, arch, l, rows)
             after = leaving(llm.blocks[l])
-            rows, truth = rows.to(after.device), added[l][:, layout.tokens].to(after.device)
-            change = after.float() - rows.float()
-            rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.float().norm(dim=-1))
-            plain, suffix = slice(len(ids)), list(layout.suffixes[-1])
-            packs.append(_moved(change[CLEAN, suffix], truth[CLEAN, suffix], rounding[CLEAN, suffix]))
-            grows.append(_moved(change[MIDDLE, plain], truth[MIDDLE, plain], rounding[MIDDLE, plain]))
+            rows, truth = rows.to(after.device).float(), added[l][:, layout.tokens].to(after.device)
+            rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
+            change = after.float() - rows
+            for name, place in places.items():
+                moved[name].append(_moved(change[place], truth[place], rounding[place]))
         finish(llm, arch, arch["n_layers"], after)
-    return {"packs": torch.tensor(packs), "grows": torch.tensor(grows)}
+    return {name: torch.tensor(of_blocks) for name, of_blocks in moved.items()}
 
 
 def verified(arch, measured):

@@ -34,7 +34,7 @@ from .residual_stream import (
 )
 from .unembedding import lens
 
-_TOGETHER = 8  # blocks whose paths are kept at once, and whose points may share a pass
+_KEPT = 2**14  # tokens whose paths, two float32 vectors for each block, are kept at once
 
 
 def integrated_gradients(
@@ -58,8 +58,9 @@ def integrated_gradients(
     end, results = answer[-1] if arch["cuts"] else len(ids), []  # the last token that predicts is answer[-1] − 1
     costs = [arch["n_layers"] + 1 - l for l in layers]
     held = 1 if method == "increments" else arch["n_layers"]
-    for start in range(0, len(layers), _TOGETHER):
-        paths = _paths(llm, arch, ids, end, layers[start : start + _TOGETHER], at)
+    together = max(1, _KEPT // end)  # blocks whose paths are kept at once, and whose points may share a pass
+    for start in range(0, len(layers), together):
+        paths = _paths(llm, arch, ids, end, layers[start : start + together], at)
         h = paths[0]["b"].to(paths[0]["dtype"])
         rows = token_budget(llm, h, budget, blocks_held=held) // end
         rows = max(1, min(rows, rows_of_logits(llm, h) // len(answer)))

@@ -13,7 +13,7 @@ import torch
 
 from .clean_run import CleanRun
 from .growing_batch import rounding_floor
-from .packing import packed_inputs
+from .packing import batch_of, packed_inputs
 from .residual_stream import finish, leave, start_at
 from .updates import Updates, relative_change
 
@@ -40,11 +40,12 @@ def _of_pack(clean, pack, mode):
     """The local effects [L, L] at the positions of one pack."""
     llm, arch, size, n_layers = clean.llm, clean.arch, clean.rows(pack), clean.arch["n_layers"]
     effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)
+    encoding = packed_inputs(clean.ids, pack, clean.h[0].dtype)
     for begin in range(0, n_layers - 1, size):
         sources = range(n_layers - 1)[begin : begin + size]
         with torch.no_grad():
-            encoding = packed_inputs(arch, clean.ids, pack, clean.in_batch + len(sources), clean.h[0].dtype)
-            with llm.trace(encoding, use_cache=False) as tracer:
+            batch = batch_of(encoding, arch, clean.in_batch + len(sources))
+            with llm.trace(batch, use_cache=False) as tracer:
                 of_pass = _of_pass(tracer, clean, pack, sources, 0 if mode == "all" else pack.prefix)
         effects[sources.start : sources.stop] = of_pass.cpu()
     return effects

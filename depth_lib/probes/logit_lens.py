@@ -24,14 +24,14 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
-    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_mrr = 1 / rank of top1(y) under p_l (1 + how many p_l exceed its),
-    res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy = −Σ p_l log p_l in nats, res_jsd the
-    Jensen–Shannon divergence of p_l and y in bits, res_settled = [min_{j ≤ l} res_jsd_j ≤ 1/2].
+    res_overlaps = |top5(p_l) ∩ top5(y)| / 5, res_mrr = 1 / rank of top1(y) under p_l (1 + how many p_l exceed its;
+    ranks up to 5 are the top five), res_top1, res_in_top3, 5, 10 = [that rank ≤ 1, 3, 5, 10], res_entropy =
+    −Σ p_l log p_l in nats, res_jsd the Jensen–Shannon divergence of p_l and y in bits, res_settled =
+    [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
-    prompts: token ids, one list per prompt. further: whether to compute more than the first two
-    keys. generate: the model continues each prompt by up to so many of its likeliest tokens, and the sums are over the
-    tokens that predict these. Returns `<key>_sums` [P, L], `n_tokens` [P] and
-    `generated`, their ids, a list per prompt.
+    prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
+    tokens, and the sums are over the tokens that predict these. further: whether to compute more than the first two
+    keys. Returns `<key>_sums` [P, L], `n_tokens` [P] and `generated`, their ids, a list per prompt.
     """
     generated = [_continuation(llm, ids, generate) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
@@ -71,19 +71,20 @@ def _of_prompt(llm, arch, ids, first, further):
 def _divergence_and_overlap(arch, logits, at_once):
     """The first two of KEYS [2, n, L], as `_of_tokens`."""
     logits, final = logits[:, :-1], to_logits(arch, logits[:, -1:])
-    top_of_final = _top5(final)
+    _, five_of_final = _five_largest(final)
     log_y = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     log_total_y = log_y.clamp_min(-80).exp_().sum(-1).log()
     found = []
     for z in logits.split(max(1, at_once // (len(logits) * logits.shape[-1])), dim=1):
         z = to_logits(arch, z)
-        top = _top5(z)
-        log_e = z.sub_(z.gather(2, top[..., :1])).clamp_min_(-70)
+        largest, _ = _five_largest(z)
+        overlap = _at(z, five_of_final).ge(largest[..., -1:]).sum(-1) / 5
+        log_e = z.sub_(largest[..., :1]).clamp_min_(-70)
         e = log_e.exp()
         total = e.sum(-1)
         e_log_ratio = torch.linalg.vecdot(e, log_e.sub_(log_y))
         kl = e_log_ratio / total - total.log() + log_total_y
-        found.append(torch.stack([kl, (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3)) / 5]))
+        found.append(torch.stack([kl, overlap]))
     return torch.cat(found, dim=2)
 
 
@@ -93,54 +94,58 @@ def _of_tokens(arch, logits, at_once):
     About `at_once` logits are compared at a time.
     """
     logits, final = logits[:, :-1], to_logits(arch, logits[:, -1:])
-    top_of_final = _top5(final)
+    _, five_of_final = _five_largest(final)
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
     total_y = y.sum(-1)
     y /= total_y[..., None]
     half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = [_compared(to_logits(arch, z), top_of_final[..., :1], half_y, log_e) for z in logits.split(rows, dim=1)]
-    top, sums = (torch.cat(x, dim=1) for x in zip(*pieces, strict=True))
-    n_above, total, e_log_e, e_log_ratio, mean_log_mean = sums.unbind(-1)
+    pieces = [_compared(to_logits(arch, z), five_of_final, half_y, log_e) for z in logits.split(rows, dim=1)]
+    n_shared, n_above, total, e_log_e, e_log_ratio, mean_log_mean = torch.cat(pieces, dim=1).unbind(-1)
     log_total = total.log()
     rank, kl, entropy = n_above + 1, e_log_ratio / total - (total / total_y).log(), log_total - e_log_e / total
     mean_entropy = (entropy + total_y.log() - (y * log_e).sum(-1)) / 2
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
-    overlap = (top[..., :, None] == top_of_final[..., None, :]).sum((2, 3), dtype=torch.float32) / 5
-    distances = [kl, overlap, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
+    distances = [kl, n_shared / 5, rank <= 1, 1 / rank, rank <= 3, rank <= 5, rank <= 10, entropy, jsd, settled]
     return torch.stack([distance.float() for distance in distances])
 
 
-def _compared(logits, top_of_final, half_y, log_e_of_final):
-    """Logits [n, r, V], which are overwritten, against the model's own: their top token [n, 1, 1], y / 2 and, less the
-    largest, the logits themselves [n, 1, V].
+def _compared(logits, five_of_final, half_y, log_e_of_final):
+    """Logits [n, r, V], which are overwritten, against the model's own: their top five tokens [n, 1, 5], y / 2 and,
+    less the largest, the logits themselves [n, 1, V].
 
-    Returns the ids of the five largest [n, r, 5] and five numbers [n, r, 5]: how many logits exceed that of the model's
+    Returns six numbers [n, r, 6]: how many of the five are in the top five; how many logits exceed that of the model's
     top token; Σ e, Σ e log e and Σ e (log e − log e of the model's own), where e = exp(logits − the largest) is p
     before it is normalised; and Σ m log m, where m = (p + y) / 2. That ratio is 0 where p is y, and exact near it.
     """
-    top = _top5(logits)
-    largest, of_top = logits.gather(2, top[..., :1]), logits.gather(2, top_of_final.expand_as(top[..., :1]))
+    (largest, _), of_five = _five_largest(logits), _at(logits, five_of_final)
+    n_shared = of_five.ge(largest[..., -1:]).sum(-1)
     e = torch.empty_like(logits)
-    n_above = torch.gt(logits, of_top, out=e).sum(-1)  # sums of bools are slow
-    log_e = logits.sub_(largest).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
+    n_above = torch.gt(logits, of_five[..., :1], out=e).sum(-1)  # sums of bools are slow
+    log_e = logits.sub_(largest[..., :1]).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
     total = torch.exp(log_e, out=e).sum(-1)
     e_log_e = log_e.mul_(e).sum(-1)
     e_log_ratio = log_e.addcmul_(e, log_e_of_final, value=-1).sum(-1)
     mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)
     mean_log_mean = torch.log(mean, out=log_e).mul_(mean).sum(-1)
-    return top, torch.stack([n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
+    return torch.stack([n_shared, n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
 
 
-def _top5(logits, size=64):
-    """Ids of the five largest logits [..., V], largest first; they lie in the five groups with the largest maxima."""
+def _at(logits, ids):
+    """The logits [n, r, k] of these tokens [n, 1, k]."""
+    return logits.gather(2, ids.expand(-1, logits.shape[1], -1))
+
+
+def _five_largest(logits, size=64):
+    """The five largest logits of [..., V] and their ids; they lie in the five groups with the largest maxima."""
     n = logits.shape[-1] // size
     if n < 10:
-        return logits.topk(min(5, logits.shape[-1])).indices
+        return logits.topk(min(5, logits.shape[-1]))
     ids = torch.arange(logits.shape[-1], device=logits.device)
     best = logits[..., : n * size].unflatten(-1, (size, n)).amax(-2).topk(5).indices  # group k: k, k + n, k + 2n, …
     grouped, rest = best[..., None] + ids[: n * size : n], ids[n * size :].expand(*best.shape[:-1], -1)
     ids = torch.cat([grouped.flatten(-2), rest], dim=-1)
-    return ids.gather(-1, logits.gather(-1, ids).topk(5).indices)
+    values, indices = logits.gather(-1, ids).topk(5)
+    return values, ids.gather(-1, indices)

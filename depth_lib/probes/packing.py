@@ -45,17 +45,15 @@ class Pack:
         return values.index_select(0, self._places.on(values.device)[start:])
 
 
-def visible(pack):
-    """[N, N] of a pack, True where a query place may look at a key place: the prefix is causal, and suffix t sees
-    tokens 0..t−1 of the prefix and itself."""
-    # the last suffix goes on where the prefix ends, and has its number
-    owners = [pack.prefix] * pack.prefix
-    for t, suffix in zip(pack.starts, pack.suffixes, strict=True):
-        owners += [t] * len(suffix)
-    token, owner = torch.tensor(pack.tokens), torch.tensor(owners)
-    own = owner[:, None] == owner
-    shared = (torch.arange(len(token)) < pack.prefix) & (token < owner[:, None])
-    return (own | shared) & (token <= token[:, None])
+def mask_of(pack, dtype):
+    """[N, N] of a pack, what is added to the score of a query place for a key place, 0 where it may look: the prefix is
+    causal, and suffix t sees tokens 0..t−1 of the prefix and itself."""
+    mask = torch.full((pack.n_places, pack.n_places), torch.finfo(dtype).min, dtype=dtype)
+    for t, places in [(0, range(pack.prefix)), *zip(pack.starts, pack.suffixes, strict=True)]:
+        own = slice(places.start, places.stop)
+        mask[own, :t] = 0
+        mask[own, own].triu_(1)
+    return mask
 
 
 def packs(starts, end, arch, most=None):
@@ -90,14 +88,16 @@ def _cost(n_places, arch):
     return (n_places + 30) * 7 * arch["width"] + 2 * n_places**2
 
 
-def packed_inputs(arch, ids, pack, n_rows, dtype):
-    """Model inputs for a pack of the prompt with these token ids, for a batch of n_rows or one that grows to it; dtype:
-    that of the residuals."""
-    batch = 1 if arch["grows"] else n_rows
-    encoding = inputs([ids[i] for i in pack.tokens], batch)
-    if len(pack.suffixes) > 1:  # made for the pass that needs it: a long prompt has hundreds of packs
-        mask = torch.zeros(pack.n_places, pack.n_places, dtype=dtype)
-        mask.masked_fill_(~visible(pack), torch.finfo(dtype).min)
-        encoding["attention_mask"] = mask.expand(batch, 1, -1, -1)
-        encoding["position_ids"] = torch.tensor(pack.tokens).expand(batch, -1)
+def packed_inputs(ids, pack, dtype):
+    """Model inputs for a pack of the prompt with these token ids, one row; dtype: that of the residuals. To be made for
+    the pack that runs: a long prompt has hundreds."""
+    encoding = inputs([ids[i] for i in pack.tokens])
+    if len(pack.suffixes) > 1:
+        encoding["attention_mask"] = mask_of(pack, dtype)[None, None]
+        encoding["position_ids"] = torch.tensor([pack.tokens])
     return encoding
+
+
+def batch_of(encoding, arch, n_rows):
+    """One row's inputs for a batch of n_rows; as they are for one that grows to it."""
+    return encoding if arch["grows"] else {key: x.expand(n_rows, *x.shape[1:]) for key, x in encoding.items()}

@@ -56,6 +56,9 @@ class Kernels(TorchDispatchMode):
         self._seen = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                self._seen.add(leaf.untyped_storage())  # weights, which were there before
         result = function(*args, **(kwargs or {}))
         self.kernels += not function.is_view
         self.passes += function is torch.ops.aten.embedding.default

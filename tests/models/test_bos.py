@@ -94,6 +94,14 @@ def test_a_gguf_files_own_word_on_bos_is_followed(kind, adds_bos, tmp_path):
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "ab ab"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
+def test_a_gguf_file_that_says_nothing_of_bos_has_it_where_llama_cpp_adds_it(kind, tmp_path):
+    """Transformers 5.22 leaves it out, 5.23 does not."""
+    tokenizer = dl.load_model(written(kind, tmp_path / f"{kind}.gguf", None)).tokenizer
+    assert begins_with_bos(tokenizer) == (KINDS[kind][1] is PIECES)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A function that saves a tokenizer of which one file says this and the other does that; says None: nothing."""

@@ -62,3 +62,10 @@ def test_scores_of_eager_attention_are_within_the_default_budget(attention, tmp_
         dl.layer_effects(llm, [text], mode="all", part="attention")
     assert max(rows) == (3 if attention == "eager" else L)
     assert kernels.peak <= 2 * 3072 * 16 * d * 4
+
+
+def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input(tmp_path):
+    """The row of what leaves the last block is alone in its pass."""
+    llm = loaded(build("gpt2"), tmp_path)
+    whole = PROBES["erasure"](llm, None)["erasure_effect"]
+    torch.testing.assert_close(PROBES["erasure"](llm, 1)["erasure_effect"], whole, rtol=1e-4, atol=1e-5)

@@ -89,14 +89,15 @@ def test_max_nodes_and_what_is_missed_with_them():
 @pytest.mark.parametrize("at", ["block", "attention", "mlp"])
 def test_increments_converge_to_the_integral(at):
     llm = dl.load_model("toy-4l")
-    truth = dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17", quadrature=1e-5, at=at)["igrads"]
-    off, stated = [], []
+    result = dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17", quadrature=1e-5, at=at)
+    truth, off, stated = result["igrads"], [], []
     for steps in (16, 32, 64):
         found = dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17", at=at, method="increments", steps=steps)
         off.append((found["igrads"] - truth).abs().amax(1) / truth.abs().amax(1))
         stated.append(found["error"])
     assert (torch.stack(off) <= torch.stack(stated) + 1e-5).all()
-    assert (off[2] <= torch.maximum(off[1] / 3, torch.tensor(2e-4))).all(), off  # as well as the integral is known
+    # as well as the integral is known; where attributions are small, increments round as much as it does
+    assert (off[2] <= torch.maximum(off[1] / 3, 3 * result["error"].clamp_min(1e-5))).all(), (off, result["error"])
 
 
 def test_increments_are_the_same_by_any_budget_and_no_pass_exceeds_it(monkeypatch):
@@ -123,6 +124,8 @@ def test_increments_are_the_same_by_any_budget_and_no_pass_exceeds_it(monkeypatc
 def test_only_some_blocks_paths_are_kept_at_once_and_no_zeros(monkeypatch):
     kept, paths = [], probe._paths
     monkeypatch.setattr(probe, "_paths", lambda *work: kept.append(paths(*work)) or kept[-1])
-    dl.integrated_gradients(dl.load_model("toy-16l"), "5 + 7 = ", "12", quadrature=1.0)
+    llm = dl.load_model("toy-16l")
+    monkeypatch.setattr(probe, "_KEPT", 8 * len(llm.tokenizer("5 + 7 = 1")["input_ids"]))
+    dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0)
     assert [len(group) for group in kept] == [8, 8]
     assert all(path["rest"] == 0.0 and path["step"].dim() == 2 for group in kept for path in group)

@@ -130,9 +130,10 @@ def drawn_cusps(draw):
     return sample, rise(1) - rise(0)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.95)])
-def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded):
-    draw, covered, ratios = np.random.default_rng(1), [], []
+def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded, seed):
+    draw, covered, ratios = np.random.default_rng(seed), [], []
     for _ in range(300):
         sample, truth = drawn(draw)
         found = integrate(sample, 0.01, 1.2e-7)
@@ -140,7 +141,7 @@ def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more
         off = true_error(found, truth)
         covered.append(off <= found["error"] + 2e-6)  # float32's rounding of the sum
         ratios.append(found["error"] / max(off, 1e-6))
-    assert np.mean(covered) >= bounded and np.median(ratios) <= 20, (np.mean(covered), np.median(ratios))
+    assert np.mean(covered) >= bounded and np.median(ratios) <= 16, (np.mean(covered), np.median(ratios))
 
 
 def test_no_more_points_than_the_limit_are_taken_and_the_error_says_what_that_leaves():
