@@ -1,4 +1,4 @@
-"""A run on a server that loses nothing: what travels, the journal, nnsight's client, and what can go wrong."""
+"""Remote runs: what is sent, the journal of jobs, nnsight's client for one job, and errors."""
 
 # ruff: noqa: F401 (names for others)
 from .errors import (

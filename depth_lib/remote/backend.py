@@ -1,4 +1,4 @@
-"""nnsight's own client for one journalled job: with patience, and without running any code of the server's."""
+"""nnsight's client for one journalled job: it retries, and runs no code that the server sends."""
 
 import itertools
 import math
@@ -51,10 +51,9 @@ _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 class JobBackend(RemoteBackend):
     """nnsight's client for one job, not blocking: a session that is given it is serialised and sent, and ends.
 
-    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. smaller: what to do if it takes too long, for
-    the message. Raises NotReady if there is no key, no such host, or no name for
-    the model; sending a session raises ServerUnreachable, RequestRefused (the server took nothing) or
-    SubmissionUnconfirmed.
+    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. smaller: how to make the job smaller, for the
+    message if it takes too long. Raises NotReady if there is no key, no such host, or no name for the model; sending a
+    session raises ServerUnreachable, RequestRefused (the server took nothing) or SubmissionUnconfirmed.
     """
 
     def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str):
@@ -158,8 +157,8 @@ class JobBackend(RemoteBackend):
     def _patiently(self, ask, submitting=False):
         """ask(), repeated while the server cannot be reached; ServerUnreachable after SILENCE seconds.
 
-        submitting: ask() is repeated only if it is certain that nothing was taken of what it sent. RequestRefused if
-        the server refuses it. Errors are not chained: their causes show what the server sent, a key that it quotes too.
+        submitting: ask() is repeated only if it is certain that the server took no job. RequestRefused if the server
+        refuses it. Errors are not chained: their causes show what the server sent, which may quote the key.
         """
         silent_since = None
         for n_failures, pause in enumerate(_pauses(), 1):

@@ -1,6 +1,6 @@
-"""What crosses the socket of NDIF's sandbox, where code and model are two processes, computed from shapes.
+"""Bytes that cross the socket of NDIF's sandbox, where code and model are two processes, computed from shapes.
 
-What the code reads goes there and, as it may have been edited, back; what it caches goes there only.
+Values that the code reads are sent to it and back, as they may have been edited; cached values are sent once.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a server and back: RemoteError and its kinds."""
+"""RemoteError and its kinds: what can go wrong in a remote run."""
 
 import re
 
@@ -38,7 +38,7 @@ class SubmissionUnconfirmed(RemoteError):
 
 
 class JobFailed(RemoteError, RuntimeError):
-    """The server ran the job, or tried to, and reports an error; `server_text` holds its traceback."""
+    """The server ran the job, or tried to, and reports an error; `server_text` has its traceback."""
 
 
 class JobInterrupted(JobFailed):
@@ -58,14 +58,14 @@ class ResultLost(RemoteError):
 
 
 class ResultRefused(RemoteError):
-    """The result holds something that could run code here; it was not loaded."""
+    """The result has something that could run code here; it was not loaded."""
 
 
 class ResultNotFinite(RemoteError, ValueError):
-    """The result holds NaN or infinite numbers where a probe's are finite; it is not kept."""
+    """The result has NaN or infinite numbers where a probe's are finite; it is not kept."""
 
 
-# What an ERROR status says, in the words of NDIF's older and newer servers; what it is; and the next step.
+# Words of an ERROR status of NDIF's older and newer servers, the exception, and the next step.
 _ENDS = [
     (
         ("cancelled or preempted", "process died", "try again later", "Re-sending it"),

@@ -1,4 +1,4 @@
-"""Where gradients cannot be had: NDIF runs the jobs of most keys in a sandbox, a process apart from the model's."""
+"""Whether a server allows gradients: NDIF runs most keys' jobs in a sandbox, a process apart from the model's."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The journal of submitted jobs, on disk before anybody waits for them, so that a killed kernel loses none.
+"""The journal of submitted jobs, on disk before the client waits for them, so that a killed kernel loses none.
 
 One small JSON file per job, named by the hash of its settings, and beside it the bytes of its result once they have
 arrived. They lie in `<artifact>.job/` beside the artifact that they are for (`journalled`), else in the user's cache
@@ -118,7 +118,7 @@ class Entry:
 
 
 def finish(entries: list[Entry]) -> None:
-    """Tell the block of the artifact about the jobs of a call; without one, forget them.
+    """Add the jobs of a call to the enclosing `journalled` block; without one, delete their entries.
 
     RemoteError if the model was deployed anew between two jobs of the call or block: the next run repeats the older.
     """
@@ -142,7 +142,7 @@ def finish(entries: list[Entry]) -> None:
 
 
 def total_cost(jobs: list[dict]) -> str:
-    """What the jobs in artifacts' meta cost together: seconds, and the most memory beside the weights."""
+    """The total cost of the jobs in artifacts' meta: seconds, and the most memory beside the weights."""
     costs = [job["cost"] or {} for job in jobs]
     seconds = sum(cost.get("runtime", 0) for cost in costs)
     gigabytes = max(cost.get("max_memory_usage", 0) for cost in costs) / 1e9

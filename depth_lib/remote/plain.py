@@ -1,7 +1,8 @@
-"""A result's bytes as tensors and plain values: nothing that a server sends can run here."""
+"""Reads a result's bytes as tensors and plain values, without running anything that a server sends."""
 
 import functools
 import io
+import itertools
 import math
 import pickle
 import pickletools
@@ -14,6 +15,7 @@ from torch.serialization import StorageType
 
 from .errors import ResultRefused, one_line
 
+_PIECE = 2**20  # bytes
 LARGEST = 4_000_000_000  # bytes of one result, compressed or not, and of one tensor in it
 
 _OPCODES = set(
@@ -37,8 +39,12 @@ def plain(content: bytes) -> dict:
     Raises ResultRefused, which names what else the result asks for, or BrokenDownload.
     """
     try:
-        check_size(zstandard.get_frame_parameters(content).content_size)
-        data = zstandard.ZstdDecompressor().decompress(content)
+        announced = zstandard.get_frame_parameters(content).content_size
+        check_size(announced)
+        # piece by piece: a damaged header may announce more than there is, or less
+        reader = zstandard.ZstdDecompressor().stream_reader(content)
+        pieces = iter(functools.partial(reader.read, _PIECE), b"")
+        data = b"".join(itertools.islice(pieces, announced // _PIECE + 1))
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             # torch stores records as they are: compressed ones, or several of the same bytes, are there to fill memory
             if sum(record.file_size for record in archive.infolist()) > len(data):

@@ -1,4 +1,4 @@
-"""What travels: functions as source text, under names that hold a hash of it and nothing of this machine.
+"""Serialises functions as source text, under file names with a hash of it and without paths of this machine.
 
 A server compiles a function that it is sent, and nnsight there caches each trace block by file name and line, for as
 long as the server lives: an edited helper would run as it was first seen. So every function that a probe reaches is

@@ -40,12 +40,6 @@ def test_a_key_that_is_not_trusted_gets_increments(identity, asked, done, monkey
     assert gradients.method_there("http://127.0.0.1:1", asked) == done
 
 
-def test_a_key_that_is_known_to_run_in_the_sandbox_is_told_before_a_job_is_sent(llm, monkeypatch):
-    monkeypatch.setattr(gradients, "_whoami", lambda host, key: {"email": "a@b.org", "tags": []})
-    with pytest.raises(NotReady, match="runs this key's jobs in its sandbox"):
-        dl.integrated_gradients(llm, *SUM, method="gradients", remote="http://127.0.0.1:1")
-
-
 def test_the_server_is_asked_who_the_key_is(llm, loopback):
     assert gradients.method_there(loopback.host, None) in ("gradients", "increments")
     assert gradients._whoami("http://127.0.0.1:1", "") == {}

@@ -91,22 +91,9 @@ def test_an_edited_helper_never_returns_an_older_answer(llm, loopback, edited):
         assert session.run(edited("3 * sum(ids)"), llm, [1, 2], remote=loopback.host) == {"answer": 9}
 
 
-def test_without_the_hash_this_server_would_return_the_older_answer(llm, loopback, edited, monkeypatch):
-    """So that the test above is known to be able to fail: the older server forgot nothing that it had compiled."""
-    monkeypatch.setattr("depth_lib.remote.travel._public_name", lambda function: function.__code__.co_filename)
-    with loopback.faults(february=True):
-        assert session.run(edited.probe, llm, [1, 2], remote=loopback.host) == {"answer": 6}
-        assert session.run(edited("3 * sum(ids)"), llm, [1, 2, 0], remote=loopback.host) == {"answer": 6}
-
-
-def test_an_edit_that_was_not_imported_again_is_refused(llm, loopback, edited):
-    probe = edited("4 * sum(ids)", reload=False)
-    with pytest.raises(remote.NotReady, match="double was edited after it was imported: restart the kernel"):
-        session.run(probe, llm, [1, 2], remote=loopback.host)
-
-
-def test_an_edit_that_is_no_python_is_refused_as_an_edit(llm, loopback, edited):
-    probe = edited("4 * (sum(ids)", reload=False)
+@pytest.mark.parametrize("expression", ["4 * sum(ids)", "4 * (sum(ids)"])
+def test_an_edit_that_was_not_imported_again_is_refused_be_it_python_or_not(llm, loopback, edited, expression):
+    probe = edited(expression, reload=False)
     with pytest.raises(remote.NotReady, match="double was edited after it was imported: restart the kernel"):
         session.run(probe, llm, [1, 2], remote=loopback.host)
 
