@@ -1,4 +1,4 @@
-"""The depth score by level of difficulty, and whether it rises: does a harder question use more depth?"""
+"""The depth score by level of difficulty, and its slope: do harder questions use more depth?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
-"""How far a depth can be trusted: bootstrap confidence intervals over prompts.
+"""Bootstrap confidence intervals of depths over prompts.
 
-An effective depth jumps: it is the first or last layer at which noisy curves cross. The percentile bootstrap fails
-there: noise makes a curve cross too early, resampling adds noise, so resamples cross earlier still, and the interval
-misses the true depth. So the bootstrap is of the curve's gap to the threshold, at each layer: the depth's interval
-begins at the first layer where the gap's own 95 % interval reaches across zero, and ends at the first where it is
-across zero as a whole (the basic bootstrap: Davison & Hinkley 1997, Bootstrap Methods and their Application, section
-5.2). What is computed from several runs needs intervals that cover at once: there the gaps of all layers are in one
-simultaneous band (Beran 1988, Balanced simultaneous confidence sets), at a level that Bonferroni divides by the runs.
+An effective depth is the first or last layer at which noisy curves cross a threshold, so it jumps. Its percentile
+bootstrap misses the true depth: noise makes a curve cross too early, and resampling adds noise. So the curve's gap to
+the threshold is resampled at each layer instead (the basic bootstrap: Davison & Hinkley 1997, Bootstrap Methods and
+their Application, section 5.2). The depth's interval begins at the first layer where the gap's 95 % interval includes
+values beyond zero, and ends at the first where it includes no others. Intervals for sums over several runs have to
+cover all depths at once: there one simultaneous band has the gaps of all layers (Beran 1988, Balanced simultaneous
+confidence sets), at a level that Bonferroni divides by the number of runs.
 
 Deviations of resampled curves are widened by sqrt(P / (P - 1)) · t(P - 1) / z, without which the bootstrap is too
 narrow for few prompts (Hesterberg 2015, What Teachers Should Know about the Bootstrap, section 4.1).
@@ -42,9 +42,9 @@ class NoInterval(Exception):
 class DepthInterval:
     """A 95 % confidence interval of a metric's effective depth over prompts.
 
-    low, high: its first and last layer; None where no effective depth at all fits the prompts too (a curve that
-    crosses nowhere), so that this end is open. same: the share of plain bootstrap draws with the effective depth that
-    all prompts give; without: the share with none. n_prompts: how many prompts were resampled.
+    low, high: its first and last layer; None: the interval includes curves that cross nowhere, so this end is open.
+    same: the fraction of plain bootstrap draws with the effective depth of all prompts together; without: the fraction
+    with none. n_prompts: how many prompts were resampled.
     """
 
     low: int | None
@@ -69,13 +69,12 @@ class Estimate:
 def depth_interval(
     result: Mapping, metric: str, draws: int = DRAWS, seed: int = SEED, n_runs: int = 0
 ) -> DepthInterval:
-    """The 95 % bootstrap interval over prompts of one effective depth, and how often draws keep the depth.
+    """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
 
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
-    or "overlap". n_runs: of how many runs the intervals are to cover all depths at once, for sums over them; they are
-    wider, and 0 is this run alone.
-    Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files), fewer than 3
-    prompts, or values that are not finite. Method, sources and coverage: this module's docstring.
+    or "overlap". n_runs: for sums over this many runs, whose intervals cover all depths at once and are wider; 0: this
+    run alone. Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
+    fewer than 3 prompts, or values that are not finite. Method, sources and coverage: this module's docstring.
     """
     rule = METRICS[metric]
     sums, n_tokens = _per_prompt(result, rule)
@@ -162,18 +161,18 @@ def studentised(centres: np.ndarray, errors: np.ndarray, n: int, limits: tuple[f
         deviations = (centres[1:] - value) / errors[1:]
     deviations[np.isnan(deviations)] = 0
     below, above = np.quantile(deviations, (1 - UPPER, UPPER), method="inverted_cdf")
-    student = _student(n - 1)
-    low, high = value - max(above, student) * error, value - min(below, -student) * error
+    least = student(n - 1)
+    low, high = value - max(above, least) * error, value - min(below, -least) * error
     return Estimate(value, max(low, limits[0]), min(high, limits[1]))
 
 
 def widening(n_prompts: int) -> float:
     """sqrt(P / (P - 1)) · t / z: how much wider than its draws an interval from P prompts is."""
-    return math.sqrt(n_prompts / (n_prompts - 1)) * _student(n_prompts - 1) / _Z
+    return math.sqrt(n_prompts / (n_prompts - 1)) * student(n_prompts - 1) / _Z
 
 
 @functools.cache
-def _student(v: int) -> float:
+def student(v: int) -> float:
     """Student's upper quantile for v degrees of freedom: t = √v · tan θ, where θ has the density cos(θ)^(v - 1)."""
     step = math.pi / 2 / 100_000
     angles = step * np.arange(1, 100_001)

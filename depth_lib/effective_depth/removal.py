@@ -1,11 +1,11 @@
-"""How many consecutive blocks a model can do without, and how much of its depth that leaves."""
+"""How many consecutive blocks can be removed, and how much of the depth is left."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, bootstrap_curves, widening
+from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, student
 from .rules import AT_MOST, as_array, most_removed
 
 
@@ -27,9 +27,12 @@ def removable(result: Mapping, at_most: float = AT_MOST, of: float = 1.0) -> Rem
 
     result: what `block_removal` returns of whole blocks; only its sizes are considered. at_most: nats per token, or a
     share of `of` nats, such as how much higher the loss of a unigram model is than the full model's. For each n the
-    cheapest start counts, chosen on these prompts, which favours removal. The interval ends at the largest n of which
-    any start surely costs no more, and at the largest of which any possibly does, by each start's own basic bootstrap
-    interval over prompts (as in `effective_depth/intervals.py`). KeyError for the result of a part.
+    cheapest start counts, chosen on these prompts, which favours removal.
+
+    The interval begins at the largest n of which any start surely costs no more, and ends at the largest of which any
+    possibly does. Surely: by the upper ends of a band that covers the losses of all n and s at once, since the cheapest
+    of many starts may be cheap by chance; possibly: by Student's interval of each loss. KeyError for the result of a
+    part.
     """
     loss, sizes = as_array(result["removal_loss"]), as_array(result["removal_sizes"]).astype(int)
     n = most_removed(loss, sizes, at_most * of)
@@ -40,9 +43,24 @@ def removable(result: Mapping, at_most: float = AT_MOST, of: float = 1.0) -> Rem
     low = high = None
     by_prompt = as_array(result["removal_loss_by_prompt"]).astype(float)
     if len(by_prompt) >= FEWEST_PROMPTS:
-        _, drawn = bootstrap_curves(by_prompt.reshape(len(by_prompt), -1), np.ones(len(by_prompt)), DRAWS, SEED)
-        deviations = widening(len(by_prompt)) * (drawn.reshape(-1, *loss.shape) - loss)
-        ends = loss - np.quantile(deviations, (1 - UPPER, UPPER), axis=0)
+        errors = by_prompt.std(0, ddof=1) / np.sqrt(len(by_prompt))
+        ends = loss + _errors_at_once(by_prompt) * errors, loss - student(len(by_prompt) - 1) * errors
         low, high = (most_removed(end, sizes, at_most * of) for end in ends)
     n_layers = loss.shape[1]
     return Removable(n, s, rise, low, high, (n_layers - n) / n_layers)
+
+
+def _errors_at_once(by_prompt: np.ndarray) -> float:
+    """How many standard errors above the means over prompts [P, N, L] a 97.5 % upper bound of all of them at once is.
+
+    The quantile of the largest of correlated t statistics, by a rotation test: with normal noise each statistic is
+    √(P − 1) times the cotangent of the angle between the residuals and a random direction. Where all starts have the
+    same noise it is Student's. Source: Langsrud 2005, Rotation tests, Statistics and Computing 15.
+    """
+    n_prompts = len(by_prompt)
+    residuals = (by_prompt - by_prompt.mean(0)).reshape(n_prompts, -1)
+    residuals = residuals[:, residuals.any(0) & np.isfinite(residuals[0])]
+    directions = np.random.default_rng(SEED).standard_normal((DRAWS, n_prompts))
+    cosines = (directions @ (residuals / np.linalg.norm(residuals, axis=0))).max(1, initial=0)
+    cosine = np.quantile(cosines / np.linalg.norm(directions, axis=1), UPPER)
+    return cosine * np.sqrt((n_prompts - 1) / (1 - cosine**2))

@@ -82,8 +82,8 @@ def erasure_profile(erasure_effect: Curve, n_answer_tokens: int, first_token: in
 
     erasure_effect has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. Of the T
     tokens, the last A = n_answer_tokens are the answer and the one before them is where the answer is read: erasing it
-    moves the answer at every depth. Token 0 is left out too, as in the skips: whatever it is, models use it as an
-    attention sink, and erasing that moves every answer. ValueError if no question token is left, or a value is not
+    moves the answer at every depth. Token 0 is left out too, as in the skips: models use it as an attention sink, and
+    erasing that moves every answer. ValueError if no question token is left, or a value is not
     finite.
     """
     effects = _checked("erasure", erasure_effect, n_axes=2).astype(float)
@@ -137,9 +137,9 @@ def deep_thinking_ratio(lens: Curve | Mapping, depth: float = LATE) -> float:
 
 
 def removal_depth(influence: Curve, loss: Curve, sizes: Curve) -> int | None:
-    """The last layer that would be left if the blocks that can be removed (see `most_removed`) were the last ones.
+    """The last layer that would be left if the removable blocks (see `most_removed`) were the last ones, L − 1 − n.
 
-    L − 1 − n; influence [L], loss [N, L] and sizes [N] are `block_removal`'s. The rule is ours.
+    influence [L], loss [N, L] and sizes [N] are `block_removal`'s. The rule is ours.
     """
     return len(influence) - 1 - most_removed(loss, sizes)
 
@@ -231,9 +231,9 @@ def _last(hits: np.ndarray) -> int | None:
 class Metric:
     """One depth of a model: the probe and keys it reads, and how it follows from them.
 
-    rule: a layer, from the keys' curves; None where the depth is a centre of mass only. profile: the effect of each
-    layer, whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers';
-    thresholds: those they might have chosen as well. level: of the papers' metrics, the value that the curve is
+    rule: a layer, from the keys' curves; None if the depth is a centre of mass only. profile: the effect of each layer,
+    whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers'; thresholds:
+    others that `depths_by_threshold` compares. level: of the papers' metrics, the value that the curve is
     compared with, from curves [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
     `above`, where it is above it; if `turns`, where it is below it and the next layer is not.
     """

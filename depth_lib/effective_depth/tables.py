@@ -1,4 +1,4 @@
-"""Every depth of a study in one tidy frame, with what each rests on as further columns and rows."""
+"""Every depth of a study in one tidy frame, with intervals, and at other thresholds."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
 
 
 def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
-    """The papers' three depths with what each rests on; every_depth: what `depths` returns.
+    """The papers' three depths with their confidence intervals; every_depth: what `depths` returns.
 
     Columns: layers (L), prompts, ed, ratio; low, high (its 95 % confidence interval over prompts; NA where the
     interval is open) and ratio_low, ratio_high; same and without (the shares of bootstrap draws with this ED and with

@@ -1,9 +1,9 @@
-"""Reading and writing .pt files: an atomic write with provenance, and a checked read.
+"""Reading and writing .pt files: atomic writes with provenance, checked reads.
 
-`outputs/<dataset>/<MODEL>/` has one file per probe with the papers' own names and keys, so that their notebooks read
-our files and this package reads theirs. Our files also have `meta` (what was run, where, with which versions) and
-per-prompt sums. Only tensors, strings, numbers, lists and dicts are stored: `torch.load(path, weights_only=True)` reads
-every file. Reading never changes, renames or runs anything; writing moves aside a file that is not one of ours.
+`outputs/<dataset>/<MODEL>/` has one file per probe with the papers' names and keys, so the papers' notebooks read our
+files, and this package reads theirs. Ours also have `meta` (what was run, where, with which versions) and sums per
+prompt. They consist of tensors, strings, numbers, lists and dicts: `torch.load(path, weights_only=True)` reads them.
+Reading never changes a file or runs code; writing moves aside files that depth_lib did not write.
 """
 
 import io
@@ -28,7 +28,7 @@ from ..params import INSTALLED, command
 from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 2  # 1 had no meta.json
-# Characters that end a line, that are invisible, or that utf-8 cannot encode.
+# Characters that end a line, are invisible, or cannot be encoded as UTF-8.
 _INVISIBLE = re.compile(r"[\\␣\x00-\x20\x7f-\xa0\u200b-\u200f\u2028-\u202e\u2060\ufeff\ud800-\udfff]")
 _ESCAPES = {"\\": "\\\\", " ": "␣", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -60,9 +60,9 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         contents[path.with_name(schema.names(n, pair)[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
-    with zipfile.ZipFile(buffer, "a") as archive:  # `meta` once more, for those who read it without torch
+    with zipfile.ZipFile(buffer, "a") as archive:  # a copy of `meta` that can be read without torch
         archive.writestr(zipfile.ZipInfo("archive/meta.json"), json.dumps(stored["meta"]))
-    contents[path] = buffer.getvalue()  # last, so that a result is never there without its tokens
+    contents[path] = buffer.getvalue()  # last: a result is never there without its tokens
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _keep_foreign_files(path, list(contents))
@@ -78,10 +78,9 @@ def load_artifact(path: str | Path) -> dict:
     """Read a probe's result: its tensors, `meta`, and `tokens` (a list, or None) if it has a token axis.
 
     Tensors are on the CPU and without a gradient, and floating-point ones are float32: the papers' scripts store
-    bfloat16, parameters and GPU tensors. MissingArtifact if there is no file,
-    ArtifactError for one that cannot be read as plain tensors, or lacks the keys and shapes of its probe; the file is
-    not touched. OSError for one that cannot be opened. A file without `meta` (the papers' own) is read with a warning
-    and `meta` = {}.
+    bfloat16, parameters and GPU tensors. MissingArtifact if there is no file, ArtifactError if it cannot be read as
+    plain tensors or lacks the keys and shapes of its probe, OSError if it cannot be opened; the file is not touched. A
+    file without `meta` (the papers' own) is read with a warning and `meta` = {}.
     """
     result = read_artifact(path)
     if not result["meta"]:
@@ -92,7 +91,7 @@ def load_artifact(path: str | Path) -> dict:
 
 
 def read_artifact(path: str | Path) -> dict:
-    """`load_artifact` without its warning, for callers that warn once about many files."""
+    """`load_artifact` without its warning, for callers that warn once for many files."""
     path = Path(path)
     probe, n, pair = parse_name(path)
     schema = SCHEMAS[probe]
@@ -130,7 +129,7 @@ def _remedy(path: Path) -> str:
 
 @cache
 def own_commit() -> str | None:
-    """The commit of depth_lib that runs, with "-dirty" if its files differ; None if that is not known."""
+    """The commit of this depth_lib, with "-dirty" if its files differ; None if it is not known."""
     if INSTALLED:
         origin = json.loads(distribution("depth-lib").read_text("direct_url.json") or "{}")
         return origin.get("vcs_info", {}).get("commit_id", "")[:12] or None
@@ -142,12 +141,12 @@ def own_commit() -> str | None:
 
 
 def escape_token(token: str) -> str:
-    r"""One token as one visible line, reversibly: a space is ␣, a line feed \n, a backslash \\, others \uXXXX."""
+    r"""A token as one visible line, reversibly: a space is ␣, a line feed \n, a backslash \\, others \uXXXX."""
     return _INVISIBLE.sub(lambda match: _ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), token)
 
 
 def _keep_foreign_files(path: Path, replaced: list[Path]) -> None:
-    """Move aside the files that would be replaced, unless they are a result of ours."""
+    """Move aside the files that would be replaced, unless depth_lib wrote them."""
     try:
         if read_artifact(path)["meta"]:
             return
@@ -162,7 +161,7 @@ def _keep_foreign_files(path: Path, replaced: list[Path]) -> None:
 
 
 def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
-    """Tokens from the text file beside the papers' own result, which has them unescaped; None if they do not fit."""
+    """The tokens in the text file beside a result of the papers, which are not escaped; None if they do not fit."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, UnicodeDecodeError):
@@ -186,8 +185,8 @@ def _plain(value: object) -> object:
 
 
 def _not_finite(result: Mapping) -> str | None:
-    """The first value that is not finite. NaN is right for what attention and MLP add in a model that is read block by
-    block, and for more removed blocks than there are."""
+    """The first value that is not finite. NaN is allowed for attention and MLP of models that are read block by block,
+    and for removals of more blocks than there are."""
     for key, value in result.items():
         if not isinstance(value, torch.Tensor) or (("att" in key or "mlp" in key) and value.isnan().all()):
             continue
@@ -199,7 +198,7 @@ def _not_finite(result: Mapping) -> str | None:
 
 
 def _unpickled(path: Path) -> object:
-    """The values in a .pt file; UnpicklingError says why there are none. Code in a pickle is never run."""
+    """The values in a .pt file; UnpicklingError if it cannot be read. Code in a pickle is never run."""
     content = io.BytesIO(path.read_bytes())
     try:
         if zipfile.is_zipfile(content) and (damaged := zipfile.ZipFile(content).testzip()):

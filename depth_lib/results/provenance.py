@@ -1,6 +1,6 @@
-"""What a result was made from, as its file says, and whether that is what is asked for.
+"""The provenance of a result, and whether it is the one that is wanted.
 
-This module does not import torch, so that asking is fast.
+This module does not import torch, so it is fast.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from .schemas import SCHEMAS, ArtifactError, MissingArtifact, parse_name
 
 
 class Superseded(ParamsError):
-    """A result that is there was made with other settings, and is not replaced."""
+    """A result with other settings is there, and is not replaced."""
 
 
 NONE_YET = "there is none yet"
-# The files of a checkpoint that decide what it computes.
+# The files of a checkpoint that determine what it computes.
 _FILES = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken"),
@@ -35,7 +35,7 @@ _PIECE = 2**18  # bytes of a weight file that are read at once
 def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
     """Why the file at this path is not the wanted result, one line per reason; [] if it is.
 
-    wanted: as for `differences`. A reason is also that there is no file, or none that can be read.
+    wanted: as for `differences`. A missing or unreadable file is a reason too.
     """
     try:
         return differences(path, wanted)
@@ -44,7 +44,7 @@ def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
 
 
 def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str) -> None:
-    """Raise Superseded if the result at this path was made from something else than wanted.
+    """Raise Superseded if the result at this path has another provenance than wanted.
 
     remedy: how to move it aside and compute it again.
     """
@@ -57,10 +57,10 @@ def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str) -> None:
 
 
 def differences(path: str | Path, wanted: Mapping) -> list[str]:
-    """What the result at this path was made from that is not as wanted, one line per key.
+    """Where the provenance of the result at this path is not as wanted, one line per key.
 
-    This is the only place that decides it. wanted: what `meta` must say; only these keys are compared, nested dicts key
-    by key. The result must also be computed by this version of the probe. Raises what `read_meta` raises.
+    wanted: values that `meta` must have; only these keys are compared, nested dicts key by key. The result must also
+    have the current version of the probe. Raises what `read_meta` raises.
     """
     meta, wanted = read_meta(path), {**wanted, "version": SCHEMAS[parse_name(path)[0]].version}
     if meta.get("schema") == 1:  # which did not store all of these
@@ -69,10 +69,10 @@ def differences(path: str | Path, wanted: Mapping) -> list[str]:
 
 
 def read_meta(path: str | Path) -> dict:
-    """The `meta` of a result; no code in the file is run.
+    """The `meta` of a result; code in the file is never run.
 
-    Raises MissingArtifact if there is no file, ArtifactError if it is damaged or was not written by depth_lib, OSError
-    if it cannot be opened.
+    Raises MissingArtifact if there is no file, ArtifactError if it is damaged or not written by depth_lib, OSError if
+    it cannot be opened.
     """
     try:
         content = Path(path).read_bytes()
@@ -105,8 +105,8 @@ def prompts_hash(prompts: Iterable[str | tuple]) -> str:
 def fingerprint(checkpoint: str | Path) -> str:
     """16 hexadecimal digits of a hash of a folder's config, tokenizer, weights and code, or of a GGUF file.
 
-    Files up to 64 MiB are read whole. Of larger ones four spread pieces of each tensor of a safetensors file are read,
-    which for tensors up to 1 MiB, such as norms, is all of them; of other formats 256 spread pieces.
+    Files up to 64 MiB are read whole. In larger safetensors files, four spread pieces of each tensor are read (tensors
+    up to 1 MiB, such as norms, whole); in larger files of other formats, 256 spread pieces.
     """
     digest, gguf = hashlib.sha256(), gguf_in(checkpoint)
     files = [path for pattern in _FILES for path in Path(checkpoint).glob(pattern)]
@@ -135,7 +135,7 @@ def _pieces(file: IO[bytes], suffix: str, size: int) -> list[tuple[int, int]]:
 
 
 def made_from(meta: Mapping) -> str:
-    """One line on a result's origin: model and revision, dtype, prompts, where, when, versions, as far as known."""
+    """The origin of a result in one line, as far as known: model, revision, dtype, prompts, where, when, versions."""
     if not meta:
         return "not known, the files have no meta (not written by depth_lib)"
     origin = {
@@ -153,13 +153,13 @@ def made_from(meta: Mapping) -> str:
 
 
 def without_places(meta: Mapping) -> dict:
-    """model_id and source of a result, which is handed on: where they were on this machine is left out."""
+    """model_id and source without the folders of this machine, as results are shared."""
     known = {key: meta[key] for key in ("model_id", "source") if meta.get(key)}
     return {key: Path(place).name if os.path.isabs(place) else place for key, place in known.items()}
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
-    """Where `stored` is not as wanted, one line per key. A tolerance tighter than wanted is not a difference."""
+    """Where `stored` is not as wanted, one line per key. A tighter tolerance than wanted is no difference."""
     reasons = []
     for key, value in wanted.items():
         if isinstance(value, dict) and isinstance(stored.get(key), dict):

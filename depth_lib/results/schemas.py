@@ -1,6 +1,6 @@
 """Each probe's .pt file: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
-This module does not import torch, so that listing results is fast.
+This module does not import torch, so listing results is fast.
 """
 
 import itertools
@@ -15,11 +15,11 @@ from ..params import FIVE_PROBES
 
 
 class ArtifactError(Exception):
-    """A probe's result that cannot be written or read; the message names the file and the next step."""
+    """A probe's result cannot be written or read; the message names the file and the next step."""
 
 
 class MissingArtifact(ArtifactError, FileNotFoundError):
-    """A probe's result that is not there yet; the message has the command that computes it."""
+    """A probe's result is missing; the message has the command that computes it."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ class Schema:
     "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts (F of those long
     enough for future mode), E of examples on K levels of difficulty; any other letter is a number that is the same for
     the whole file.
-    `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it is not the row's.
-    `baseline`: the probe reads further prompts, whose hash is a setting too. `by_level`: it runs on examples with
-    levels of difficulty. `version`: raise it when a mistake in the probe is corrected, so that older results are stale.
+    `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it differs from the
+    row's. `baseline`: the probe also reads baseline prompts, whose hash is compared. `by_level`: it runs on examples
+    with levels of difficulty. `version`: raise it when a mistake in the probe is corrected; older results are then
+    stale.
     """
 
     file: str
@@ -54,8 +55,8 @@ class Schema:
     def shapes(self) -> dict[str, str]:
         """The shape of every key that a result may have.
 
-        A key may come with `<key>_rounding_floor`, below which it may be rounding, `<key>_sums` over each prompt's
-        tokens, and `<key>_by_prompt`.
+        Beside a key there may be `<key>_rounding_floor`, below which values may be rounding, `<key>_sums` over each
+        prompt's tokens, and `<key>_by_prompt`.
         """
         shapes = {}
         for key, shape in (self.required | _shapes(self.ours)).items():
@@ -72,7 +73,7 @@ class Schema:
 
     @property
     def reads_prompts(self) -> bool:
-        """Whether the result depends on the dataset's prompts, or those of the baseline, and not on the pair alone."""
+        """Whether the result depends on prompts, of the dataset or the baseline, and not on the pair alone."""
         return self.baseline or not self.of_pair
 
     def names(self, n: int | str, pair: str = "") -> tuple[str, str]:
@@ -182,7 +183,7 @@ ARTIFACTS = {
     ),
 }
 
-FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only where PROBES names them
+FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
 
 # Results about two models are in `out/linear_maps/`, outside the folders of a dataset × model.
@@ -198,8 +199,8 @@ SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "") -> Path:
     """Path of a probe's result, `out/dataset/model/file`. ArtifactError if probe is not in ARTIFACTS.
 
-    n: the number of examples. pair: the label of question and answer (see `pairs.find_pair`), for probes that measure
-    one; "" is the papers'.
+    n: the number of examples. pair: for probes of a question and its answer, their label (see `pairs.find_pair`); ""
+    for the papers'.
     """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
@@ -210,7 +211,7 @@ def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n: int,
 
 
 def parse_name(path: str | Path) -> tuple[str, int | None, str]:
-    """The probe of a file name, its number of examples and its pair's label; ArtifactError for any other name.
+    """The probe, number of examples and pair's label of a file name; ArtifactError for other names.
 
     The number is None where the name has none, and the label "" for the papers' pair and for probes without one.
     """
@@ -225,7 +226,7 @@ def parse_name(path: str | Path) -> tuple[str, int | None, str]:
 
 
 def of_pair(name: str, pair: str) -> str:
-    """The name of a probe or metric for another question than the papers': `residual_erasure:spouse`."""
+    """The name of a probe or metric for another question than the papers', such as `residual_erasure:spouse`."""
     return f"{name}:{pair}" if pair else name
 
 
@@ -235,7 +236,7 @@ def without_pair(name: str) -> str:
 
 
 def mismatch(probe: str, result: object) -> str | None:
-    """The first difference between a result and the keys and shapes of its probe; None if there is none."""
+    """Where a result first differs from the keys and shapes of its probe; None if it fits."""
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return "it is not a dict of named tensors with a dict `meta`"
     schema, sizes = SCHEMAS[probe], {}
@@ -255,9 +256,9 @@ def mismatch(probe: str, result: object) -> str | None:
 
 
 def _fits(axis: str, size: int, sizes: dict[str, int]) -> bool:
-    """Whether an axis such as "L" or "L+1" has this size; the first axis with a letter decides what the letter is.
+    """Whether an axis such as "L" or "L+1" can have this size; the first axis with a letter sets its value.
 
-    A letter is at least 1.
+    Letters are at least 1.
     """
     if axis == "1":
         return size == 1

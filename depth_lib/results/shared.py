@@ -1,4 +1,4 @@
-"""A study for others: its files, every number of its curves and maps as one Parquet table, and a dataset card."""
+"""Sharing a study: its files, all curves and maps in one Parquet table, and a dataset card."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,13 +38,13 @@ counted from 0, of 28; a dash is a missing value:
 
 ## Files
 
-`<dataset>/<model>/*.pt`: a file per probe, `torch.load(path, weights_only=True)`, with its values per prompt and, under
-`meta`, all that it was made from. `results.parquet` has the curves and maps, a row per number:
+`<dataset>/<model>/*.pt`: a file per probe, `torch.load(path, weights_only=True)`, with values per prompt and, in
+`meta`, model, prompts, settings and versions. `results.parquet` has the curves and maps, a row per number:
 
-- `model`, `dataset` (of the prompts), `probe` (what was measured), `key` (which curve or map of the probe)
+- `model`, `dataset` (of the prompts), `probe`, `key` (the curve or map of the probe)
 - `layer`: counted from 0; row 0 of an erasure is the embeddings
 - `column`: affected layer of an effect, token of an erasure or attribution; empty for curves
-- `value`: the number, exactly as it was stored
+- `value`: the stored number
 
 ## Read it
 
@@ -56,15 +56,13 @@ curves = results.query("key == 'res_kl_divs' and dataset == '{dataset}'")
 curves.pivot(index="layer", columns="model", values="value").plot()
 ```
 
-Table, figures and report of these results: `make table OUT=folder` or `depth-lib table --out folder`, with the folder
-that has these files.
+Table, figures and report: `depth-lib table --out folder`, with the folder of these files.
 
 ## Sources and licence
 
 Csordás, Manning, Potts (2025), *Do Language Models Use Their Depth Efficiently?*, arXiv 2505.13898; Hu, Zhou, Zhang
 (2025), *What Affects the Effective Depth of Large Language Models?*, arXiv 2512.14064. The numbers are under
-{licence}; models and datasets have their own licences. Of prompts, only the tokens of the question are
-here.
+{licence}; models and datasets have their own licences. The files have no prompts, only the tokens of the question.
 """
 
 
@@ -73,14 +71,13 @@ def share(
 ) -> list[Path]:
     """Write a study's files, `results.parquet` and README.md to a folder; the paths of the last two.
 
-    Equal results give equal files. licence: an identifier of the Hub's, for the numbers; depths: lines of effective
-    depths for the card; notes: what has to be known of them. ArtifactError for a study without results, for a folder
-    that has other results, or if the files cannot be written.
+    Equal results give equal files. licence: the Hub's identifier of a licence, for the numbers; depths: lines of
+    effective depths for the card; notes: paragraphs below them. ArtifactError for a study without results, for a folder
+    with other results, or if the files cannot be written.
     """
     folder = Path(folder)
     if not study:
-        raise ArtifactError(f"{study.folder} has no result that can be read, so there is nothing to share")
-    # a result's tokens have its name, with another ending
+        raise ArtifactError(f"{study.folder} has no readable result, so there is nothing to share")
     files = [file for path in study.paths.values() for file in (path, *path.parent.glob("*_tokens_*.txt"))]
     contents = {folder / file.relative_to(study.folder): file.read_bytes() for file in files}
     if {*folder.glob("*/*/*.pt")} - contents.keys() or folder.resolve() == study.folder.resolve():
@@ -108,6 +105,6 @@ def _card(study: Study, licence: str, depths: Iterable[str], notes: Iterable[str
         origin="\n".join(dict.fromkeys(origins)),
         dataset=next(iter(study))[0],
     )
-    for folder in (study.folder, study.folder.resolve(), Path.cwd(), Path.home()):  # what is no other's business
+    for folder in (study.folder, study.folder.resolve(), Path.cwd(), Path.home()):  # no paths of this machine
         card = card.replace(f"{folder}/", "")
     return card

@@ -1,4 +1,4 @@
-"""A study: the results of many runs under one folder, `outputs/<dataset>/<MODEL>/*.pt`, and which are missing."""
+"""A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, and which are missing."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import NAMED_SOURCES, PAPER_DATASETS, ParamsError, command, find_model
+from ..params import PAPER_DATASETS, ParamsError, command, find_model
 from .artifacts import read_artifact
 from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
 
@@ -23,21 +23,20 @@ TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order
 
-Run = tuple[str, str]  # dataset, model
 Key = tuple[str, str, str]  # dataset, model, probe
 
 
 class Study(dict):
-    """The results under a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
+    """The results in a folder: (dataset, model, probe) -> result, by model, then dataset, then probe.
 
-    models, datasets: which of them, in this order; by default all that have results, small models and the papers'
-    datasets first. If a run has results for several numbers of examples, the largest counts. A probe about another
-    question than the papers' has the key `of_pair(probe, pair)`, and `pairs` are the labels of these questions.
-    `paths`: (dataset, model, probe) -> file.
+    models, datasets: which ones, in this order; by default all that have results, small models and the papers' datasets
+    first. Of results for several numbers of examples the largest is read. A probe on another question than the papers'
+    has the key `of_pair(probe, pair)`; `pairs` has the labels of these questions. `paths`: (dataset, model, probe) ->
+    file.
 
-    Warns of its `problems`: unreadable files, which are left out, results of another model, a dataset whose results are
-    of different prompts, datasets with the same prompts, models of several commits. It warns of results without `meta`
-    (the papers' own) too. Nothing is written or renamed. Raises MissingArtifact if there are no results.
+    Warns of its `problems`: unreadable files, which are left out, results of another model, datasets with results of
+    different prompts, datasets with the same prompts, models with results of several commits. Also warns of results
+    without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
     """
 
     def __init__(
@@ -72,41 +71,42 @@ class Study(dict):
             )
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each dataset with different prompts, for datasets with the same ones, for a model's commits."""
-        rows = []
-        for (dataset, model, probe), result in self.items():
-            meta = result["meta"]
-            prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta.get('prompts_hash')}"
-            weights = meta.get("commit") or meta.get("weights") or "not known"
-            rows.append((dataset, model, probe in TABLE_PROBES and "prompts_hash" in meta, prompts, weights))
-        frame = pd.DataFrame(rows, columns=["dataset", "model", "compared", "prompts", "weights"])
-        prompts, weights = frame.query("compared == True"), frame.query("weights != 'not known'")
-        for dataset, results in prompts.groupby("dataset", sort=False):
-            if results.prompts.nunique() > 1:
-                which = _listed(results, "prompts", "model")
-                yield f"{dataset} has results of different prompts, which are not comparable: {which}"
-        for _, results in prompts.groupby(prompts.prompts.str.split().str[-1], sort=False):
-            if results.dataset.nunique() > 1:
-                names = " and ".join(results.dataset.unique())
-                yield f"{names} have the same prompts: their results do not differ by task"
-        for model, results in weights.groupby("model", sort=False):
-            if results.weights.nunique() > 1:
-                yield f"{model} has results of different weights: {_listed(results, 'weights', 'dataset')}"
+        """A line for each dataset with different prompts, datasets with the same prompts, model of several commits."""
+        frame = pd.DataFrame(
+            [{"dataset": key[0], "model": key[1], "probe": key[2]} | result["meta"] for key, result in self.items()],
+            columns=["dataset", "model", "probe", "n_prompts", "source", "prompts_hash", "commit", "weights"],
+            dtype=object,
+        )
+        frame["weights"] = frame.commit.fillna(frame.weights)
+        compared = frame[frame.probe.isin(TABLE_PROBES)].dropna(subset="prompts_hash")
+        for dataset, results in compared.groupby("dataset", sort=False):
+            prompts = results.groupby(["n_prompts", "source", "prompts_hash"], sort=False, dropna=False).model.unique()
+            if len(prompts) > 1:
+                which = [f"{n} from {source}, hash {of} ({', '.join(m)})" for (n, source, of), m in prompts.items()]
+                yield f"{dataset} has results of different prompts, which are not comparable: {', '.join(which)}"
+        for datasets in compared.groupby("prompts_hash", sort=False).dataset.unique():
+            if len(datasets) > 1:
+                yield f"{' and '.join(datasets)} have the same prompts: their results do not differ by task"
+        for model, results in frame.groupby("model", sort=False):
+            weights = results.groupby("weights", sort=False).dataset.unique()
+            if len(weights) > 1:
+                which = [f"{commit} ({', '.join(datasets)})" for commit, datasets in weights.items()]
+                yield f"{model} has results of different weights: {', '.join(which)}"
 
-    def of(self, probe: str) -> dict[Run, dict]:
+    def of(self, probe: str) -> dict[tuple[str, str], dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
         return {(dataset, model): result for (dataset, model, other), result in self.items() if other == probe}
 
     @property
     def with_depths(self) -> list[str]:
-        """The datasets that have effective depths, or will: not those run for levels of difficulty only."""
+        """The datasets that have or will have effective depths: not those for levels of difficulty only."""
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
     def missing(self) -> list[str]:
         """A line for each model × dataset that lacks a result, with the command that computes it.
 
-        Expected on each dataset are the probes of the table (or of levels of difficulty), and every probe that any
-        model in the folder has there.
+        Each dataset should have the probes of the table (or of levels of difficulty), and every probe that any model in
+        the folder has there.
         """
         lines = []
         for model, dataset in itertools.product(self.models, self.datasets):
@@ -120,12 +120,12 @@ class Study(dict):
         return lines
 
     def _variables_of(self, dataset: str) -> dict[str, str]:
-        """The variables that name a dataset to a command: SOURCE too if its prompts are a file."""
+        """The options of a command for a dataset, with the SOURCE of its prompts."""
         metas = (result["meta"] for (other, _, _), result in self.items() if other == dataset)
         meta = next(filter(None, metas), {})
         source = meta.get("source", "hub")
-        file = {} if source in (*NAMED_SOURCES, "drawn", "list") else {"SOURCE": source}
-        return {"DATASETS": meta.get("rows_of", dataset)} | file
+        given = {} if source in ("hub", "drawn", "list") else {"SOURCE": source}
+        return {"DATASETS": meta.get("rows_of", dataset)} | given
 
     def _probes_on(self, dataset: str) -> set[str]:
         """The probes that any model in the folder has on a dataset."""
@@ -136,16 +136,10 @@ class Study(dict):
         return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
 
 
-def _listed(results: pd.DataFrame, column: str, by: str) -> str:
-    """Each value of a column with those of another beside it: "a (x, y), b (z)"."""
-    groups = results.groupby(column, sort=False)[by]
-    return ", ".join(f"{value} ({', '.join(names.unique())})" for value, names in groups)
-
-
 def load_results(
     folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Everything measured per layer under a folder, a row per value, for your own plots and statistics.
+    """All values per layer in a folder, one row each, for your own plots and statistics.
 
     Columns model, dataset, probe, layer, key, value (float64), and column: the index along the second axis of a map
     (affected layer of an effect, token of an erasure or attribution; NA for curves). Row 0 of an erasure is the
@@ -191,17 +185,17 @@ def facts_of(model: str) -> ModelFacts:
     """TRAINING and BILLIONS in the params file of this name."""
     try:
         params = find_model(model) or {}
-    except ParamsError:  # a file with mistakes, which the commands that need it report
+    except ParamsError:  # commands that need the file report its mistakes
         params = {}
     training = params.get("TRAINING")
     return ModelFacts(training if training in TRAINING else "unknown", params.get("BILLIONS"))
 
 
 def in_order(models: Iterable[str]) -> list[str]:
-    """Models as the papers' table has them: small ones first, then R1-distilled, instruct, base, then by name.
+    """Models in the order of the papers' table: by size, then R1-distilled, instruct, base, then by name.
 
-    Size is that of the params file, in billions of parameters, else the number in the name: these, or, as in toy-8l,
-    blocks. Models with neither come last.
+    The size is that in the params file, in billions of parameters, or the number in the name: billions, or blocks as in
+    toy-8l. Models with neither come last.
     """
 
     def place(model: str) -> tuple:
@@ -213,27 +207,27 @@ def in_order(models: Iterable[str]) -> list[str]:
 
 
 def by_paper(dataset: str) -> tuple[int, str]:
-    """A key that sorts the papers' datasets first, in their order."""
+    """A sort key: the papers' datasets first, in the papers' order."""
     return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
 
 
 def find_results(folder: str | Path) -> dict[Key, Path]:
-    """(dataset, model, probe) -> file of every result under a folder; MissingArtifact if there are none."""
+    """(dataset, model, probe) -> file, of every result in a folder; MissingArtifact if there are none."""
     folder = Path(folder)
-    by_number: dict[Key, dict[int, Path]] = defaultdict(dict)
+    files: dict[Key, list[tuple[int, Path]]] = defaultdict(list)
     for path in sorted(folder.glob("*/*/*.pt")):
         with suppress(ArtifactError):  # somebody else's file
             probe, n, pair = parse_name(path)
-            by_number[path.parent.parent.name, path.parent.name, of_pair(probe, pair)][n or 0] = path
-    if not by_number:
+            files[path.parent.parent.name, path.parent.name, of_pair(probe, pair)].append((n or 0, path))
+    if not files:
         raise MissingArtifact(
             f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
             "folder of a study, such as outputs/demo that make demo fills"
         )
-    found = {}
-    for key, paths in by_number.items():
-        *others, found[key] = (paths[n] for n in sorted(paths))
+    largest = {}
+    for key, paths in files.items():
+        *others, (_, largest[key]) = sorted(paths)
         if others:
-            names = ", ".join(other.name for other in others)
-            warnings.warn(f"reading {found[key]}, not {names} beside it; remove what you do not want", stacklevel=2)
-    return found
+            names = ", ".join(path.name for _, path in others)
+            warnings.warn(f"reading {largest[key]}, not {names} beside it; remove what you do not want", stacklevel=2)
+    return largest

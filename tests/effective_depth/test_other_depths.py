@@ -72,6 +72,19 @@ def test_the_depth_score_is_the_centre_of_mass():
         depth_score([1.0, -1.0])
 
 
+@pytest.mark.parametrize("shared", [0, 1])
+def test_what_can_be_removed_is_in_its_interval_where_noise_makes_some_of_many_starts_cheap(shared):
+    draw, sizes, covered = np.random.default_rng(0), np.arange(1, 9), 0
+    loss = np.where(np.arange(16) + sizes[:, None] <= 16, np.where(sizes == 1, 0.02, 0.055)[:, None], np.nan)
+    for _ in range(100):
+        own, common = draw.standard_normal((5, *loss.shape)), draw.standard_normal((5, 1, 1))
+        by_prompt = loss + 0.05 * (common if shared else own)
+        result = {"removal_loss": by_prompt.mean(0), "removal_loss_by_prompt": by_prompt, "removal_sizes": sizes}
+        found = dl.removable(result, at_most=0.05)
+        covered += found.low <= 1 <= found.high
+    assert covered >= 94
+
+
 @pytest.mark.parametrize(
     ("tokens", "n"), [(["5", "=", "2", "8"], 2), (["5", "=", " 28"], 1), (["5", "=", "28"], 1), (None, 1)]
 )

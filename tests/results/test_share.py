@@ -48,7 +48,7 @@ def test_shared_again_the_files_are_equal_and_other_results_are_not_mixed_in(stu
 
 @pytest.mark.filterwarnings("ignore:.*no meta")
 def test_the_command_writes_the_folder_with_the_effective_depths_on_its_card(own, tmp_path):
-    with pytest.raises(SystemExit, match="name one: --licence cc-by-4.0"):
+    with pytest.raises(SystemExit, match="give one: --licence cc-by-4.0"):
         main(["share", "--out", str(own), "--to", str(tmp_path / "to")])
     assert main(["share", "--out", str(own), "--to", str(tmp_path / "to"), "--licence", "mit"]) == 0
     card = (tmp_path / "to/README.md").read_text()
@@ -71,5 +71,5 @@ def test_a_card_has_no_path_of_this_machine(tmp_path, monkeypatch):
 def test_results_that_cannot_be_read_are_not_shared_and_that_is_one_line(tmp_path):
     (path := tmp_path / "gsm8k/toy-4l/logitlens_2exps.pt").parent.mkdir(parents=True)
     path.write_bytes(b"half a file")
-    with pytest.raises(SystemExit, match=f"{re.escape(str(tmp_path))} has no result that can be read"):
+    with pytest.raises(SystemExit, match=f"{re.escape(str(tmp_path))} has no readable result"):
         main(["share", "--out", str(tmp_path), "--to", str(tmp_path / "to"), "--licence", "mit"])
