@@ -1,1 +1,1 @@
-"""A study as make runs it: a run is a model x a dataset."""
+"""The commands of depth-lib. A run is one model on one dataset."""

@@ -1,7 +1,7 @@
-"""The commands: `depth-lib sweep …`, which make calls too. An option of a command is what it is about (`Plan`), or a
-parameter of a run (`Params`).
+"""The commands, `depth-lib sweep …`, which make calls too. Options are fields of `Plan` (what a command covers) or of
+`Params` (the parameters of a run).
 
-No torch is loaded before a notebook, a table or a model is asked for.
+torch is imported only by the commands that need it.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from ..results.schemas import ArtifactError
 from .defaults import model_params
 from .launch import run_unfinished
 from .plan import REAL_OUT, Plan
+from .processes import say
 from .status import matrix, runs_in, status_of
 from .table import chosen_results, make_table
 
@@ -50,21 +51,23 @@ def run(plan: Plan, model: str, dataset: str) -> int:
     from ..results.study import Study
 
     (run,) = plan.runs()
-    study = Study(run.out, [run.asked["MODEL"]], [run.dataset])
+    study = Study(run.out, [run.params["MODEL"]], [run.dataset])
+    lines = []
     if study.with_depths:
-        rule = "layer (share of the depth), or – where no layer satisfies the rule or its probe was not run"
-        print(f"effective depth by cosine, kl, overlap: {rule}")
-        print(*summary_lines(effective_depth_table(study)), sep="\n")
+        lines = ["effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run"]
+        lines += summary_lines(effective_depth_table(study))
     if len(scores := scores_by_level(study)):
-        print(*scores.answer.unique(), sep="\n")
+        lines += [*scores.answer.unique()]
+    for line in lines:
+        say(line)
     return 0
 
 
 def share(plan: Plan) -> int:
-    """The results in OUT with a table of all numbers and a dataset card, for others: --licence cc-by-4.0 --to DIR."""
+    """Copy the results in OUT, with one table of all numbers and a dataset card: --licence cc-by-4.0 --to DIR."""
     models, datasets = chosen_results(plan)
     if not plan.LICENCE:
-        raise ParamsError("under which licence may others use the numbers? name one: --licence cc-by-4.0")
+        raise ParamsError("share needs a licence for the numbers; give one: --licence cc-by-4.0")
     from ..report.page import notices  # loads torch and pandas
     from ..report.table import effective_depth_table, summary_lines
     from ..results.shared import share as share_study
@@ -79,9 +82,9 @@ def share(plan: Plan) -> int:
 
 
 def status(plan: Plan) -> int:
-    """Print what is done, stale or missing in OUT, and what runs, failed or was interrupted.
+    """Print what is done, stale or missing in OUT, and what is running, failed or was interrupted.
 
-    Unless models, datasets or a set are named, all that sweeps ran in OUT, or in outputs and its folders.
+    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders.
     """
     if plan.MODELS or plan.SET or plan.DATASETS:
         studies = {plan.folder: plan.runs()}
@@ -94,13 +97,13 @@ def status(plan: Plan) -> int:
     return 0
 
 
-_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # files of which every tokenizer has one
+_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # every tokenizer has one of these files
 
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
     if Path(model).name != model:
-        raise ParamsError(f"{model} cannot be the name of a folder of results; give a short one and --model-id")
+        raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.model_extra.get("MODEL_ID") or model
@@ -119,7 +122,7 @@ def init(plan: Plan, model: str) -> int:
 
 
 def check(plan: Plan, model: str) -> int:
-    """Whether a model satisfies what the probes rely on: load it, measure the identities, print what was found."""
+    """Load a model, verify the identities that the probes rely on, and print what was measured."""
     from ..models.check import report  # loads torch
     from ..models.load import load_model
     from ..session import check_model
@@ -134,14 +137,14 @@ def check(plan: Plan, model: str) -> int:
 
 
 def maps(plan: Plan, source_model: str, target_model: str) -> int:
-    """How well one model's layers predict another's: maps toy-4l toy-8l."""
+    """Predict one model's layers linearly from another's: maps toy-4l toy-8l."""
     from .maps import maps as of_two_models  # loads torch
 
     return of_two_models(plan, source_model, target_model)
 
 
 class Command(NamedTuple):
-    """What a word of the command line does, its options and its positional arguments."""
+    """The function of a command, its options and its positional arguments."""
 
     do: Callable[..., int]
     options: Iterable[str]
@@ -171,8 +174,8 @@ COMMANDS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what these words say, or those of the command line; the exit status."""
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code it comes from
+    """Run the command that these words give, by default those of the command line; the exit status."""
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code
     words = list(sys.argv[1:] if words is None else words)
     try:
         do, plan, positional = parse(words)
@@ -181,14 +184,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return status
     except (ParamsError, ModelError, ArtifactError, RemoteError) as problem:
         sys.exit(str(problem))
-    except BrokenPipeError:  # of `| head`, which has read enough
+    except BrokenPipeError:  # as of `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments; ParamsError for an option or a value that does not fit."""
-    parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets, as make runs them.")
+    """The command, its plan and its positional arguments; ParamsError for a wrong option or value."""
+    parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name in COMMANDS:
         _add(commands, name, COMMANDS[name])
@@ -208,7 +211,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
 
 
 def _add(commands: argparse._SubParsersAction, name: str, command: Command) -> None:
-    """The parser of one command. `-p NAME=VALUE` is how make passes its variables."""
+    """Add the parser of one command. make passes its variables as `-p NAME=VALUE`."""
     about = command.do.__doc__.splitlines()[0]
     usage = " ".join(["depth-lib", name, *command.positional, "[--help] [--OPTION VALUE …]"])
     parser = commands.add_parser(
@@ -228,7 +231,7 @@ def _flag(option: str) -> str:
 
 
 def _value(option: str, given: str | list[str]) -> object:
-    """The value of an option; the words of a list are those of the command line, or of make's variable."""
+    """The value of an option, given as text; as several words if it is a list."""
     texts = [given] if isinstance(given, str) else given
     if FIELDS[option].annotation == list[str]:
         return [word for text in texts for word in ([text] if os.path.exists(text) else text.split())]

@@ -1,4 +1,4 @@
-"""What the params files say of a model on a dataset, for a sweep and for a notebook's cell. It loads no torch."""
+"""The parameters of a model on a dataset from the params files, for sweeps and notebooks. Does not import torch."""
 
 import json
 import re
@@ -23,32 +23,32 @@ from .spec import in_project
 
 
 def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
-    """The parameters of a cell, with those that are None as the params files say; and these by where they come from.
+    """A cell's parameters, those that are None filled in from the params files; and the values filled in, by file.
 
-    MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for a model or a file that cannot
-    be read.
+    MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for an unknown model or a file
+    that cannot be read.
     """
-    asked = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
-    if Params.model_fields.keys() == asked.keys():
-        return asked, {}
-    run = Params().model_dump() | asked
-    known, source = find_model(run["MODEL"]), run["MODEL_ID"]
-    if source and (not known or source not in (run["MODEL"], known["MODEL_ID"])):
-        model = model_params(source) | {"MODEL": run["MODEL"]}
+    given = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
+    if Params.model_fields.keys() == given.keys():
+        return given, {}
+    run = Params().model_dump() | given
+    known, model_id = find_model(run["MODEL"]), run["MODEL_ID"]
+    if model_id and (not known or model_id not in (run["MODEL"], known["MODEL_ID"])):
+        model = model_params(model_id) | {"MODEL": run["MODEL"]}
     else:
         model = model_params(run["MODEL"])
     dataset = find_dataset(run["DATASET"]) or {"DATASET": run["DATASET"]}
-    origins = defaults(model, dataset, in_project(run["OUT"]))
-    values, found = asked | {"MODEL": model["MODEL"]}, {}
-    for origin, said in reversed(origins.items()):
-        found[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}
-        values |= found[origin]
-    return values, {origin: said for origin, said in found.items() if said}
+    values, origins = given | {"MODEL": model["MODEL"]}, {}
+    for origin, said in reversed(defaults(model, dataset, in_project(run["OUT"])).items()):
+        if new := {name: said[name] for name in Params.model_fields if name in said and name not in values}:
+            origins[origin] = new
+            values |= new
+    return values, origins
 
 
 def defaults(model: Mapping, dataset: Mapping, out: str | Path) -> dict[str, dict]:
-    """The parameters of a model on a dataset by where they come from; what comes later wins."""
-    # A model's SOURCE chooses among the samples that ship; a dataset of one's own has rows of its own.
+    """The parameters of a model on a dataset, by the file that sets them; later files win."""
+    # A model's SOURCE chooses among the samples that ship; other datasets have none.
     if dataset["DATASET"] not in SAMPLES and "SOURCE" in dataset:
         model = {key: value for key, value in model.items() if key != "SOURCE"}
     return {
@@ -60,15 +60,15 @@ def defaults(model: Mapping, dataset: Mapping, out: str | Path) -> dict[str, dic
 
 
 def _file_of(kind: str, name: str) -> str:
-    """The params file of a model or dataset, as seen from the folder with params/; "model x" where there is none."""
+    """The params file of a model or dataset, relative to the folder with params/; "model x" if there is none."""
     file = params_files(kind).get(name)
     return str(Path("params", *file.parts[-3 if kind == "models" else -2 :])) if file else f"{kind[:-1]} {name}"
 
 
 def model_params(name: str) -> dict:
-    """The parameters of a model: what its params file says, or those for a folder, a GGUF file or a Hub id.
+    """The parameters of a model given by the name of its params file, a folder, a GGUF file or a Hub id.
 
-    Raises ParamsError if the name is none of these.
+    Raises ParamsError if it is none of these.
     """
     if params := find_model(name):
         return params
@@ -84,7 +84,7 @@ def model_params(name: str) -> dict:
 
 
 def own_dtype(model_id: str) -> str:
-    """The dtype that a checkpoint's config names; float32 for a GGUF file, bfloat16 if the config cannot be read."""
+    """The dtype in a checkpoint's config; float32 for a GGUF file, bfloat16 if the config cannot be read."""
     path = in_project(model_id)
     if model_id.endswith(".gguf") or gguf_in(path):
         return "float32"
@@ -94,7 +94,7 @@ def own_dtype(model_id: str) -> str:
         with without_retries(model_id):
             file = path / "config.json" if path.is_dir() else Path(hf_hub_download(model_id, "config.json"))
         config = json.loads(file.read_text(encoding="utf-8"))
-    except Exception:  # noqa: BLE001 (whatever the Hub raises: loading says it better)
+    except Exception:  # noqa: BLE001 (loading the model gives a better error)
         return "bfloat16"
     dtype = config.get("dtype") or config.get("torch_dtype")
     return "bfloat16" if problems({"DTYPE": dtype}) else dtype

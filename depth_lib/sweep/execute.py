@@ -1,9 +1,9 @@
-"""Execute a notebook in this process: what each run of a sweep starts, once or, by torchrun, as several ranks.
+"""The process of one run: executes its notebook. torchrun starts several, one per rank.
 
     python -m depth_lib.sweep.execute NOTEBOOK OUTPUT PARAMETERS
 
-PARAMETERS is JSON. Of several ranks, which share the model, rank 0 keeps the executed notebook. If the notebook fails,
-the last line printed says why.
+PARAMETERS is JSON. Of several ranks, rank 0 writes the executed notebook. If the notebook fails, the last line printed
+is the reason.
 """
 
 import json
@@ -19,14 +19,14 @@ try:
     import psutil
     from jupyter_client.manager import AsyncKernelManager
 except ImportError:
-    raise ImportError("runs are notebooks, executed by papermill; pip install 'depth-lib[sweep]'") from None
+    raise ImportError("runs are notebooks executed by papermill; pip install 'depth-lib[sweep]'") from None
 
 from ..progress import LOG
 from .status import FAILED, KILLED, SWEEP, place_of_processes
 
 
 class _KernelManager(AsyncKernelManager):
-    """Remembers how its kernel ended, which papermill's error does not say."""
+    """Remembers how its kernel ended; papermill's error does not say."""
 
     how = None
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _execute(notebook: str, output: str | None, parameters: dict) -> None:
-    """Execute the notebook. Ranks start their kernels at once and may choose the same ports: then once more."""
+    """Execute the notebook, again if the kernel does not start: ranks that start at once may choose the same ports."""
     options = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": 300}
     if output:  # papermill takes what stands in braces for parameters
         output = output.replace("{", "{{").replace("}", "}}")
@@ -79,13 +79,13 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
 
 
 def _sweep() -> int | None:
-    """The process of the sweep, which may be gone by now; None if it is on another machine, or there is none."""
+    """The process id of the sweep, which may have ended; None if it is on another machine, or there is none."""
     pid, _, place = os.environ.get(SWEEP, "").partition(" ")
     return int(pid) if place == place_of_processes() else None
 
 
 def _end_with_others(parent: int, sweep: int | None) -> None:
-    """End this process when its parent is gone, or the sweep: outliving them, it would hold its GPU.
+    """End this process when its parent or the sweep has ended, so that it does not keep its GPU.
 
     The parent is the sweep, torchrun, or a launcher, which may outlive the sweep. The kernel ends with this process.
     """

@@ -1,4 +1,4 @@
-"""A sweep: each unfinished run is a notebook; JOBS or GPUS say how many run side by side."""
+"""A sweep executes the notebook of each unfinished run; JOBS and GPUS set how many run side by side."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ from importlib.util import find_spec
 
 from ..params import NAMED_SOURCES, ParamsError, as_texts, command, find_model
 from .plan import Plan
-from .processes import Notebook, Runner, say
+from .processes import Executor, Notebook, say
 from .spec import RunSpec, in_project
 from .status import RUNNING, progress, status_of, write_parameters
 
 
 def run_unfinished(plan: Plan) -> int:
-    """Run what is missing or stale, model by model, and print how each run ended; the exit status.
+    """Execute the unfinished runs, model by model, and print how each ended; the exit status.
 
-    What failed stays failed until the next sweep. Raises ParamsError for a LAUNCH that is no command, before anything
+    A failed run is not tried again before the next sweep. Raises ParamsError for what cannot work, before anything
     runs.
     """
     try:
@@ -39,22 +39,23 @@ def run_unfinished(plan: Plan) -> int:
     if left:
         shares = f": GPU {' | '.join(gpus)}" if gpus[0] else ""
         say(f"{len(left)} run{'s' * (len(left) > 1)} left, {len(gpus)} at a time{shares}")
-    n_before = len(runs) - len(left)
-    runner = Runner(_environments(plan, gpus), plan.KEEP_GOING)
-    runner.run([_notebook(run, launch) for run in left], lambda: f" ({n_before + runner.n_finished} of {len(runs)})")
-    finished = n_before + runner.n_finished
-    counts = {"failed": runner.n_failed, "stopped": runner.n_stopped}
-    counts["not started"] = len(runs) - finished - sum(counts.values())
-    others = "".join(f", {count} {how}" for how, count in counts.items() if count)
-    say(f"{plan.folder}: {finished} of {len(runs)} runs finished{others}")
-    return 128 + runner.signal if runner.signal else int(finished < len(runs))
+    executor = Executor(_environments(plan, gpus), plan.KEEP_GOING)
+    counts = executor.counts
+
+    def finished() -> str:
+        return f"{len(runs) - len(left) + counts['finished']} of {len(runs)}"
+
+    status = executor.execute([_notebook(run, launch) for run in left], lambda: f" ({finished()})")
+    counts["not started"] = len(left) - counts.total()
+    others = "".join(f", {counts[how]} {how}" for how in ("failed", "stopped", "not started") if counts[how])
+    say(f"{plan.folder}: {finished()} runs finished{others}")
+    return status
 
 
 def _check(runs: Sequence[RunSpec]) -> None:
-    """Raise ParamsError or NotReady for what no kernel can do: quantised weights on a server, or without bitsandbytes,
-    and a server without a key."""
+    """Raise ParamsError for quantised weights on a server or without bitsandbytes, NotReady without a key."""
     for run in runs:
-        quantization = run.asked["QUANTIZATION"]
+        quantization = run.params["QUANTIZATION"]
         if quantization and run.on_server:
             why = "REMOTE is given too, and the server has chosen its weights"
         elif quantization and not find_spec("bitsandbytes"):
@@ -70,12 +71,12 @@ def _check(runs: Sequence[RunSpec]) -> None:
 
 
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
-    """The GPUs of each of the runs at a time ("0,1"); "" where a run has none of its own.
+    """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
 
-    GPUS="0,1 2,3" says it. Else the GPUs, those of GPUS or all there are, are shared out evenly among JOBS runs;
+    GPUS="0,1 2,3" assigns them. Otherwise the GPUs in GPUS, or all there are, are shared evenly among JOBS runs;
     without JOBS, each run has as many as TENSOR_PARALLEL. Raises ParamsError if there are too few.
     """
-    ranks = max(run.asked["TENSOR_PARALLEL"] for run in runs)
+    ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
     here = not plan.LAUNCH and any(run.remote in (False, "local") for run in runs)
     found = _gpus() if here else []
     if plan.GPUS and here and not found:
@@ -93,7 +94,7 @@ def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that are visible to a run."""
+    """The GPUs that a run can see."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [gpu for gpu in visible.split(",") if gpu]
     if not shutil.which("nvidia-smi"):
@@ -104,19 +105,14 @@ def _gpus() -> list[str]:
 
 
 def _command(plan: Plan, run: RunSpec) -> str:
-    """The command that does one run of the plan alone."""
-    name = run.asked["MODEL"]
+    """The command of a single run of the plan."""
+    name = run.params["MODEL"]
     texts = {"OUT": plan.folder, "PROBES": " ".join(plan.PROBES), **as_texts(plan.model_extra)}
-    return command("run", name if find_model(name) else run.asked["MODEL_ID"], run.asked["DATASET"], **texts)
+    return command("run", name if find_model(name) else run.params["MODEL_ID"], run.params["DATASET"], **texts)
 
 
 def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
     """The notebook of a run."""
-
-    def missing() -> list:
-        results = (run.path(probe) for probe in run.asked["PROBES"])
-        return [path for path in results if not path.is_file()]
-
     return Notebook(
         run.name,
         "probe",
@@ -124,31 +120,28 @@ def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
         _in_cell(run),
         lock=run.folder / RUNNING,
         is_finished=lambda: status_of(run).finished,
-        missing=missing,
+        missing=lambda: [path for path in map(run.path, run.params["PROBES"]) if not path.is_file()],
         progress=lambda: progress(run),
-        ranks=run.asked["TENSOR_PARALLEL"],
+        ranks=run.params["TENSOR_PARALLEL"],
         launch=launch,
     )
 
 
 def _in_cell(run: RunSpec) -> dict:
-    """The parameters as a notebook's cell has them: None is "null", and paths are absolute, as the notebook may be
-    executed again from its own folder."""
-    asked = run.asked | {"OUT": os.path.abspath(run.out)}
+    """The parameters for a notebook's cell: None as "null", paths absolute, so that the notebook can be executed again
+    from its own folder."""
+    cell = run.params | {"OUT": os.path.abspath(run.out)}
     if run.checkpoint:
-        asked["MODEL_ID"] = os.path.abspath(run.checkpoint)
-    if asked["SOURCE"] not in NAMED_SOURCES:
-        asked["SOURCE"] = os.path.abspath(in_project(asked["SOURCE"]))
-    return {name: "null" if value is None else value for name, value in asked.items()}
+        cell["MODEL_ID"] = os.path.abspath(run.checkpoint)
+    if cell["SOURCE"] not in NAMED_SOURCES:
+        cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
+    return {name: "null" if value is None else value for name, value in cell.items()}
 
 
 def _environments(plan: Plan, gpus: Sequence[str]) -> list[dict]:
-    """The environment variables of each of the runs side by side."""
+    """The environment variables for each of the runs side by side."""
     threads = {}
     if len(gpus) > 1 and not plan.LAUNCH:  # more threads than cores are far slower
-        threads = {"OMP_NUM_THREADS": str(max(1, _cores() // len(gpus)))}
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = {"OMP_NUM_THREADS": str(max(1, cores // len(gpus)))}
     return [threads | os.environ | ({"CUDA_VISIBLE_DEVICES": own} if own else {}) for own in gpus]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

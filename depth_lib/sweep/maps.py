@@ -1,4 +1,4 @@
-"""Maps from one model's layers to another's: result, numbers and figure in OUT/linear_maps.
+"""The command maps: linear maps from one model's layers to another's, in OUT/linear_maps.
 
 depth-lib maps toy-4l toy-8l --texts embedded
 """
@@ -15,11 +15,11 @@ from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace, why_stale
 from .plan import Plan
 
-HOW = ("DTYPE", "QUANTIZATION")  # of both models
+HOW = ("DTYPE", "QUANTIZATION")  # for both models
 
 
 def maps(plan: Plan, source_model: str, target_model: str) -> int:
-    """Read the artifact of two models if it is there and was made from this, else compute it."""
+    """Read the maps of two models, or compute them if they are missing or stale; print and draw them."""
     models, loading = (source_model, target_model), {name.lower(): plan.model_extra.get(name) for name in HOW}
     made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS, "what": plan.WHAT}
     made_from |= loading
@@ -29,7 +29,7 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
     made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
     if here := [fingerprint(model) for model in models if Path(model).exists()]:
-        made_from["weights"] = here  # the Hub's have a name of their own
+        made_from["weights"] = here  # weights on the Hub are compared by name
     refuse_to_replace(path, made_from, f"run: mv {path} {path}.old")
     if why_stale(path, made_from):
         start = time.time()

@@ -1,4 +1,4 @@
-"""What a sweep covers: models × datasets, and the parameters of each run. It loads no torch."""
+"""What a sweep covers: models × datasets, and the parameters of each run. Does not import torch."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -35,39 +35,37 @@ _FURTHER = [probe for probe in FURTHER_PROBES if probe in _OF_PROMPTS]
 
 
 class Plan(BaseModel):
-    """What a command is about: the runs of MODELS on DATASETS, and how they are run.
+    """What a command covers: the runs of MODELS on DATASETS, and how they are executed.
 
-    It takes any parameter of a run too, in place of what the params files say: Plan(SET="demo", N_EXAMPLES=3).
+    It also takes parameters of a run, which override the params files: Plan(SET="demo", N_EXAMPLES=3).
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
     SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, training or your own")
-    MODELS: list[str] = Field([], description="names, folders or Hub ids, instead of a whole set")
-    DATASETS: list[str] = Field([], description="of params/datasets; the papers' three unless given")
-    PROBES: list[str] = Field(
-        [], description=f"of {', '.join(ARTIFACTS)}; unless given those that the params files name"
-    )
+    MODELS: list[str] = Field([], description="names, folders or Hub ids, instead of a set")
+    DATASETS: list[str] = Field([], description="of params/datasets; by default the papers' three")
+    PROBES: list[str] = Field([], description=f"of {', '.join(ARTIFACTS)}; by default those in the params files")
     OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for SET=demo")
-    JOBS: int = Field(0, ge=0, description="number of runs at a time, which share out the GPUs; 0: one, or one per GPU")
-    GPUS: list[str] = Field([], description='"0 1 2 3" instead of all there are; "0,1 2,3": two runs have two each')
-    KEEP_GOING: bool = Field(False, description="go on past failures")
-    LAUNCH: str = Field("", description='stands before the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
-    LIST: bool = Field(False, description="print the command of each run that is left, and run none")
-    LICENCE: str = Field("", description="of share: what others may do with the numbers, such as cc-by-4.0")
+    JOBS: int = Field(0, ge=0, description="number of runs at a time, which share the GPUs; 0: one, or one per GPU")
+    GPUS: list[str] = Field([], description='"0 1 2 3" instead of all; "0,1 2,3": two runs with two each')
+    KEEP_GOING: bool = Field(False, description="go on after failures")
+    LAUNCH: str = Field("", description='put in front of the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
+    LIST: bool = Field(False, description="print the command of each unfinished run, and execute none")
+    LICENCE: str = Field("", description="of share: the licence of the numbers, such as cc-by-4.0")
     TEXTS: str = Field("embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config")
-    WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted of a layer")
-    N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: how much of the text is read, at most")
-    TO: str = Field("", description="of share: the folder to write; OUT/shared unless given")
+    WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted")
+    N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: the largest number of characters that are read")
+    TO: str = Field("", description="of share: the folder to write; by default OUT/shared")
 
     @property
     def folder(self) -> str:
-        """Where the results are: `outputs`, or `outputs/demo` for SET=demo, unless given."""
+        """The folder of the results: OUT, by default `outputs`, or `outputs/demo` for SET=demo."""
         return str(in_project(self.OUT or (DEMO_OUT if self.SET == "demo" else "outputs")))
 
     @property
     def models(self) -> list[str]:
-        """The models named, else those of the set, or the papers', small ones first. ParamsError for an unknown set."""
+        """MODELS, or the models of SET (by default the papers'), small ones first. ParamsError for an unknown set."""
         sets = {}
         for name, path in params_files("models").items():
             sets.setdefault(path.parent.name, []).append(name)
@@ -76,11 +74,10 @@ class Plan(BaseModel):
         return self.MODELS or sorted(sets[self.SET or "paper"], key=by_size)
 
     def runs(self) -> list[RunSpec]:
-        """Every model with every dataset, model by model; never none.
+        """Every model with every dataset, model by model; at least one run.
 
-        Without DATASETS each dataset gets those of PROBES that its params file names.
-
-        Raises ParamsError: unknown names, problems of the params files that are needed, or no probe to run.
+        Without DATASETS each dataset has those of PROBES that are in its params file. Raises ParamsError for unknown
+        names, problems in the params files that are needed, or no probe to run.
         """
         if (file := self._source_file()) and not in_project(file).is_file():
             known = ", ".join(NAMED_SOURCES)
@@ -110,7 +107,7 @@ class Plan(BaseModel):
         return runs
 
     def _cell(self, dataset: Mapping, model: Mapping) -> dict:
-        """The parameters of a dataset with a model; PROBES is empty if none of the chosen ones is for the dataset."""
+        """The parameters of a model on a dataset; PROBES is empty if the dataset has none of the chosen probes."""
         cell = {}
         for values in (*defaults(model, dataset, self.folder).values(), self.model_extra, {"OUT": self.folder}):
             cell |= values
@@ -122,21 +119,21 @@ class Plan(BaseModel):
         return None if source in NAMED_SOURCES else source
 
     def begin(self, runs: Sequence[RunSpec]) -> None:
-        """Refuse to replace results, and note in OUT/study.yaml what the next command there takes as defaults.
+        """Refuse to replace results, and write the defaults of the next command on this folder to OUT/study.yaml.
 
-        Raises Superseded for the first result that was made with other settings, unless REPLACE.
+        Raises Superseded for the first result that was made with other settings, unless REPLACE is set.
         """
         named = {name: " ".join(getattr(self, name)) for name in ("MODELS", "DATASETS", "PROBES")}
         given = as_texts(self.model_extra) | {"SET": self.SET, "OUT": self.folder, "REPLACE": True}
         remedy = f"run: {command('sweep', **named, **given)}"
         for run in runs:
-            for probe in run.asked["PROBES"]:
+            for probe in run.params["PROBES"]:
                 with suppress(PromptError, OSError):  # which the run itself reports
                     run.refuse_to_replace(probe, run.provenance(probe), remedy)
         before, file = remembered(self.folder), study_file(self.folder)
         new = {name: self.model_extra[name] for name in REMEMBERED if name in self.model_extra}
-        if self._source_file():
-            del new["SOURCE"]  # it is a dataset of its own
+        if self._source_file() or len({run.params["MODEL"] for run in runs}) == 1:
+            new.pop("SOURCE", None)  # a dataset of its own, or one model's
         if before.keys() - new:
             print(f"{file}: {' '.join(f'{name}={text}' for name, text in as_texts(before | new).items())}")
         if before | new != before:
@@ -146,7 +143,7 @@ class Plan(BaseModel):
 
 
 def _once_per_model(cells: list[dict]) -> list[dict]:
-    """The same, but probes that read no prompts are only on one dataset of each model: GSM8K, or the first."""
+    """Keep probes that read no prompts on one dataset of each model only: GSM8K, or the first."""
     by_model = {}
     for cell in sorted(cells, key=lambda cell: cell["DATASET"] != "gsm8k"):
         done = by_model.setdefault(cell["MODEL"], set())

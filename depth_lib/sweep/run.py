@@ -1,4 +1,4 @@
-"""One run, a model × a dataset: each probe's result is read where it is there and matches, computed where it is not."""
+"""One run, a model on a dataset: each probe's result is read if it is there and up to date, otherwise computed."""
 
 import contextlib
 import datetime
@@ -39,44 +39,43 @@ from .status import PROBE_FAILED
 
 
 class Run(RunSpec):
-    """What a parameters cell asks for, as in `Run(globals())`, read or computed.
+    """The results that a parameters cell asks for, read or computed: `Run(globals())`.
 
-    A parameter that is None in the cell is as the params files say, which is printed; "null" is None itself.
+    A parameter that is None in the cell is taken from the params files, and printed; "null" stands for None.
 
-    With TENSOR_PARALLEL this process is one of several ranks that make the same calls: rank 0 decides what is computed,
-    takes the lock and writes results.
+    With TENSOR_PARALLEL this process is one of several ranks that make the same calls; rank 0 decides what is computed,
+    takes the lock and writes the results.
 
-    The model is loaded when the first probe has to be computed, and once. Raises ParamsError with every wrong
-    parameter.
+    The model is loaded once, when the first probe has to be computed. Raises ParamsError with every wrong parameter.
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
         asked, origins = filled_in(cell)
         super().__init__(asked, prompts)
-        join_ranks(self.asked["TENSOR_PARALLEL"])
+        join_ranks(self.params["TENSOR_PARALLEL"])
         for origin, values in origins.items() if is_first() else ():
             print(f"{origin}: {' '.join(f'{name}={json.dumps(value)}' for name, value in values.items())}")
 
     def result(
         self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object
     ) -> dict | None:
-        """The probe's result as `load_artifact` gives it, read or computed, which is printed; None if PROBES lacks it.
+        """The probe's result as `load_artifact` gives it, read or computed; None if it is not in PROBES.
 
-        call: computes it from the model; unless given, the probe's own function with the settings of its artifact.
-        settings: what your own call does differently; a kept result must have been made with the same.
+        call: computes the result from the model; by default the probe's own function with the settings of its artifact.
+        settings: what your call does differently; a kept result must have been made with the same settings.
 
-        A result that was made from something else is not replaced: Superseded says what differs. With REPLACE it is
-        moved aside, and computed again. Raises what the model, the prompts, the probe or the disk raise.
+        A result with other settings, prompts or weights is not replaced: raises Superseded with the differences. With
+        REPLACE it is moved aside, and computed again. Raises what the model, the prompts, the probe or the disk raise.
         """
-        if probe not in self.asked["PROBES"]:
-            print(f"{probe}: left out (PROBES = {', '.join(self.asked['PROBES'])})")
+        if probe not in self.params["PROBES"]:
+            print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
             return None
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
         if from_rank_0(why_stale(self.path(probe), wanted)):
             with self._alone() if is_first() else contextlib.nullcontext():
                 self.refuse_to_replace(probe, wanted, "set REPLACE = True")
-                # whoever had the lock may have computed it
+                # another process may have computed it before it released the lock
                 if reasons := from_rank_0(why_stale(self.path(probe), wanted)):
                     if not self._compute(probe, reasons, call, wanted):
                         return None
@@ -86,7 +85,7 @@ class Run(RunSpec):
         print(f"{probe}: read from {self.path(probe)}, nothing to compute")
         if source_of(call) != result["meta"].get("call", source_of(call)):
             print(
-                f"  It was computed by a call that was written differently. If yours measures something else, name it: "
+                f"  It was computed by a call that was written differently. If yours measures something else, say so: "
                 f'run.result("{probe}", call, part="mlp"), with REPLACE = True.'
             )
         return result
@@ -94,37 +93,37 @@ class Run(RunSpec):
     @cached_property
     def llm(self) -> nnsight.TransformersModel:
         """The model, loaded on first use."""
-        print(f"loading {self.asked['MODEL_ID']}")
-        source = str(self.checkpoint or self.asked["MODEL_ID"])
-        how = {key.lower(): self.asked[key] for key in LOADING}
-        n_ranks = self.asked["TENSOR_PARALLEL"]
+        print(f"loading {self.params['MODEL_ID']}")
+        source = str(self.checkpoint or self.params["MODEL_ID"])
+        how = {key.lower(): self.params[key] for key in LOADING}
+        n_ranks = self.params["TENSOR_PARALLEL"]
         if n_ranks > 1 and how["device_map"] == "auto":
-            how["device_map"] = None  # the params files' word for one process; here each rank has a GPU of its own
+            how["device_map"] = None  # "auto" is for one process; here each rank has its own GPU
         if not self.on_server and source not in (*TOYS, *WHEELS):
             check_fits(source, n_ranks=n_ranks, **how)
         return load_model(source, remote=self.remote, tensor_parallel=n_ranks, **how)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """The lock of the run's folder: two notebooks never compute one result, nor send one job, at the same time."""
+        """Hold the lock of the run's folder, so that no two notebooks compute the same result or send the same job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with hold(self.folder / COMPUTING):
             remove_leftovers(self.folder)
             yield
 
     def _compute(self, probe: str, reasons: list[str], call: Callable | None, wanted: Mapping) -> bool:
-        """Compute and save a result; whether there is one. A sweep goes on with the other probes after an error."""
+        """Compute and save a result. In a sweep, an error is printed and the other probes go on; then False."""
         path = self.new_path(probe)
         if reasons != [NONE_YET]:
             print(f"{probe}: {self.path(probe)} is stale, computing it again", *reasons, sep="\n  ")
         llm = self.llm  # loading is not the probe's time
-        # a remote job that outlives this process is found again beside the result
+        # the journal beside the result finds a remote job again that outlives this process
         with journalled(path) as jobs:
             start = time.perf_counter()
             try:
                 result = call(llm) if call else self._measure(probe, llm)
             except Exception as error:
-                of_all = isinstance(error, (NotReady, ServerUnreachable)) or self.asked["TENSOR_PARALLEL"] > 1
+                of_all = isinstance(error, (NotReady, ServerUnreachable)) or self.params["TENSOR_PARALLEL"] > 1
                 if of_all or LOG not in os.environ:  # no sweep: its caller sees it
                     raise
                 traceback.print_exc()
@@ -152,7 +151,7 @@ class Run(RunSpec):
                         print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
-        """The probe itself, with the settings of its artifact; effects of skips are measured in two modes."""
+        """Call the probe's own function with the settings of its artifact; layer effects in both modes."""
         row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
         how.pop("tolerance", None)  # the function's own
@@ -167,15 +166,15 @@ class Run(RunSpec):
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
     def _described(self) -> dict:
-        """The run's parameters, whether or not this result depends on them."""
-        asked = {name.lower(): value for name, value in self.asked.items() if name not in NOT_COMPARED}
+        """The run's parameters, including those that this result does not depend on."""
+        asked = {name.lower(): value for name, value in self.params.items() if name not in NOT_COMPARED}
         asked |= without_places(asked)
-        rows_of = {} if self.dataset == self.asked["DATASET"] else {"rows_of": self.asked["DATASET"]}
+        rows_of = {} if self.dataset == self.params["DATASET"] else {"rows_of": self.params["DATASET"]}
         source = self.source if self.source in ("drawn", "list") else asked["source"]
         return asked | {"dataset": self.dataset, "source": source} | rows_of
 
     def _circumstances(self, probe: str) -> dict:
-        """What is known once the result is there."""
+        """The part of the provenance that is known only after the computation."""
         row, record = ARTIFACTS[probe], known(self.llm)
         found = {
             "commit": getattr(self.llm.config, "_commit_hash", None) or self.commit,
@@ -190,7 +189,7 @@ class Run(RunSpec):
         }
         if self.on_server and record.running:
             found["dtype"] = record.running["dtype"]
-            found["quantization"] = self.asked["QUANTIZATION"] if record.running["quantized"] else None
+            found["quantization"] = self.params["QUANTIZATION"] if record.running["quantized"] else None
         if row.reads_prompts:
             prompts = self.baseline if row.baseline else self.examples if row.by_level else self.prompts
             found |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
@@ -204,7 +203,7 @@ class Run(RunSpec):
 
 
 def source_of(call: Callable | None) -> str | None:
-    """A hash of the lines that define a call; None if there is none, or if they are not known."""
+    """A hash of the source code of a call; None if there is no call, or its code is not known."""
     try:
         return prompts_hash([inspect.getsource(call)])
     except (TypeError, OSError):

@@ -1,4 +1,4 @@
-"""What is done, stale or missing of a sweep, and what became of its runs, read from their folders."""
+"""What is done, stale or missing, and how runs ended, read from their folders."""
 
 import contextlib
 import json
@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from ..files import COMPUTING, holder, write_together
@@ -17,20 +18,20 @@ from ..results.provenance import NONE_YET, read_meta, why_stale
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 from .spec import RunSpec
 
-RUNNING = ".running"  # in a run's folder, locked by the sweep that executes its notebook
-PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; it stays if that fails
-PARAMETERS = "probe.json"  # in a run's folder: the parameters that a sweep gave it
-FAILED = "FAILED: "  # begins the line of a log that says why a notebook failed
-PROBE_FAILED = "failed: "  # begins its line on a probe that failed while others went on
-KILLED = "killed by SIGKILL, as the system does when memory runs out; use fewer JOBS or a smaller model"
-SWEEP = "DEPTH_LIB_SWEEP"  # process and host of the sweep, which a notebook's process does not outlive
+RUNNING = ".running"  # in a run's folder; locked by the sweep that executes its notebook
+PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
+PARAMETERS = "probe.json"  # in a run's folder: its parameters
+FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
+PROBE_FAILED = "failed: "  # begins the line on a probe that failed while others went on
+KILLED = "killed by SIGKILL, probably because memory ran out; use fewer JOBS or a smaller model"
+SWEEP = "DEPTH_LIB_SWEEP"  # process and host of the sweep; a notebook's process ends with it
 
 
 @dataclass
 class RunStatus:
-    """One model × dataset: "done", "stale" or "missing" per probe, and a line per thing that is not as it should be.
+    """The status of a run: "done", "stale" or "missing" for each probe, and notes on what is not done.
 
-    A run is finished if every result is there and matches its parameters, and its executed notebook is there too.
+    A run is finished if all its results are up to date and its executed notebook is there.
     """
 
     dataset: str
@@ -41,9 +42,9 @@ class RunStatus:
 
 
 def status_of(run: RunSpec) -> RunStatus:
-    """How a run stands."""
+    """The status of a run."""
     states, notes, jobs = {}, [], []
-    for probe in run.asked["PROBES"]:
+    for probe in run.params["PROBES"]:
         try:
             reasons = why_stale(run.path(probe), run.provenance(probe))
         except (ValueError, OSError) as error:  # the prompts cannot be read
@@ -54,7 +55,7 @@ def status_of(run: RunSpec) -> RunStatus:
         if reasons not in ([], [NONE_YET]):
             notes.append(f"{probe} is {states[probe]}: {'; '.join(reasons)}")
     for journal in sorted(run.folder.glob("*.job/*.json")):
-        with contextlib.suppress(OSError, ValueError, ArtifactError):  # a run may remove it now, or it is not ours
+        with contextlib.suppress(OSError, ValueError, ArtifactError):  # the run may just remove it, or it is not ours
             job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]
             notes.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
     if jobs:
@@ -68,18 +69,18 @@ def status_of(run: RunSpec) -> RunStatus:
     elif partial:
         notes.append("interrupted; repeat the command to go on")
     finished = {*states.values()} == {"done"} and (run.folder / "probe.ipynb").exists() and not partial
-    return RunStatus(run.dataset, run.asked["MODEL"], states, [f"{run.name}: {note}" for note in notes], finished)
+    return RunStatus(run.dataset, run.params["MODEL"], states, [f"{run.name}: {note}" for note in notes], finished)
 
 
 def place_of_processes() -> str:
-    """Where a process's number means the same process: this machine, and a container's own numbers."""
+    """Where process ids are the same: this machine and its namespace, as a container has its own ids."""
     numbers = "/proc/self/ns/pid"
     return f"{socket.gethostname()} {os.readlink(numbers) if os.path.exists(numbers) else ''}"
 
 
 def progress(run: RunSpec) -> str:
-    """How far a run is that is executed, as its log says: "probe 2/5: logit lens, 40 %"."""
-    log, n_probes = run.folder / "probe.log", len(run.asked["PROBES"])
+    """The progress of a running notebook, from its log: "probe 2/5: logit lens, 40 %"."""
+    log, n_probes = run.folder / "probe.log", len(run.params["PROBES"])
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", text, flags=re.MULTILINE)
     bars = re.findall(r"([\w ,]+): +(\d+)%\|", now)
@@ -88,9 +89,10 @@ def progress(run: RunSpec) -> str:
 
 
 def matrix(out: str, runs: Sequence[RunStatus]) -> str:
-    """A row per run, a column per probe; then every run's notes, and a count."""
+    """A table with a row per run and a column per probe, then all notes, and a count."""
     probes = [probe for probe in ARTIFACTS if any(probe in run.states for run in runs)]
-    rows = [["dataset", "model", *probes]]
+    heads = zip_longest(*(head.split("_") for head in ("dataset", "model", *probes)), fillvalue="")
+    rows = [*map(list, heads)]
     rows += [[run.dataset, run.model, *(run.states.get(probe, "–") for probe in probes)] for run in runs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -103,15 +105,15 @@ def matrix(out: str, runs: Sequence[RunStatus]) -> str:
 
 
 def write_parameters(run: RunSpec) -> None:
-    """Keep a run's parameters in its folder, for `runs_in`."""
-    path, text = run.folder / PARAMETERS, json.dumps(run.asked)
+    """Write a run's parameters to its folder, for `runs_in`."""
+    path, text = run.folder / PARAMETERS, json.dumps(run.params)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_together({path: text.encode()})
 
 
 def runs_in(out: str | Path) -> list[RunSpec]:
-    """The runs of the sweeps into a folder, with the parameters that they were last run with."""
+    """The runs in a folder, with the parameters of their last command."""
     cells = [json.loads(path.read_text(encoding="utf-8")) for path in Path(out).glob(f"*/*/{PARAMETERS}")]
     runs = [RunSpec(cell | {"OUT": str(out)}) for cell in cells]
-    return sorted(runs, key=lambda run: (by_size(run.asked["MODEL"]), run.dataset))
+    return sorted(runs, key=lambda run: (by_size(run.params["MODEL"]), run.dataset))

@@ -1,4 +1,4 @@
-"""The results that a command names, and the notebook that makes their table and figures."""
+"""The commands table and report: the notebook with the table and figures of all results, or those chosen."""
 
 import json
 import os
@@ -7,20 +7,20 @@ from pathlib import Path
 
 from ..params import ParamsError, not_among, params_files
 from .plan import Plan
-from .processes import NOTEBOOKS, Notebook, Runner, say
+from .processes import NOTEBOOKS, Executor, Notebook, say
 
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
 
 def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
-    """The models, [] for all there are, and datasets of the results in the plan's folder that it names.
+    """The models ([]: all) and the datasets that a plan chooses among the results in its folder.
 
     Raises ParamsError if there are no such results, and what `find_results` raises.
     """
     from ..results.study import by_paper, find_results  # loads torch
 
     runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
-    # results are filed under the last part of a Hub id or of a folder
+    # the folder of a model's results has the last part of its path or Hub id as its name
     models = [Path(name).name.removesuffix(".gguf") for name in plan.models] if plan.MODELS or plan.SET else []
     for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", models if plan.MODELS else [])):
         if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
@@ -32,20 +32,20 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 
 
 def make_table(plan: Plan) -> int:
-    """Write the table, the figures and the page OUT/report.html of what is in OUT, unless nothing has changed.
+    """Write table, figures and OUT/report.html of the results in OUT, unless nothing has changed.
 
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     out, start = Path(plan.folder), time.time()
-    asked, stamp = json.dumps([plan.SET, plan.MODELS, plan.DATASETS]), out / ".table.json"
+    chosen, stamp = json.dumps([plan.SET, plan.MODELS, plan.DATASETS]), out / ".table.json"
     made = " ".join(str(out / name) for name in TABLES)
-    if _missing(out) == [] and stamp.is_file() and stamp.read_text() == asked and _newest(out) < stamp.stat().st_mtime:
+    if _missing(out) == [] and stamp.is_file() and stamp.read_text() == chosen and _newest(out) < stamp.stat().st_mtime:
         say(f"table and figures: nothing has changed: {made}")
         return 0
     models, datasets = chosen_results(plan)
     from ..results.study import Study
 
-    Study(out, models or None, datasets)  # warns here of what is unreadable or misplaced, not only in the notebook
+    Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
     table = Notebook(
         "table and figures",
         "effective_depth",
@@ -55,12 +55,11 @@ def make_table(plan: Plan) -> int:
         is_finished=lambda: False,
         missing=lambda: _missing(out),
     )
-    runner = Runner()
-    runner.run([table], lambda: f": {made}")
-    if runner.n_finished:
-        stamp.write_text(asked)
-        os.utime(stamp, (start, start))  # what has changed since then is newer
-    return 128 + runner.signal if runner.signal else 1 - runner.n_finished
+    status = Executor().execute([table], lambda: f": {made}")
+    if status == 0:
+        stamp.write_text(chosen)
+        os.utime(stamp, (start, start))  # later changes are newer
+    return status
 
 
 def _missing(out: Path) -> list[Path]:
@@ -68,7 +67,7 @@ def _missing(out: Path) -> list[Path]:
 
 
 def _newest(out: Path) -> float:
-    """When a result, a params file, the notebook or the package changed last; a folder does when a file is deleted."""
+    """The last change to a result, a params file, the notebook or the package; deleting a file changes its folder."""
     folders = [path for path in out.glob("*/*/") if path.parent.name != "figures"]
     params = [path for kind in ("models", "datasets") for path in params_files(kind).values()]
     code = [NOTEBOOKS / "effective_depth.ipynb", *Path(__file__).parents[1].rglob("*.py")]

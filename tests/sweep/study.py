@@ -150,7 +150,7 @@ class Command:
     def runs_of(self, *words):
         """The runs that `depth-lib status` shows, by dataset and model."""
         _, plan, _ = cli.parse(["status", *map(str, words)])
-        return {(run.dataset, run.asked["MODEL"]): asdict(status_of(run)) for run in plan.runs()}
+        return {(run.dataset, run.params["MODEL"]): asdict(status_of(run)) for run in plan.runs()}
 
 
 def clean(study):

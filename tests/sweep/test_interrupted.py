@@ -109,15 +109,16 @@ def test_a_signal_before_the_notebook_has_started_ends_the_run_too(study, comman
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
-def test_a_signal_ends_a_run_with_a_sentence_and_its_notebook_too(make, study, command, name):
-    sweep = started(study, *ONE, TAKES="600")
+def test_a_signal_ends_runs_side_by_side_with_a_sentence_each_and_their_notebooks_too(make, study, command, name):
+    sweep = started(study, *SWEEP, "DATASETS=gsm8k", "JOBS=3", TAKES="600")
+    until(lambda: len(calls_in(study)) == 3, sweep)
     os.killpg(sweep.pid, signal.Signals[name])
     time.sleep(0.03)
     os.killpg(sweep.pid, signal.Signals[name])  # as from somebody who is impatient
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode != 0
     assert f"gsm8k × toy-4l: stopped by {name}; what was finished is kept; repeat the command to go on" in output
-    assert list(executions(study)) == []
+    assert output.count(f"stopped by {name}") == 3 and list(executions(study)) == []
     shown = command("status", "--models", "toy-4l", "--out", "outputs/demo", "--datasets", "gsm8k").output
     assert "gsm8k × toy-4l: interrupted; repeat the command to go on" in shown
 
@@ -133,14 +134,6 @@ def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_
     assert sweep.returncode != 0 and line in output and "FAILED" not in output
     assert "gsm8k × toy-8l: done in" in output and "1 of 2 runs finished, 1 stopped" in output
     assert (study / "outputs/demo/gsm8k/toy-4l/probe.log").read_text().endswith(line.partition(": ")[2])
-
-
-def test_a_signal_ends_runs_side_by_side_with_a_sentence_each(make, study):
-    sweep = started(study, *SWEEP, "DATASETS=gsm8k", "JOBS=3", TAKES="600")
-    until(lambda: len(calls_in(study)) == 3, sweep)
-    os.killpg(sweep.pid, signal.SIGTERM)
-    output, _ = sweep.communicate(timeout=60)
-    assert output.count("stopped by SIGTERM") == 3 and list(executions(study)) == []
 
 
 def test_a_reader_who_leaves_early_ends_no_run(make, study):

@@ -54,13 +54,28 @@ def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
     assert queue == "", "nothing goes on computing"
 
 
-def test_the_job_array_of_the_documentation_does_each_run(study, command, slurm):
+@pytest.mark.timeout(600)
+def test_the_job_array_of_the_documentation_does_each_run_and_goes_on_after_its_time_limit(study, command, slurm):
+    """Slurm itself lets a task that was put back into the queue wait for two minutes."""
+    (study / "gate").touch()
     block = re.search(r"## Slurm\n.*?```\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.DOTALL)[1]
     sweep = f"{sys.prefix}/bin/depth-lib sweep --set demo --datasets gsm8k"
     *lines, _ = block.replace("depth-lib sweep", sweep).splitlines()
     environment = ENVIRONMENT | slurm | {"PYTHONPATH": str(study / "stand_in")}
     subprocess.run(["bash", "-ec", "\n".join(lines)], cwd=study, env=environment, check=True)
-    while subprocess.run(["squeue", "-h"], env=environment, capture_output=True, text=True).stdout:
+
+    def queue(*words):
+        return subprocess.run(["squeue", "-h", *words], env=environment, capture_output=True, text=True).stdout.split()
+
+    while not calls_in(study):
+        time.sleep(0.5)
+    task = queue("--states=RUNNING", "--format=%A")[0]
+    subprocess.run(["scancel", "--batch", "--signal=USR1", task], env=environment, check=True)
+    while queue("--jobs", task, "--format=%T") != ["PENDING"]:
+        time.sleep(0.5)
+    (study / "gate").unlink()
+    while queue():
         time.sleep(0.5)
     assert {call["MODEL"] for call in calls_in(study)} == {"toy-4l", "toy-8l", "toy-16l"}
+    assert re.search("1 run left.*done in", "".join(log.read_text() for log in study.glob("slurm-*.out")), re.DOTALL)
     assert "outputs/demo: 15 of 15 done" in command("status").output

@@ -34,12 +34,15 @@ def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(make, study):
     assert make("demo").calls == []
 
 
-def test_any_parameter_is_a_variable_of_make(make, study):
+def test_any_parameter_is_a_variable_of_make_and_a_path_may_have_spaces(make, study):
     (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
     given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=local", "REVISION=v1", "SOURCE=it's my.jsonl", "SEED=7")
-    (call,) = make("sweep", "MODELS=toy-4l", "DATASETS=gsm8k", "PROBES=logit_lens", "OUT=outputs/o v", *given).calls
+    shutil.copytree(toy_path("toy-4l"), study / "my models" / "toy")
+    which = ("MODELS=my models/toy", "DATASETS=gsm8k", "PROBES=logit_lens", "OUT=outputs/o v")
+    (call,) = make("sweep", *which, *given).calls
     expected = {"DTYPE": "bfloat16", "N_EXAMPLES": 1, "REMOTE": "local", "REVISION": "v1", "SEED": 7}
     expected |= {"SOURCE": str(study / "it's my.jsonl"), "PROBES": ["logit_lens"], "OUT": str(study / "outputs/o v")}
+    expected["MODEL_ID"] = str(study / "my models/toy")
     assert {name: call[name] for name in expected} == expected
 
 
@@ -81,10 +84,8 @@ def test_a_pipe_that_is_closed_early_is_no_traceback(make, study, reader):
     ("variable", "message"),
     [
         ("MODEL=toy-4l", 'variable "MODEL" is not known; did you mean MODELS?'),
-        ("N_EXAMPLE=3", 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
         ("JOBS=one", 'JOBS is "one"; Input should be a valid integer'),
         ("JOBS=-1", "JOBS is -1; Input should be greater than or equal to 0: number of runs at a time"),
-        ("N_EXAMPLES=ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
     ],
 )
 def test_a_variable_is_understood_or_refused(make, variable, message):
@@ -117,9 +118,3 @@ def test_the_number_of_jobs_that_make_3_81_keeps_to_itself_is_found(make, study)
     assert "runs left, 3 at a time" in make("-j3", *words).stdout
     (study / "outputs/demo/gsm8k/toy-4l/probe.ipynb").unlink()
     assert "1 run left, 2 at a time" in make("-kj", "2", *words).stdout
-
-
-def test_paths_with_spaces_are_one_path(make, study):
-    shutil.copytree(toy_path("toy-4l"), study / "my models" / "toy")
-    (call,) = make("sweep", "MODELS=my models/toy", "DATASETS=gsm8k", "SOURCE=embedded", "OUT=outputs/o v").calls
-    assert call["MODEL_ID"] == str(study / "my models/toy")

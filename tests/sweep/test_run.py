@@ -316,14 +316,14 @@ def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_
     (tmp_path / "study.yaml").write_text("SEED: 7\n")
     left = dict.fromkeys(Params.model_fields) | {"MODEL": "Qwen2.5-32B", "DATASET": "aime24", "OUT": str(tmp_path)}
     (swept,) = Plan(MODELS=["Qwen2.5-32B"], DATASETS=["aime24"], OUT=str(tmp_path)).runs()
-    asked = Run(left).asked
-    assert asked == swept.asked and (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["SEED"]) == ("8bit", 5, 7)
+    asked = Run(left).params
+    assert asked == swept.params and (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["SEED"]) == ("8bit", 5, 7)
     said = capsys.readouterr().out.splitlines()
     places = [next(line for line in said if text in line).split(":")[0] for text in ("8bit", "N_EXAM", "SEED", "PAIR")]
     files = ("models/paper/Qwen2.5-32B.yaml", "datasets/aime24.yaml", "study.yaml", "by default")
     assert all(place.endswith(file) for place, file in zip(places, files, strict=True))
     given = left | {"QUANTIZATION": "null", "N_EXAMPLES": 2, "MODEL": "owner/own", "DTYPE": "float16"}
-    asked = Run(given).asked
+    asked = Run(given).params
     assert (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["DTYPE"]) == (None, 2, "float16")
     assert (asked["MODEL"], asked["MODEL_ID"]) == ("own", "owner/own")
     said = capsys.readouterr().out
@@ -331,13 +331,13 @@ def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_
 
 
 def test_names_of_the_notebook_that_are_no_parameters_are_left_alone(cell):
-    assert RunSpec(cell | {"In": [], "FURTHER_PROBES": (), "MY_NUMBER": 3}).asked == RunSpec(cell).asked
+    assert RunSpec(cell | {"In": [], "FURTHER_PROBES": (), "MY_NUMBER": 3}).params == RunSpec(cell).params
 
 
 def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
-    assert RunSpec(cell).asked["MODEL_ID"] == "toy-4l"
-    assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).asked["MODEL_ID"] == "meta-llama/Llama-3.1-8B"
-    assert RunSpec(cell | {"MODEL": "my-own", "MODEL_ID": "toy-8l"}).asked["MODEL_ID"] == "toy-8l"
+    assert RunSpec(cell).params["MODEL_ID"] == "toy-4l"
+    assert RunSpec(cell | {"MODEL": "Llama-3.1-8B"}).params["MODEL_ID"] == "meta-llama/Llama-3.1-8B"
+    assert RunSpec(cell | {"MODEL": "my-own", "MODEL_ID": "toy-8l"}).params["MODEL_ID"] == "toy-8l"
 
 
 def test_a_notebook_is_written_to_a_folder_with_braces_in_its_name(tmp_path):

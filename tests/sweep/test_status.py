@@ -22,13 +22,16 @@ contribution:   0%|          | 00:00<?\rcontribution: 100%|##########| 00:10<00:
 logit lens:   0%|          | 00:00<?\rlogit lens:  40%|####      | 00:10<00:15"""
 GONE = "SOURCE is gone.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
 ONE = (*TOY_4L, "--datasets", "gsm8k")
+ONE_RUN = ("sweep", *ONE)
 
 
 def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
     command("sweep", *ONE)
     lines = command("status", *DEMO, "--datasets", "gsm8k", "hellaswag").output.splitlines()
-    assert lines[0].split()[:3] == ["dataset", "model", "relative_contribution"]
-    rows = {tuple(line.split()[:2]): line.split()[2:] for line in lines[1:-1]}
+    assert lines[0].split() == ["dataset", "model", "relative", "layer", "logit", "residual", "integrated"]
+    assert lines[1].split() == ["contribution", "effects", "lens", "erasure", "gradients"]
+    assert max(map(len, lines)) <= 80
+    rows = {tuple(line.split()[:2]): line.split()[2:] for line in lines[2:-1]}
     assert rows["gsm8k", "toy-4l"] == ["done"] * 5 and rows["gsm8k", "toy-8l"] == ["missing"] * 5
     assert rows["hellaswag", "toy-4l"] == ["missing"] * 3 + ["–"] * 2
     assert lines[-1] == "outputs/demo: 5 of 24 done, 19 missing"
@@ -50,6 +53,15 @@ def test_other_settings_do_not_replace_results_unless_told_to_and_a_study_rememb
     remedy = re.search("give another OUT, or .* run: .*depth-lib (.*)", refused.error)[1]
     assert len(command(*shlex.split(remedy)).calls) == 1 and command.status == 0, "as pasted"
     assert "5 of 5 done" in command("status", *ONE).output, "the new settings are those of the study"
+
+
+def test_the_source_of_one_models_run_is_not_that_of_the_others_and_the_source_of_several_is(command, study):
+    others = ("sweep", "--models", "toy-8l", "toy-16l", "--datasets", "gsm8k", "--out", "outputs/demo")
+    command(*ONE_RUN, "--source", "sample", "--n-examples", "3")
+    assert (study / "outputs/demo/study.yaml").read_text() == "N_EXAMPLES: 3\n"
+    assert {(call["SOURCE"], call["N_EXAMPLES"]) for call in command(*others).calls} == {("embedded", 3)}
+    command(*others, "--source", "sample", "--replace")
+    assert "N_EXAMPLES=3 SOURCE=sample" in command(*ONE_RUN).output and command.status == 0
 
 
 def test_commands_that_errors_name_have_the_parameters_of_the_study(command, study):
@@ -129,7 +141,7 @@ def test_status_without_names_shows_what_was_run_with_the_parameters_it_was_run_
     command("sweep", *DEMO, "--datasets", "aime24", "--dtype", "float64")
     demo = "outputs/demo: 0 of 9 done, 9 missing"
     assert [line for line in command("status").output.splitlines() if line.startswith("outputs")] == [
-        "outputs/study.yaml: N_EXAMPLES=3 SOURCE=embedded",
+        "outputs/study.yaml: N_EXAMPLES=3",
         "outputs: 6 of 6 done",
         "outputs/demo/study.yaml: DTYPE=float64",
         demo,

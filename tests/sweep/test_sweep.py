@@ -6,21 +6,23 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from depth_lib.embedded import toy_path
+from depth_lib.files import hold
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.params import FIVE_PROBES, Params, ParamsError, find_dataset, find_model
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.sweep import cli
 from depth_lib.sweep.plan import Plan
-from depth_lib.sweep.processes import SIGNALS, Notebook, Runner, stopped_by, why_failed
+from depth_lib.sweep.processes import SIGNALS, Executor, Notebook, say, stopped_by, why_failed
 from depth_lib.sweep.status import KILLED
-from depth_lib.sweep.table import chosen_results
+from depth_lib.sweep.table import TABLES
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make, script
 from tests.synthetic import result_of
 
@@ -93,6 +95,14 @@ def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(com
     (study / "fail-toy-4l").unlink()
     assert command(*two).runs == [("gsm8k", "toy-4l")] and "(2 of 2)" in command.output
     assert command.status == 0 and left_over(study / "outputs/demo") == []
+
+
+def test_after_a_failure_a_run_that_another_process_holds_is_not_waited_for(command, study):
+    (study / "fail-toy-4l").touch()
+    (folder := study / "outputs/demo/gsm8k/toy-8l").mkdir(parents=True)
+    with hold(folder / ".running"):
+        command("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k", "--jobs", "2")
+    assert command.runs == [("gsm8k", "toy-4l")] and "1 failed, 1 not started" in command.output
 
 
 def test_a_probe_that_failed_is_named_with_its_error_and_the_others_are_kept(command, study):
@@ -171,12 +181,23 @@ def test_runs_at_a_time_share_out_the_gpus_and_say_so_first(command, study, monk
     monkeypatch.setenv("PATH", f"{study}/gpus:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPUS", "0 1 2 3")
     monkeypatch.setenv("NDIF_API_KEY", "any")
-    monkeypatch.setattr(Runner, "run", lambda *_: None)
+    monkeypatch.setattr(Executor, "execute", lambda *_: 0)
     command("sweep", *DEMO, *words)
     assert command.output.startswith("9 runs left, ") and gpus in command.output
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     command("sweep", *DEMO, "--tensor-parallel", "2")
     assert command.error == "TENSOR_PARALLEL is 2, and there are 1 GPUs: 7"
+
+
+def test_a_long_line_is_wrapped_between_words_on_a_terminal_and_whole_in_a_pipe(monkeypatch, capsys):
+    text = f"table and figures: done in 00:12: {' '.join(f'outputs/demo/{name}' for name in TABLES)}"
+    say(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    say(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and " ".join(map(str.strip, lines)) == text
 
 
 def test_words_of_the_command_line_are_what_they_say(capsys):
@@ -253,6 +274,7 @@ def test_a_rank_that_fails_is_named(command, study):
 )
 def test_what_cannot_be_done_stops_before_anything_runs(command, monkeypatch, words, message):
     monkeypatch.delenv("NDIF_API_KEY", raising=False)
+    monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", None)  # it keeps a key that it once saw
     monkeypatch.setattr("depth_lib.sweep.launch.find_spec", lambda name: None)  # no bitsandbytes
     refused = command("sweep", *words)
     assert refused.status == 1 and refused.calls == [] and message in refused.error
@@ -272,12 +294,6 @@ def test_models_that_would_share_a_folder_are_refused_and_one_named_twice_runs_o
     assert "a/final and b/final would share one folder, final; give one another name: " in command.error
     twice = ("--models", "toy-4l", "toy-4l", "--datasets", "gsm8k", "gsm8k")
     assert len(command("sweep", *twice).calls) == 1
-
-
-def test_the_table_takes_a_model_by_the_name_that_a_sweep_took(tmp_path):
-    path = artifact_path(tmp_path, "gsm8k", "x", "logit_lens", 10)
-    save_artifact(path, result_of("logit_lens", 4), {"n_prompts": 10})
-    assert chosen_results(Plan(OUT=str(tmp_path), MODELS=["owner/x"])) == (["x"], ["gsm8k"])
 
 
 def test_real_is_the_one_model_that_can_be_fetched_whatever_else_is_in_its_set(monkeypatch):
@@ -324,7 +340,7 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
 
 
 BAR = "contribution:   0%|          | 00:00<?\n"
-CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO {} ***\n"
+CANCELLED = "{}: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO {} ***\n"
 
 
 @pytest.mark.parametrize(
@@ -336,6 +352,7 @@ CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00
         (f"{BAR}traceback : Signal 9 (SIGKILL) received by PID 5\n=====\n", 1, KILLED),
         (f"no such device\n{BAR}", 3, "no such device"),
         (f"the job was CANCELLED once\nFAILED: RuntimeError: no luck\n{BAR}", 1, "RuntimeError: no luck"),
+        ("slurmstepd-a: error: Detected 1 oom_kill event.\n", 9, "killed for memory (Detected 1 oom_kill event)"),
         ("srun: error: node1: task 0: Out Of Memory\n", 137, "killed for memory (node1: task 0: Out Of Memory)"),
         ("", 5, "its command ended with status 5"),
     ],
@@ -346,10 +363,11 @@ def test_why_a_notebook_failed_is_who_killed_it_or_its_own_line(tmp_path, log, s
     assert why_failed(tmp_path / "log", status).startswith(why)
 
 
-@pytest.mark.parametrize("reason", ["TIME LIMIT", "PREEMPTION"])
-def test_what_a_scheduler_ends_has_not_failed(tmp_path, reason):
+@pytest.mark.parametrize(("who", "reason"), [("slurmstepd-node1", "TIME LIMIT"), ("slurmstepd", "PREEMPTION")])
+def test_what_a_scheduler_ends_has_not_failed(tmp_path, who, reason):
     (tmp_path / "log").write_text(
-        f"FAILED: DeadKernelError: as when its kernel is ended first\n{CANCELLED.format(reason)}"
+        "FAILED: DeadKernelError: as when its kernel is ended first\n"
+        f"srun: Job step aborted: Waiting up to 12 seconds for job step to finish.\n{CANCELLED.format(who, reason)}"
     )
     assert stopped_by(tmp_path / "log", 143).endswith(f"CANCELLED AT 2026-01-01T00:00:00 DUE TO {reason})")
 

@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from depth_lib.params import ParamsError
-from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.processes import Notebook
-from depth_lib.sweep.table import TABLES, chosen_results
+from depth_lib.sweep.table import TABLES
 from tests.sweep.study import calls_in, start_make
 
 
@@ -51,24 +49,17 @@ def test_a_folder_without_results_is_named_with_the_next_step(command, study):
     assert not list((study / "outputs").glob("effective_depth*"))
 
 
-def test_names_that_only_the_results_have_are_known(tmp_path):
-    result_of(tmp_path, "riddles", "my-own")
-    plan = Plan(OUT=str(tmp_path), MODELS=["my-own"], DATASETS=["riddles"])
-    assert chosen_results(plan) == (["my-own"], ["riddles"])
-    with pytest.raises(ParamsError, match='DATASETS "riddle" is not known; did you mean riddles'):
-        chosen_results(Plan(OUT=str(tmp_path), DATASETS=["riddle"]))
-
-
 def test_without_names_a_table_has_every_dataset_that_has_results(command, study):
     out = study / "outputs"
-    for dataset, model in (("gsm8k", "toy-4l"), ("sums", "toy-4l"), ("mquake", "my-own")):
+    for dataset, model in (("gsm8k", "toy-4l"), ("riddles", "toy-4l"), ("mquake", "my-own")):
         result_of(out, dataset, model)
     (call,) = command("table").calls
-    assert (call["MODELS"], call["DATASETS"]) == ([], ["gsm8k", "mquake", "sums"])
-    (call,) = command("table", "--models", "my-own").calls
-    assert (call["MODELS"], call["DATASETS"]) == (["my-own"], ["mquake"])
-    (call,) = command("table", "--datasets", "sums", "gsm8k").calls
-    assert call["DATASETS"] == ["sums", "gsm8k"]
+    assert (call["MODELS"], call["DATASETS"]) == ([], ["gsm8k", "mquake", "riddles"])
+    (call,) = command("table", "--models", "owner/my-own").calls
+    assert (call["MODELS"], call["DATASETS"]) == (["my-own"], ["mquake"]), "as a sweep took it"
+    (call,) = command("table", "--datasets", "riddles", "gsm8k").calls
+    assert call["DATASETS"] == ["riddles", "gsm8k"], "names that only the results have"
+    assert 'DATASETS "riddle" is not known; did you mean riddles' in command("table", "--datasets", "riddle").error
 
 
 def test_a_table_is_made_again_only_if_something_changed(command, study):
