@@ -10,19 +10,19 @@ READY  := $(VENV)/.depth-lib-installed
 # All that stand on make's command line go to the command, which refuses names that it does not know.
 ## SET=paper|ndif|real|demo|training   a folder of params/models
 ## MODELS="A B"           names, folders or Hub ids, instead of the whole set
-## DATASETS="gsm8k ..."   of params/datasets, or that OUT has; the papers' three unless given, in a table those there are
-## OUT=folder             where results are; outputs, and outputs/demo for SET=demo; status without it: all that has been run
-## PROBES="logit_lens"    instead of those the params name
+## DATASETS="gsm8k ..."   of params/datasets, or in OUT; by default the papers' three, for a table all there are
+## OUT=folder             folder of the results; outputs, and outputs/demo for SET=demo; status without it: all runs
+## PROBES="logit_lens"    instead of those in the params files
 ## N_EXAMPLES=20          so any parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
 ##                        QUANTIZATION=null, DTYPE=bfloat16, PAIR=spouse … (depth-lib sweep --help has all)
 ## REPLACE=1              move aside results in OUT that were made with other settings
 ## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
-## JOBS=4                 runs at a time, as -j4, which share out the GPUs; without it one, or one per GPU
-## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   stands before each run's command: a cluster's scheduler
+## JOBS=4                 runs at a time, as -j4, sharing the GPUs; without it one, or one per GPU
+## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   put in front of each run's command: a cluster's scheduler
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
 ## GPUS="0 1 2 3"         instead of all GPUs there are; "0,1 2,3": two runs with two each
-## LIST=1                 the command of each run that is left, for a job array of a cluster; none is run
-## LICENCE=cc-by-4.0      of share: what others may do with the numbers; TO=folder to write, OUT/shared unless given
+## LIST=1                 print the command of each unfinished run, for a job array; none is run
+## LICENCE=cc-by-4.0      of share: the licence of the numbers; TO=folder to write, by default OUT/shared
 SWEEP := $(PY) -m depth_lib.sweep
 NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
 VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
@@ -66,11 +66,11 @@ maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= T
 
 TRAINING := $(PY) -m experiments.training.experiment
 
-train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements: an hour
+train: $(READY) ## does training decide how depth is used? twelve toys from nothing, and their measurements
 	@$(TRAINING) train --out build/training
 	@$(TRAINING) measure --out build/training --csv experiments/training/measured.csv
 
-experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers: minutes
+experiment: $(READY) ## measure the four toys of that experiment that ship, against the committed numbers
 	@exec $(TRAINING) shipped
 
 # ---- the environment
@@ -78,7 +78,7 @@ experiment: $(READY) ## measure the four toys of that experiment that ship, agai
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "depth_lib needs Python 3.11 to 3.13, not $$($(PYTHON) -V); name one: make PYTHON=python3.11"; exit 1; }
-	@$(PY) -m pip --version > /dev/null 2>&1 || { echo "making $(VENV) (minutes, once)"; $(PYTHON) -m venv $(VENV); }
+	@$(PY) -m pip --version > /dev/null 2>&1 || { echo "making $(VENV), once"; $(PYTHON) -m venv $(VENV); }
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@# Installed for kernels that start in notebooks/; depth_lib registers itself with nnsight on import, so that it
 	@# travels to a server from here too.
@@ -87,7 +87,7 @@ $(READY): requirements.txt pyproject.toml
 
 # ---- the code
 
-test: $(READY) ## the quick tests, about four minutes on two cores (TESTS=tests/test_x.py for a part)
+test: $(READY) ## the quick tests (TESTS=tests/test_x.py for a part)
 	@$(PY) -m pytest -n 3 --dist loadscope -m "not slow" $(TESTS)
 
 test-all: $(READY) ## every test, with those marked slow

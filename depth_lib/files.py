@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, files moved aside instead of overwritten, and locks."""
+"""Atomic writes, files moved aside instead of overwritten, and locks."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-COMPUTING = ".computing"  # in a run's folder, locked while one of its results is computed and written
+COMPUTING = ".computing"  # in a run's folder; locked while a result is computed and written
 
 
 class Busy(Exception):
@@ -19,7 +19,7 @@ class Busy(Exception):
 
 
 def cache_folder(kind: str) -> Path:
-    """Where a kind of thing is kept: `depth_lib/<kind>` in $XDG_CACHE_HOME, or in ~/.cache."""
+    """The cache folder `depth_lib/<kind>` in $XDG_CACHE_HOME, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / kind
 
 
@@ -28,36 +28,35 @@ def move_aside(path: Path, reason: str) -> Path:
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}.{reason}-{number}")
         with contextlib.suppress(FileExistsError):
-            aside.touch(exist_ok=False)  # reserves the name: two processes never take the same
+            aside.touch(exist_ok=False)  # reserves the name for this process
             return path.replace(aside)
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files of one folder so that each appears complete or not at all, and none if writing any of them fails."""
-    parts = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
+    """Write files so that each appears complete or not at all, and none if writing any of them fails."""
+    temporary = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
     try:
-        for path, part in parts.items():
+        for path, part in temporary.items():
             with open(part, "xb") as file:
                 file.write(contents[path])
                 file.flush()
                 os.fsync(file.fileno())
-        for path, part in parts.items():
+        for path, part in temporary.items():
             os.replace(part, path)
     finally:
-        for part in parts.values():
+        for part in temporary.values():
             part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def hold(path: str | Path, wait: bool = True) -> Iterator[None]:
-    """Hold the lock at this path for a block; the operating system frees it when its holder dies, however it dies.
+    """Hold the lock at this path for a block; the operating system releases it when the process ends, however it ends.
 
-    Beside it `<path>.holder` notes the holder's process id and host. If another process holds the lock, that is printed
-    before waiting; without `wait` it raises Busy. OSError if the file cannot be made. The lock file stays afterwards,
-    unlocked.
+    `<path>.holder` has the process id and host. If another process holds the lock, this is printed before waiting;
+    without `wait` it raises Busy. OSError if the file cannot be made. The lock file stays afterwards, unlocked.
 
-    On a file system without flock the file itself is the lock. That of a killed process is only removed by the same
-    machine, so the message says which file another one has to delete.
+    On a file system without flock the file itself is the lock. The lock of a killed process can then only be removed on
+    its own machine, so the message says which file to delete.
     """
     lock, note = FileLock(path), Path(f"{path}.holder")
     try:
@@ -81,7 +80,7 @@ def hold(path: str | Path, wait: bool = True) -> Iterator[None]:
 
 
 def holder(path: str | Path) -> str | None:
-    """The process that holds this lock, as its note says ("process 123 on host"); None if nobody does."""
+    """The process that holds this lock ("process 123 on host"); None if there is none."""
     try:
         if Path(path).exists():
             with FileLock(path, timeout=0):
@@ -94,9 +93,9 @@ def holder(path: str | Path) -> str | None:
 
 
 def remove_leftovers(folder: str | Path) -> None:
-    """Remove what a killed writer left half-written in a run's folder more than an hour ago.
+    """Remove half-written files of killed processes from a run's folder, if they are older than an hour.
 
-    A younger file may be another machine's that is being written: not every network drive has locks between machines.
+    A younger file may still be written by another machine: not every network drive has locks between machines.
     """
     for part in Path(folder).glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):

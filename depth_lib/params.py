@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-# A clone keeps params/ beside the package, an installed wheel carries it inside.
+# A clone has params/ beside the package, an installed wheel has it inside.
 _INSIDE = Path(__file__).parent / "registry"
 INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
@@ -28,7 +28,7 @@ FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual
 
 
 class ParamsError(ValueError):
-    """Parameters or names that do not fit; one line per problem, each naming file, key and allowed values."""
+    """Wrong parameters or names; one line per problem, with file, key and allowed values."""
 
 
 class Params(BaseModel):
@@ -75,15 +75,16 @@ class Params(BaseModel):
 
 # What `load_model` is given of them.
 LOADING = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")
-# Where and how a run computes: a kept result is not stale if these differ. PAIR is among its probes' settings.
+# Where and how a run computes: results are not stale if these differ. PAIR is among the settings of its probes.
 NOT_COMPARED = ("DEVICE_MAP", "TENSOR_PARALLEL", "REMOTE", "PROBES", "PAIR", "QUESTION", "ANSWER", "OUT", "REPLACE")
-# What a study remembers of a command's parameters. Others are about one model, or results do not depend on them.
+# Parameters of a command that are defaults of the next one on the same folder (OUT/study.yaml). Others concern one
+# model, or results do not depend on them.
 REMEMBERED = ("DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
 
 
 class ParamsFile(Params):
-    """What a params file may say: parameters of the run, and facts about the model or dataset that it describes."""
+    """The keys of params files: parameters of a run, and facts about a model or dataset."""
 
     TRAINING: str | None = Field(None, description='how the model was trained: "base", "instruct", "R1-distill" …')
     BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
@@ -105,16 +106,16 @@ class ParamsFile(Params):
     ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
 
 
-# What only the one or the other kind of params file says.
+# Keys of only one of the two kinds of params files.
 OF_MODELS = ("MODEL", "MODEL_ID", *LOADING, "TENSOR_PARALLEL", "REMOTE", "TRAINING", "BILLIONS")
 OF_DATASETS = tuple(ParamsFile.model_fields.keys() - Params.model_fields - {*OF_MODELS} | {"DATASET"})
 
 
 def load_params(path: str | Path, refused: Iterable[str] = ()) -> dict:
-    """What a params file says. refused: keys of the other kind of file.
+    """The values in a params file. refused: keys of the other kind of file.
 
-    Raises ParamsError with all its problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
-    MODEL or DATASET other than the file's own name (by which it is found).
+    Raises ParamsError with all problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
+    MODEL or DATASET that is not the file's own name.
     """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
@@ -152,7 +153,7 @@ def find_model(name: str) -> dict | None:
 
 
 def by_size(name: str) -> tuple:
-    """Orders models by their number of parameters, those without by the numbers in their names."""
+    """A sort key of models: number of parameters, then the numbers in the name."""
     numbers = [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", name)]
     return (find_model(name) or {}).get("BILLIONS") or 0, numbers, name
 
@@ -169,7 +170,7 @@ def find_dataset(name: str) -> dict | None:
 
 
 def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
-    """What is wrong with these parameters, one line per key, with what to write instead."""
+    """What is wrong with these parameters, one line per key, with the allowed values."""
     lines = {}
     try:
         fields.model_validate(dict(values))
@@ -187,8 +188,8 @@ def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
 def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
     """The value of one of these fields given as text, on the command line or to make.
 
-    `null` is None. Else the first reading that fits: the text itself, the text as YAML, its words as a list (of GPUS
-    "0,1 2,3" gives two runs two each), 1 and 0 as true and false. ParamsError if none fits.
+    `null` is None. Otherwise the first of these that is valid: the text itself, the text as YAML, its words as a list,
+    1 and 0 as true and false. ParamsError if none is.
     """
     try:
         as_yaml = yaml.safe_load(text)
@@ -204,7 +205,7 @@ def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
 
 
 def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
-    """A line on the first of the names that is not allowed, with those that are; None if all names are allowed."""
+    """A message on the first name that is not allowed, with those that are; None if all are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
@@ -216,12 +217,12 @@ def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
 
 
 def study_file(out: str | Path) -> Path:
-    """The YAML in a folder of results with the parameters that its commands were given."""
+    """The YAML file in a folder of results with the parameters that earlier commands were given."""
     return Path(out) / "study.yaml"
 
 
 def remembered(out: str | Path) -> dict:
-    """The parameters that earlier commands on this folder of results were given, defaults of the next one."""
+    """The parameters in `study_file`, which are defaults of the next command on this folder."""
     path = study_file(out)
     return load_params(path) if path.is_file() else {}
 
@@ -232,9 +233,9 @@ def as_texts(values: Mapping) -> dict[str, str | bool]:
 
 
 def command(target: str, *names: str, **variables: str | bool) -> str:
-    """The `depth-lib` command that a message names, as it can be pasted here. Empty variables are left out.
+    """A `depth-lib` command for a message, which works as pasted. Empty variables are left out.
 
-    A sweep's has the parameters that the study in OUT remembers.
+    A sweep gets the parameters in the study file of OUT.
     """
     words = [*_program(), target, *names]
     if target == "sweep":
@@ -246,7 +247,7 @@ def command(target: str, *names: str, **variables: str | bool) -> str:
 
 
 def _program() -> list[str]:
-    """`depth-lib`, with its path where the shell would not find it, or the module."""
+    """`depth-lib`, with its path if it is not on PATH, or the module."""
     script = Path(sys.executable).with_name("depth-lib")
     if shutil.which("depth-lib") == str(script):
         return ["depth-lib"]

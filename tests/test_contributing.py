@@ -113,4 +113,4 @@ def test_a_sweep_runs_it_its_notebook_draws_it_and_status_knows_it(house, swept)
     folder, asked = swept
     assert (folder / "stream_length.pt").is_file()
     assert (folder / "probe.ipynb").read_text().count('"image/png"') == 1
-    assert "stream_length" in run(house, "-m", "depth_lib.sweep", "status", *asked)
+    assert re.match(r"dataset +model +stream\n +length\n", run(house, "-m", "depth_lib.sweep", "status", *asked))

@@ -50,7 +50,7 @@ def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     monkeypatch.chdir(tmp_path)
     (run,) = Plan(MODELS=["toy-4l"], DATASETS=["my-questions"]).runs()
-    assert run.asked["SOURCE"] == "hub", "not what a toy's params file says"
+    assert run.params["SOURCE"] == "hub", "not what a toy's params file says"
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]
     (tmp_path / "questions.jsonl").rename(folder / "questions.jsonl")
     assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"], "beside the YAML"

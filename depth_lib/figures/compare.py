@@ -49,8 +49,8 @@ def overview_figure(study: Study) -> Figure | None:
 def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     """ED ratio of every model × dataset × metric with its 95 % confidence interval over prompts, a panel per metric.
 
-    intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: a curve without
-    an effective depth fits the prompts too, so that the interval is open. None if no run has an effective depth.
+    intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: the interval is
+    open, since it includes curves without an effective depth. None if no run has an effective depth.
     """
     models = pd.Categorical(intervals.model, intervals.model.unique())
     title = "Ratio of effective depth, with 95 % confidence intervals over prompts"
@@ -83,7 +83,7 @@ def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
 
 
 def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
-    """How much hangs on the threshold: ratio over KL and overlap thresholds, a row per dataset, a line per model.
+    """How the ratio depends on the threshold: over KL and overlap thresholds, a row per dataset, a line per model.
 
     thresholds: what `depths_by_threshold` returns. The dotted line is the papers' threshold.
     """
@@ -109,7 +109,7 @@ def proxies_figure(study: Study) -> Figure | None:
     Both are shown as ranks among the layers of the run, as a share of their number. Titles have Spearman's rank
     correlation over the layers of a model × dataset: mean, lowest and highest. None if no run has both results.
     """
-    figure, axes = _figure("Cheap proxies against what a skip really does", len(PROXIES), columns=3)
+    figure, axes = _figure("Cheap proxies against the effect of skipping", len(PROXIES), columns=3)
     looks = _looks(study.models)
     for ax, (name, (probe, key, proxy)) in zip(axes, PROXIES.items(), strict=True):
         correlations = []
@@ -152,9 +152,9 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A figure over runs: how it is drawn (None: there is nothing to compare), from what, and the text under it.
+    """A figure over runs: the function that draws it (None: nothing to compare), its source, and its caption.
 
-    reads: "intervals" or "thresholds", the frames of these depths, or "study".
+    reads: its source, "intervals" or "thresholds" (frames of depths) or "study".
     """
 
     draw: Callable[..., Figure | None]
@@ -171,8 +171,8 @@ COMPARISONS = {
     ),
     "ratio_intervals": Comparison(
         intervals_figure,
-        "Ratio of effective depth with its interval. A whisker to the panel's edge: open at this end, since a curve "
-        "without an effective depth fits the prompts too. Hollow: no interval.",
+        "Ratio of effective depth with its 95 % confidence interval over prompts. A whisker to the panel's edge: the "
+        "interval is open at this end, since it includes curves without an effective depth. Hollow: no interval.",
     ),
     "ratio_by_size": Comparison(
         ratio_by_size_figure,
@@ -198,7 +198,7 @@ COMPARISONS = {
 
 
 def save_comparisons(study: Study, intervals: pd.DataFrame, thresholds: pd.DataFrame) -> list[Path]:
-    """Write what `COMPARISONS` has, and what there is to compare, to `folder/figures/summary/<name>.pdf` and `.png`."""
+    """Write each of `COMPARISONS` that the study allows to `folder/figures/summary/<name>.pdf` and `.png`."""
     sources = {"study": study, "intervals": intervals, "thresholds": thresholds}
     folder = study.folder / "figures" / "summary"
     return [

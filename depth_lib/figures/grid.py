@@ -123,8 +123,8 @@ def draw_grid(
 ) -> Figure:
     """Draw a kind of these results into an empty figure: models in `columns`, their datasets and panels side by side.
 
-    A question is asked once per model, whatever dataset it ran beside. title: instead of the kind's own with the
-    question or the only dataset.
+    A kind about a question has one panel per model, since the question is the same on every dataset. title: instead of
+    the kind's own with the question or the only dataset.
     """
     if kind.of_question:
         question = question_of(next(iter(results.values())))
@@ -167,7 +167,7 @@ def draw_grid(
 
 
 def add_legend(figure: Figure) -> None:
-    """Name under the panels what they drew, each name once; the figure grows by the height that this takes."""
+    """A legend under the panels, each name once; the figure grows by its height."""
     handles = {}
     for ax in figure.axes:
         handles |= {short_name(label): handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -193,5 +193,5 @@ def _add_colorbars(kind: Heat, axes: Sequence[Axes]) -> None:
             image.set_norm(norm)
         below, above = (any((norm(x) * sign > limit).any() for x in values) for sign, limit in ((-1, 0), (1, 1)))
         label = kind.colorbar if group[-1] is maps[-1] else ""
-        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
+        extend = ("neither", "min", "max", "both")[below + 2 * above]
         images[0].figure.colorbar(images[0], ax=group if kind.alone else axes, label=label, extend=extend, aspect=40)

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -76,118 +77,6 @@ def _rank_correlations(result: Mapping) -> str:
     return "rank correlations {:.2f}, {:.2f}".format(*found)
 
 
-def _skips(part: str, title: str, cause: str, whose: str) -> Heat:
-    """Effects on later layers at future and at all tokens, side by side: the papers' main argument."""
-    key = "local" if part == "local" else "layer"
-    own = "" if part == "local" else ", the change of the layer itself on the diagonal"
-    return Heat(
-        f"{part}_effects",
-        title,
-        f"Largest relative change of a later layer's contribution (column) when {cause}. Future tokens: for the tokens "
-        f"so far, measured at those that follow; all tokens: for all but the first, measured at all{own}. White: no "
-        f"effect is possible. Rows that are dark at future tokens and bright at all are {whose} the current token "
-        "only.",
-        {f"max_future_{key}": "future tokens", f"max_all_{key}": "all tokens"},
-        "Contribution taken out" if part == "local" else "Layer skipped",
-        "Effect @ layer",
-        colorbar="Relative change",
-    )
-
-
-def _output_change(part: str, whose: str, cause: str) -> Curves:
-    return Curves(
-        f"{part}_effects",
-        f"Effect of skipping {whose} on the output",
-        f"Largest change, in norm, of the output distribution when {cause}: for the tokens so far, at the tokens that "
-        f"follow (filled), and for all tokens but the first, at any token (line). Where only the line is high, {whose} "
-        "serves the current token only.",
-        {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
-        "Output change norm",
-        "Layer skipped",
-        filled="max_future_out",
-    )
-
-
-def _skip_damage(part: str, whose: str) -> Curves:
-    return Curves(
-        f"{part}_effects",
-        f"Damage of skipping {whose}",
-        f"KL divergence in nats of the output from that with {whose} skipped, mean over the tokens that follow the "
-        "skipped ones (filled) and over all (line).",
-        {"future_kl": "at future tokens", "all_kl": "at all tokens"},
-        "KL(y || skipped), nats",
-        "Layer skipped",
-        filled="future_kl",
-    )
-
-
-def _of_part(part: str, name: str) -> dict[str, Kind]:
-    """Effects of skipping only the attention or MLP of a layer, and the gradients of what it adds."""
-    whose, cause = f"a layer's {name}", f"the {name} of a layer adds nothing"
-    return {
-        f"{part}_effects": _skips(
-            part,
-            f"Effect of skipping {whose} on later layers",
-            f"the {name} of a layer (row) adds nothing",
-            f"layers whose {name} serves",
-        ),
-        f"{part}_output_change": _output_change(part, whose, cause),
-        f"{part}_skip_damage": _skip_damage(part, whose),
-        f"{part}_gradients": _gradients(
-            f"{part}_gradients",
-            f"Integrated gradients of what {name} adds",
-            f"Attribution of the answer's probability to what each layer's {name} adds at each token.",
-        ),
-    }
-
-
-def _gradients(probe: str, title: str, what: str) -> Heat:
-    return Heat(
-        probe,
-        title,
-        f"{what} Colours end at the 98th percentile of the tokens after the first, where many models park attention.",
-        {"igrads": ""},
-        LAYER,
-        "Token",
-        of_question=True,
-        colorbar="Attribution (to 98th percentile)",
-        alone=True,
-        percentile=98,
-        diverging=True,
-        tokens=True,
-    )
-
-
-def _erasure(probe: str, title: str, caption: str, keys: Mapping[str, str]) -> Heat:
-    return Heat(
-        probe,
-        title,
-        caption,
-        keys,
-        LAYER,
-        "Token",
-        of_question=True,
-        colorbar="Probability difference norm",
-        tokens=True,
-    )
-
-
-def _norms(prefix: str, title: str, caption: str, ylabel: str) -> Curves:
-    return Curves(
-        "relative_contribution",
-        title,
-        caption,
-        {
-            f"{prefix}norm_att": "Attention: $||a||$",
-            f"{prefix}norm_mlp": "MLP: $||m||$",
-            f"{prefix}norm_residual": "Residual stream: $||h||$",
-        },
-        ylabel,
-        filled=f"{prefix}norm_residual",
-        log=True,
-    )
-
-
 def _deep_thinking(result: Mapping) -> str:
     settled = as_array(result.get("res_settled", np.nan))
     return f"deep-thinking ratio {deep_thinking_ratio(settled):.2f}" if np.isfinite(settled).all() else ""
@@ -209,6 +98,94 @@ def _importance_by_level(result: Mapping) -> dict[str, Panel]:
         means = {f"level {level}": values.mean(0) for level, values in importance_by_level(result, effect).items()}
         panels[where] = {name: mean / (mean.sum() or 1) for name, mean in means.items()}
     return panels
+
+
+_NORMS = Curves(
+    "relative_contribution",
+    "Norms of the residual stream and of contributions",
+    "Mean norm over tokens of a block's input (filled; last: the output of the last block) and of what its attention "
+    "and MLP add. A first token whose norm is tens of times that of the others dominates these means.",
+    {"norm_att": "Attention: $||a||$", "norm_mlp": "MLP: $||m||$", "norm_residual": "Residual stream: $||h||$"},
+    "Mean norm",
+    filled="norm_residual",
+    log=True,
+)
+_SKIPS = Heat(
+    "layer_effects",
+    "Effect of skipping a layer on later layers",
+    "Largest relative change of a later layer's contribution (column) when a layer (row), or the part of it in the "
+    "title, is skipped. Future tokens: skipped for the tokens so far, measured at those that follow. All tokens: "
+    "skipped for all but the first, measured at all; on the diagonal the change of the layer itself. White: no effect "
+    "is possible. A row that is dark at future tokens and bright at all tokens serves the current token only.",
+    {"max_future_layer": "future tokens", "max_all_layer": "all tokens"},
+    "Layer skipped",
+    "Effect @ layer",
+    colorbar="Relative change",
+)
+_OUTPUT_CHANGE = Curves(
+    "layer_effects",
+    "Effect of skipping a layer on the output",
+    "Largest change, in norm, of the output distribution when a layer, or the part of it in the title, is skipped: for "
+    "the tokens so far, at the tokens that follow (filled), and for all tokens but the first, at any token (line). A "
+    "layer where only the line is high serves the current token only.",
+    {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
+    "Output change norm",
+    "Layer skipped",
+    filled="max_future_out",
+)
+_SKIP_DAMAGE = Curves(
+    "layer_effects",
+    "Damage of skipping a layer",
+    "KL divergence in nats of the output from that with a layer, or the part of it in the title, skipped; mean over "
+    "the tokens that follow the skipped ones (filled) and over all (line).",
+    {"future_kl": "at future tokens", "all_kl": "at all tokens"},
+    "KL(y || skipped), nats",
+    "Layer skipped",
+    filled="future_kl",
+)
+_GRADIENTS = Heat(
+    "integrated_gradients",
+    "Integrated gradients",
+    "Attribution of the answer's probability to the residual stream of each token at each layer, or to what the part "
+    "in the title adds to it. Colours end at the 98th percentile of the tokens after the first, where many models park "
+    "attention.",
+    {"igrads": ""},
+    LAYER,
+    "Token",
+    of_question=True,
+    colorbar="Attribution (to 98th percentile)",
+    alone=True,
+    percentile=98,
+    diverging=True,
+    tokens=True,
+)
+_ERASURE = Heat(
+    "residual_erasure",
+    "Residual erasure",
+    "Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: the "
+    "embeddings) is replaced by the mean over the tokens of other prompts.",
+    {"erasure_effect": ""},
+    LAYER,
+    "Token",
+    of_question=True,
+    colorbar="Probability difference norm",
+    tokens=True,
+)
+
+
+def _of_part(part: str, name: str) -> dict[str, Kind]:
+    """Effects of skipping only the attention or MLP of a layer, and the gradients of what it adds."""
+    effects, whose = f"{part}_effects", f"a layer's {name}"
+    return {
+        effects: replace(_SKIPS, probe=effects, title=f"Effect of skipping {whose} on later layers"),
+        f"{part}_output_change": replace(
+            _OUTPUT_CHANGE, probe=effects, title=f"Effect of skipping {whose} on the output"
+        ),
+        f"{part}_skip_damage": replace(_SKIP_DAMAGE, probe=effects, title=f"Damage of skipping {whose}"),
+        f"{part}_gradients": replace(
+            _GRADIENTS, probe=f"{part}_gradients", title=f"Integrated gradients of what {name} adds"
+        ),
+    }
 
 
 KINDS: dict[str, Kind] = {
@@ -242,20 +219,15 @@ KINDS: dict[str, Kind] = {
         filled="rc_layer",
         cut=1.5,
     ),
-    "norms": _norms(
-        "",
-        "Norms of the residual stream and of contributions",
-        "Mean norm over tokens of a block's input (filled; last: the output of the last block) and of what its "
-        "attention and MLP add. A first token that is tens of times as long as the others weighs in this mean as so "
-        "many of them.",
-        "Mean norm",
-    ),
-    "max_norms": _norms(
-        "max_",
-        "Largest norms of the residual stream and of contributions",
-        "Largest norm over tokens and prompts of a block's input (filled; last: the output of the last block) and of "
-        "the updates by its attention and MLP.",
-        "Largest norm",
+    "norms": _NORMS,
+    "max_norms": replace(
+        _NORMS,
+        title="Largest norms of the residual stream and of contributions",
+        caption="Largest norm over tokens and prompts of a block's input (filled; last: the output of the last block) "
+        "and of the updates by its attention and MLP.",
+        keys={f"max_{key}": label for key, label in _NORMS.keys.items()},
+        ylabel="Largest norm",
+        filled="max_norm_residual",
     ),
     "max_contribution": Curves(
         "relative_contribution",
@@ -270,15 +242,15 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         "Cosine of a block's input with its output",
         "1 minus this cosine is the block influence of ShortGPT (Men et al. 2024, arXiv 2403.03853): a block with a "
-        "high bar hardly turns the stream.",
+        "high bar hardly changes the direction of the residual stream.",
         {"io_cos": ""},
         "$\\mathrm{cossim}(h_l, h_{l+1})$",
     ),
     "progress": Curves(
         "relative_contribution",
         "Progress of the residual stream towards its end",
-        "Share of the way from embeddings to final residual that is gone before each block, mean over tokens; marked "
-        "is the first block before which half of it is.",
+        "Fraction of the path from the embeddings to the final residual stream that is covered before each block, mean "
+        "over tokens. Marked: the first block before which half is covered.",
         {"progress": ""},
         "Progress",
         metric="progress",
@@ -287,8 +259,8 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         "Angular distance between residual streams",
         "arccos of the cosine of the residual streams before two blocks over pi, mean over tokens: the angular "
-        "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square turn it little, and are the first "
-        "to leave out.",
+        "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square hardly change its direction; they "
+        "are candidates for removal.",
         {"angular": ""},
         "From layer",
         "To layer",
@@ -296,7 +268,7 @@ KINDS: dict[str, Kind] = {
     ),
     "first_change": Heat(
         "relative_contribution",
-        "Turn of the residual stream at each token of the first prompt",
+        "Change of direction of the residual stream at each token of the first prompt",
         "1 minus the cosine of a block's input with its output, at each token of the first prompt. Colours end "
         "at the 90th percentile of the tokens after the first.",
         {"first_change": ""},
@@ -306,15 +278,13 @@ KINDS: dict[str, Kind] = {
         alone=True,
         tokens=True,
     ),
-    "layer_effects": _skips(
-        "layer", "Effect of skipping a layer on later layers", "a layer (row) is skipped", "layers that serve"
-    ),
-    "output_change": _output_change("layer", "a layer", "a layer is skipped"),
-    "skip_damage": _skip_damage("layer", "a layer"),
+    "layer_effects": _SKIPS,
+    "output_change": _OUTPUT_CHANGE,
+    "skip_damage": _SKIP_DAMAGE,
     "lens_kl": Curves(
         "logit_lens",
         "KL divergence of the logit lens from the output",
-        "KL(p_l || y), nats, between the logit lens's prediction at the input of each layer and the output; marked is "
+        "KL(p_l || y), nats, between the logit lens's prediction at the input of each layer and the output. Marked: "
         "the effective depth, the first layer below half of the maximum.",
         {"res_kl_divs": ""},
         "KL divergence (nats)",
@@ -331,9 +301,9 @@ KINDS: dict[str, Kind] = {
     ),
     "lens_rank": Curves(
         "logit_lens",
-        "Where the output's first token stands in the logit lens",
-        "Share of tokens whose likeliest output token is among the first 1, 3, 5 and 10 of the logit lens, and the "
-        "mean reciprocal rank it has there.",
+        "Rank of the output's top token in the logit lens",
+        "Fraction of tokens whose most likely output token is among the top 1, 3, 5 and 10 of the logit lens, and the "
+        "mean reciprocal rank of that token.",
         {
             "res_top1": "first",
             "res_in_top3": "first 3",
@@ -362,25 +332,20 @@ KINDS: dict[str, Kind] = {
         metric="settling",
         note=_deep_thinking,
     ),
-    "residual_erasure": _erasure(
-        "residual_erasure",
-        "Residual erasure",
-        "Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: the "
-        "embeddings) is replaced by an uninformative one.",
-        {"erasure_effect": ""},
-    ),
-    "integrated_gradients": _gradients(
-        "integrated_gradients",
-        "Integrated gradients",
-        "Attribution of the answer's probability to the residual stream of each token at each layer.",
-    ),
+    "residual_erasure": _ERASURE,
+    "integrated_gradients": _GRADIENTS,
     **_of_part("attention", "attention"),
     **_of_part("mlp", "MLP"),
-    "local_effects": _skips(
-        "local",
-        "Direct effect of a layer on later ones",
-        "what a layer (row) added is taken out of the later one's input alone",
-        "layers that later ones read for",
+    "local_effects": replace(
+        _SKIPS,
+        probe="local_effects",
+        title="Direct effect of a layer on later ones",
+        caption="Largest relative change of a later layer's contribution (column) when what a layer (row) added is "
+        "taken out of that later layer's input alone. Future tokens: taken out at the tokens so far, measured at those "
+        "that follow. All tokens: taken out at all but the first, measured at all. White: no effect is possible. A row "
+        "that is dark at future tokens and bright at all tokens is read for the current token only.",
+        keys={"max_future_local": "future tokens", "max_all_local": "all tokens"},
+        ylabel="Contribution taken out",
     ),
     "block_removal": Removal(
         "block_removal",
@@ -427,14 +392,15 @@ KINDS: dict[str, Kind] = {
         )
         for part, name in (("attention", "attention"), ("mlp", "MLP"))
     },
-    "future_erasure": _erasure(
-        "future_erasure",
-        "Erasure and all that follows",
-        "Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by an "
-        "uninformative one: of this token, or of all tokens before it but the first (white: there are none). The "
-        "uninformative one is the mean over the baseline prompts, in a sweep GSM8K's, as many as the run has; of a "
-        "model with runs on several datasets, the first that the study names is shown.",
-        {"future_erasure": "this token", "past_erasure": "all before it"},
+    "future_erasure": replace(
+        _ERASURE,
+        probe="future_erasure",
+        title="Effect of erasure on all later predictions",
+        caption="Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by "
+        "the mean over the tokens of the baseline prompts: of this token, or of all tokens before it but the first "
+        "(white: there are none). In a sweep the baseline prompts are GSM8K's, as many as the run has; of a model with "
+        "runs on several datasets, the first that the study names is shown.",
+        keys={"future_erasure": "this token", "past_erasure": "all before it"},
     ),
     "effects_by_level": Heat(
         "depth_by_difficulty",

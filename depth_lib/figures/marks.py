@@ -31,9 +31,9 @@ STYLE = {
 BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
 COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
 GREY = "#777777"
-ROUNDING = "#bbbbbb"  # what rounding alone may have made
+ROUNDING = "#bbbbbb"  # values that may be rounding
 BARS, MARKED_BAR = "#a5d3ea", RED
-# Whichever levels there are have their own colours; the first six, all that most datasets have, differ most.
+# A colour per level of difficulty; the first six, all that most datasets have, differ most.
 LEVELS = {
     f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
 }
@@ -49,7 +49,7 @@ Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> valu
 
 @dataclass(frozen=True)
 class Kind:
-    """A figure: the probe and the keys it reads, and what is written around and under it.
+    """A figure: the probe and the keys it reads, its title, labels and caption.
 
     keys: key of the result -> what it is called in the legend or above its panel; those that a result has are drawn.
     of_question: about one question and its answer, not about a dataset.
@@ -86,7 +86,7 @@ class Kind:
 
 
 def rounding_floor(result: Mapping, key: str) -> float:
-    """Below what values of a key may be rounding: for the prompt with the most."""
+    """Smaller values of a key may be rounding: the largest floor of any prompt."""
     return float(as_array(result[f"{key}_rounding_floor"]).max())
 
 
@@ -223,7 +223,7 @@ class Heat(Kind):
         return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
 
     def limits_of(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
-        """Colour limits of maps, which neither the first token nor a few huge values decide."""
+        """Colour limits of maps: a percentile, without the first token."""
         others = [np.abs(values[:, 1:] if self.tokens and values.shape[1] > 1 else values).ravel() for values in maps]
         high = float(np.nanpercentile(np.concatenate(others), self.percentile, method="higher")) or 1.0
         return -high if self.diverging else 0.0, high
@@ -254,7 +254,7 @@ def token_label(token: str) -> str:
 
 
 def question_of(result: Mapping) -> str:
-    """The question with its answer that a result is about, from its `meta` or else its tokens; "" if neither has it."""
+    """A result's question with its answer, from its `meta` or else its tokens; "" if neither has it."""
     settings = result.get("meta", {}).get("settings", {})
     text = "".join(token for token in result.get("tokens") or () if token not in _BEGINNINGS)
     return settings.get("question", "") + settings.get("answer", "") or text.translate(_SPACES).strip()

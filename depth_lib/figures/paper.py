@@ -1,4 +1,4 @@
-"""The figures of Hu et al. 2025 by name, laid out as there, from whatever models are present.
+"""The figures of Hu et al. 2025 by name, in the paper's layout, of the models that a study has.
 
 Seven figures over GSM8K: sizes from left to right, R1-distilled, instruct and base models from top to bottom, 3 × 4
 for the paper's twelve. Five over GSM8K and HellaSwag: the same grid, each model's two datasets side by side, 3 × 8.

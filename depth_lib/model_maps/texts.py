@@ -42,7 +42,7 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
             "dataset owner/name[:config[:split]]"
         ) from None
     if not texts:
-        raise TextError(f"{source} holds no text; give another")
+        raise TextError(f"{source} has no text; give another")
     return texts
 
 

@@ -64,12 +64,12 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
 def changes(
     study: Mapping, runs: pd.DataFrame, column: str, groups: tuple, same: list[str], draws: int = DRAWS
 ) -> list[dict]:
-    """How the ratio changes with a column of runs by each metric: change, low, high, and where.
+    """How the ratio changes with a column of runs, by each metric: change, low, high, and where.
 
-    Of "doublings": the least-squares slope over all runs; of any other column: the change of the mean from the first of
-    the groups to the second. Both within runs that have the same values in `same`. The interval (None if it is open)
-    covers every combination of depths in the runs' intervals, which are widened to cover at once: runs may read the
-    same prompts, and crossing too early does not average out.
+    For "doublings" the least-squares slope over all runs; for any other column the change of the mean from the first
+    group to the second. Both compare runs with the same values in `same` only. The interval (None if it is open) covers
+    every combination of depths in the runs' intervals, which are widened to cover all at once: runs may read the same
+    prompts, and noise that makes curves cross too early does not average out.
     """
     found = []
     for metric, of_metric in runs.groupby("metric"):
@@ -90,16 +90,16 @@ def changes(
 
 
 def slope_weights(values: pd.Series, same: pd.DataFrame) -> pd.Series:
-    """What each run counts for in the least-squares slope over these values, within runs that are the same."""
+    """The weight of each run in the least-squares slope over these values, among runs with equal `same`."""
     from_mean = values - values.groupby(list(same.to_numpy().T)).transform("mean")
     from_mean = from_mean.where(from_mean.abs() > 1e-9, 0)
     return from_mean / (from_mean @ from_mean or 1)
 
 
 def difference_weights(values: pd.Series, groups: tuple, same: pd.DataFrame) -> pd.Series:
-    """What each run counts for in the change of the mean from the first of two values to the second.
+    """The weight of each run in the change of the mean from the first of two values to the second.
 
-    Only where runs that are the same have both; each such combination counts alike.
+    Only combinations of `same` that have both values count, each of them alike.
     """
     before, after = ((values == group).astype(float) for group in groups)
     n_before, n_after = (group.groupby(list(same.to_numpy().T)).transform("sum") for group in (before, after))

@@ -1,4 +1,4 @@
-"""What the report's numbers mean: each name, what it is, its rule, and the curve that the rule reads."""
+"""Definitions in the report: name -> what it is, its rule, and the curve that the rule reads."""
 
 SOURCES = (
     "Rules and thresholds: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "

@@ -1,4 +1,4 @@
-"""One page to hand to a colleague: what the numbers say, the tables, every figure, and where they come from."""
+"""The report, one HTML page: conclusions, tables, every figure, and provenance."""
 
 import base64
 import io
@@ -62,7 +62,7 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
 
 
 def notices(study: Study) -> list[str]:
-    """What a reader has to know first: which prompts and models are this package's own."""
+    """Notices at the top of the page: which prompts and models are this package's own."""
     own_datasets, toys = made_here(study)
     sentences = {
         f"Prompts of {', '.join(own_datasets)} were written for depth_lib in the form of these datasets: they are not "
@@ -98,7 +98,7 @@ def _rows(frame: pd.DataFrame) -> list[dict]:
 
 
 def _image(path: Path) -> str:
-    """A figure as an address that holds it, without loss: WebP in half the size of a PNG, which has no largest size."""
+    """A figure as a data URL: lossless WebP, half the size of a PNG, or PNG beyond WebP's largest size."""
     content, image = path.read_bytes(), Image.open(path)
     if max(image.size) > _LARGEST_WEBP:
         return f"data:image/png;base64,{base64.b64encode(content).decode()}"

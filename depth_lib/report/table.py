@@ -78,17 +78,20 @@ def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
 def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None) -> pd.DataFrame:
     """Effective depth (a layer, Int64) and ratio (ED + 1) / L (Float64) per model and dataset of a study.
 
-    Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order. Datasets that were run only
-    for levels of difficulty have no column. A result or an effective depth that is missing is NA.
-    every_depth: what `depths` returns, where it is known already. Source: Hu et al. 2025, Table 1.
+    Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order: the papers' metrics, and if
+    blocks were removed "removal". Datasets that were run only for levels of difficulty have no column. A result or
+    an effective depth that is missing is NA. every_depth: what `depths` returns, where it is known already. Source: Hu
+    et al. 2025, Table 1.
     """
     if every_depth is None:
-        every_depth = depths(study, PAPER_METRICS)
+        every_depth = depths(study, (*PAPER_METRICS, "removal"))
+    measured = every_depth[every_depth.dataset.isin(study.with_depths)].metric
+    metrics = [*PAPER_METRICS, *{"removal"}.intersection(measured)]
     values = every_depth.rename(columns={"ed": "ED", "ratio": "RATIO"})
     table = values.pivot(index="model", columns=["metric", "dataset"], values=["ED", "RATIO"])
     table = table.reorder_levels([1, 2, 0], axis="columns")
     columns = pd.MultiIndex.from_product(
-        [PAPER_METRICS, study.with_depths, ("ED", "RATIO")], names=["metric", "dataset", "value"]
+        [metrics, study.with_depths, ("ED", "RATIO")], names=["metric", "dataset", "value"]
     )
     table = table.reindex(index=pd.Index(study.models, name="model"), columns=columns)
     return table.astype({column: "Int64" if column[-1] == "ED" else "Float64" for column in columns})
@@ -108,7 +111,7 @@ def provenance(study: Study) -> pd.DataFrame:
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
-    """One line per model and dataset, as the papers print them: `Qwen2.5-7B @ gsm8k : 17(0.64) 20(0.75) 23(0.86)`."""
+    """One line per model and dataset, in the papers' form: `Qwen2.5-7B @ gsm8k : 17(0.64) 20(0.75) 23(0.86)`."""
     text = _as_text(table)
     datasets = text.columns.unique("dataset")
     if datasets.empty:
@@ -191,7 +194,7 @@ _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; 
 
 
 def _tex(text: pd.DataFrame) -> str:
-    """A document with the table, below whose metrics and datasets rules are drawn, which pandas does not."""
+    """A document with the table, with rules below metrics and datasets, which pandas cannot draw."""
     if text.columns.empty:
         return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
     style = text.rename_axis(index=None).rename_axis(columns=[None] * text.columns.nlevels).style

@@ -102,13 +102,6 @@ def test_one_tall_bar_is_the_effective_depth_and_none_where_it_is_missing():
         assert "effective depth" not in bars(ax)
 
 
-def test_the_cosine_depth_is_a_line_between_the_layers_where_the_mean_turns():
-    ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, -0.1, -0.2, 0.1, 0.2])))
-    assert [line.get_xdata()[0] for line in ax.lines if line.get_label() == "effective depth"] == [2.5]
-    ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])))
-    assert [label.split(":")[0] for label in legend(ax)] == ["Attention", "MLP", "Attention + MLP", "mean of the three"]
-
-
 def test_the_cosine_figure_draws_the_mean_of_the_three_and_every_layer_where_it_turns():
     attention, mlp, both = torch.tensor(
         [[-0.3, 0.3, -0.3, 0.6, 0.1], [0.0, 0.0, -0.3, 0.0, 0.2], [0.0, 0.3, 0.0, 0, 0]]
@@ -118,6 +111,8 @@ def test_the_cosine_figure_draws_the_mean_of_the_three_and_every_layer_where_it_
     np.testing.assert_allclose(drawn["mean of the three"].get_ydata(), [-0.1, 0.2, -0.2, 0.2, 0.1], rtol=1e-6)
     assert list(drawn["mean crosses zero upwards"].get_xdata()) == [0.5, 2.5]
     assert list(drawn["effective depth"].get_xdata()) == [2.5, 2.5]
+    ax = plot("cosine", dict.fromkeys(COSINES, torch.tensor([0.1, 0.2, 0.3])))
+    assert [label.split(":")[0] for label in legend(ax)] == ["Attention", "MLP", "Attention + MLP", "mean of the three"]
 
 
 @pytest.mark.parametrize(

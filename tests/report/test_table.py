@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from depth_lib.effective_depth.rules import most_removed
 from depth_lib.params import command
 from depth_lib.report.page import write_report
 from depth_lib.report.table import read_tables, summary_lines
@@ -36,6 +37,21 @@ def test_missing_results_and_missing_depths_are_missing_values(gaps):
     assert table.loc[:, (slice(None), ["hellaswag", "aime24"], slice(None))].isna().all(axis=None)
     assert summary_lines(table)[1] == "toy-4l  @ gsm8k     :  0(0.25)  1(0.50)  2(0.75)"
     assert summary_lines(table)[4] == "toy-16l @ gsm8k     :  9(0.62)        – 12(0.81)"
+
+
+def test_removal_is_a_column_where_blocks_were_removed_and_the_others_keep_every_value(gaps):
+    papers = table_of(gaps)
+    write_run(gaps, "sums", "toy-4l", 4, ["block_removal"])
+    assert table_of(gaps, datasets=[*DATASETS, "sums"]).equals(papers)  # a dataset that has no column
+    write_run(gaps, "gsm8k", "toy-4l", 4, ["block_removal"])
+    table = table_of(gaps)
+    assert table[papers.columns].equals(papers) and list(table.columns.unique("metric"))[3:] == ["removal"]
+    result = Study(gaps)["gsm8k", "toy-4l", "block_removal"]
+    assert (
+        table.loc["toy-4l", ("removal", "gsm8k", "RATIO")]
+        == 1 - most_removed(result["removal_loss"], result["removal_sizes"]) / 4
+    )
+    assert table.loc["toy-16l", "removal"].isna().all()
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
