@@ -7,7 +7,7 @@ import pytest
 
 from depth_lib import params
 from depth_lib.data.datasets import with_levels
-from depth_lib.data.prompts import DRAWN
+from depth_lib.data.drawn import DRAWN
 from depth_lib.embedded import TOYS
 from depth_lib.params import (
     FIVE_PROBES,

@@ -13,9 +13,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
 from ..params import Params, ParamsError, ParamsFile, find_dataset, not_among, params_files
+from .drawn import DRAWN, drawn_rows
 from .rows import PromptError, file_rows, from_hub
 
-DRAWN = ("addition", "multiplication", "sums")  # computed from a seed, without rows
 # The keys of a dataset's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*ParamsFile.model_fields} - {*Params.model_fields, "TRAINING", "BILLIONS", "FILE"}
 
@@ -43,15 +43,12 @@ class Dataset(ParamsFile):
         fields = json.dumps(self.model_dump(include=_DEFINITION), sort_keys=True)
         return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
-    def name_of(self, source: str | Path) -> str | Path:
-        """The name of a source in messages; for "hub" the file or repository."""
-        return (self.FILE or self.REPOSITORY) if source == "hub" else source
-
-    def rows(self, source: str | Path) -> Iterator[tuple[str, dict | str]]:
+    def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, dict | str]]:
         """Every row of a source, after its name in error messages; PromptError if the source cannot be read."""
+        if self.DATASET in DRAWN:
+            return drawn_rows(self.DATASET, seed)
         if source == "hub" and self.FILE:  # relative to the working directory, or to the folder of the YAML file
-            file = Path(self.FILE)
-            return file_rows(file if file.exists() else self.path.parent / file)
+            source = Path(self.FILE) if Path(self.FILE).exists() else self.path.parent / self.FILE
         if source == "hub":
             return self._hub_rows()
         if source in ("embedded", "sample"):
@@ -60,7 +57,7 @@ class Dataset(ParamsFile):
                 raise PromptError(
                     f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
                 )
-            return file_rows(prompts_path(self.DATASET, published=source == "sample"))
+            source = prompts_path(self.DATASET, published=source == "sample")
         return file_rows(Path(source))
 
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
@@ -131,9 +128,9 @@ def _compiled(template: str) -> Template:
 
 
 def with_levels() -> list[str]:
-    """The datasets with levels of difficulty, `sums` among them; files that cannot be read are left out."""
-    names = ["sums"]
+    """The datasets with levels of difficulty; files that cannot be read are left out."""
+    names = []
     for name in params_files("datasets"):
         with suppress(ParamsError):
             names += [name] if find_dataset(name).get("LEVEL") else []
-    return sorted(names)
+    return names

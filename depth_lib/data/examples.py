@@ -5,9 +5,8 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from ..params import params_files
-from .datasets import dataset_named, with_levels
-from .prompts import one_sum
+from .datasets import Dataset, dataset_named, with_levels
+from .drawn import one_sum
 from .rows import PromptError, check_count
 
 TERMS = range(2, 7)  # of drawn sums
@@ -35,12 +34,11 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     warning.
     source: as for `load_prompts`. Raises PromptError: no levels, or as `load_prompts`.
     """
-    if dataset not in with_levels():
-        if dataset in params_files("datasets"):
-            dataset_named(dataset)  # its error names a mistake in the file
+    kind = dataset_named(dataset)
+    if not kind.LEVEL:
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
-    examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(dataset, source, seed)
+    examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(kind, source, seed)
     chosen, fewer = [], []
     for level in sorted({example.level for example in examples}):
         group = [example for example in examples if example.level == level][:n_per_level]
@@ -48,8 +46,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
         if len(group) < n_per_level:
             fewer.append(f"{len(group)} of level {level}")
     if fewer:
-        name = dataset if dataset == "sums" else f"{dataset} from {dataset_named(dataset).name_of(source)}"
-        warnings.warn(f"{name} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
+        warnings.warn(f"{dataset} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
     return chosen
 
 
@@ -63,23 +60,20 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
     return examples
 
 
-def _from_rows(name: str, source: str | Path, seed: int) -> list[Example]:
+def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]:
     """The examples of all rows with a level, shuffled."""
-    dataset, examples, n_without = dataset_named(name), [], 0
+    examples, n_without = [], 0
     for where, row in dataset.rows(source):
         pair, level = dataset.pair(where, row), dataset.level_of(row)
         if level:
             examples.append(Example(level, *pair, dataset.WITHIN_ANSWER))
         else:
             n_without += 1
-    origin = dataset.name_of(source)
+    name = f"{dataset.DATASET} from {source}"
     if not examples:
-        raise PromptError(f"{name} from {origin} has no row with a level in {dataset.LEVEL!r}; write a number there")
+        raise PromptError(f"{name} has no row with a level in {dataset.LEVEL!r}; write a number there")
     if n_without:
         n_rows = n_without + len(examples)
-        warnings.warn(
-            f"{n_without} of {n_rows} rows of {name} from {origin} are left out: no level in {dataset.LEVEL!r}",
-            stacklevel=3,
-        )
+        warnings.warn(f"{n_without} of {n_rows} rows of {name} have no level and are left out", stacklevel=3)
     random.Random(seed).shuffle(examples)
     return examples

@@ -1,13 +1,11 @@
 """Prompts: rows of the Hub, a local file or an embedded sample, as plain text."""
 
-import itertools
 import math
-import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from .datasets import DRAWN, dataset_named
+from .datasets import dataset_named
 from .rows import PromptError, check_count, from_hub
 
 # The papers' pair for residual erasure and integrated gradients.
@@ -37,8 +35,6 @@ def load_prompts(
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)
-    if dataset in DRAWN:
-        return list(itertools.islice(_drawn(dataset, seed), n_examples or 10))
     alone = Path(dataset).suffix == ".txt"
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
@@ -49,7 +45,7 @@ def load_prompts(
         if not kind.LENGTH_TOKENIZER:
             raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
-    for where, row in kind.rows(source):
+    for where, row in kind.rows(source, seed):
         prompt = kind.prompt(where, row)
         if limit and len(tokenizer.encode(prompt)) > limit:
             too_long += 1
@@ -58,29 +54,12 @@ def load_prompts(
         if len(prompts) == wanted:
             return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = kind.name_of(source)
+    name = f"{dataset} from {source}"
     if not prompts:
-        raise PromptError(f"{name} has no {dataset} prompt{longer}; give a source with at least one")
+        raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:
-        warnings.warn(f"{name} has {len(prompts)} {dataset} prompts{longer}, not {wanted}: using those", stacklevel=2)
+        warnings.warn(f"{name} has {len(prompts)} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
-
-
-def one_sum(rng: random.Random, terms: int) -> tuple[str, str]:
-    """Question and answer of a sum of `terms` digits 0–9, such as ("5 + 7 + 5 = ", "17")."""
-    digits = [rng.randrange(10) for _ in range(terms)]
-    return " + ".join(map(str, digits)) + " = ", str(sum(digits))
-
-
-def _drawn(dataset: str, seed: int) -> Iterator[str]:
-    rng = random.Random(seed)
-    while True:
-        if dataset == "sums":
-            yield "".join(one_sum(rng, rng.randint(2, 6)))
-            continue
-        a, b = (rng.randint(10**5, 10**6 - 1) for _ in range(2))
-        operation = f"{a} + {b} = {a + b}" if dataset == "addition" else f"{a} * {b} = {a * b}"
-        yield f"Give the answer directly: {operation}"
 
 
 def _length_tokenizer(dataset: str, name: str) -> Callable:

@@ -9,7 +9,7 @@ from nnsight import TransformersModel
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
     _check_model(llm)
-    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
+    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
     all_ids = []

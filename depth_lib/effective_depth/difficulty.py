@@ -70,18 +70,16 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     groups = importance_by_level(result, effect)
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
-    affected = {level: with_effect(values, f"examples of level {level}") for level, values in groups.items()}
-    # each level draws its own examples
-    drawn = {level: drawn_centres(values, draws, seed + k) for k, (level, values) in enumerate(affected.items())}
-    scores = {
-        level: studentised(*drawn[level], len(values), (0, values.shape[1] - 1)) for level, values in affected.items()
-    }
-    centres, errors = np.array(list(drawn.values())).swapaxes(0, 1)
+    affected = [with_effect(values, f"examples of level {level}") for level, values in groups.items()]
+    drawn = [drawn_centres(values, draws, seed + k) for k, values in enumerate(affected)]  # each level draws its own
+    limits = 0, affected[0].shape[1] - 1
+    scores = [studentised(*one, len(values), limits) for one, values in zip(drawn, affected, strict=True)]
+    centres, errors = np.array(drawn).swapaxes(0, 1)
     from_mean = np.array(list(groups)) - np.mean(list(groups))
     weights = from_mean / (from_mean**2).sum()
-    n = sum(map(len, affected.values())) - len(affected) + 1
+    n = sum(map(len, affected)) - len(affected) + 1
     slope = studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
-    return Difficulty(effect, scores, slope)
+    return Difficulty(effect, dict(zip(groups, scores, strict=True)), slope)
 
 
 def scores_by_level(study: Mapping) -> pd.DataFrame:
@@ -111,14 +109,10 @@ def score_rows(result: Mapping, effect: str) -> list[dict]:
     except NoInterval as reason:
         scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
         slope, answer = Estimate(None, None, None), f"{reason}."
+    of_all = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer}
     return [
         {"level": level, "examples": len(groups[level])}
-        | _columns("score", score)
-        | _columns("slope", slope)
-        | {"answer": answer}
+        | {"score": score.value, "score_low": score.low, "score_high": score.high}
+        | of_all
         for level, score in scores.items()
     ]
-
-
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

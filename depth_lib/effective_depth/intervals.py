@@ -80,8 +80,8 @@ def depth_interval(
     sums, n_tokens = _per_prompt(result, rule)
     n_prompts, n_layers = sums.shape
     curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
-    depth, drawn_depths = depths_of(metric, curve[None])[0], depths_of(metric, drawn)
     gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
+    (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
     low, high = _band(gap, widening(n_prompts) * (drawn_gaps - gap), n_runs)
     possible = [depth, *_possible_depths(rule, low, high)]
     nowhere = (-1, n_layers - 1)
@@ -101,19 +101,6 @@ def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int, seed: i
     # In float32, as the stored means: a mean of exactly 0.3 must not be above 0.3 here and below it there.
     pooled = ((times @ sums) / (times @ n_tokens)[:, None]).astype(np.float32)
     return (sums.sum(0) / n_tokens.sum()).astype(np.float32), pooled
-
-
-def depths_of(metric: str, curves: np.ndarray) -> np.ndarray:
-    """The effective depth of each curve [N, L] by the rule of `metric`; where there is none, a layer beyond the rule.
-
-    That is -1 if the cosine never is negative, else L-1: the curve crosses no earlier than at the last layer.
-    """
-    satisfied = METRICS[metric].crosses(curves)
-    layers, beyond = np.arange(satisfied.shape[1]), satisfied.shape[1]
-    if METRICS[metric].turns:
-        last = np.where(satisfied, layers, -1).max(1, initial=-1)
-        return np.where((last < 0) & (curves < 0).any(1), beyond, last)
-    return np.where(satisfied, layers, beyond).min(1, initial=beyond)
 
 
 def centre_of_mass(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> Estimate:
@@ -187,14 +174,12 @@ def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
 
 
 def _possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Layers that the depth may be, numbered as in `depths_of`: the first and the last of them matter.
+    """Layers that the depth may be, numbered as in `Metric.depths`: the first and the last of them matter.
 
     low, high [L]: the ends of the band of the gap.
     """
     if not rule.turns:
-        crossed = np.stack([low < 0, high < 0])  # maybe, surely
-        crossed[:, -1] = True
-        return crossed.argmax(1)
+        return rule.depths(np.stack([low, high]))
     surely_above, surely_below = np.flatnonzero(low >= 0), high < 0
     earliest = max(np.flatnonzero(surely_below[: max(surely_above, default=0)]), default=-1)
     turns = (low[:-1] < 0) & (high[1:] >= 0)

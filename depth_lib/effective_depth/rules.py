@@ -37,7 +37,7 @@ def effective_depth_cosine(
         return None
     curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
     checked = [_checked(f"cosine: {name}", curve) for name, curve in curves.items()]
-    return _last(METRICS["cosine"].crosses(METRICS["cosine"].curve(checked)))
+    return METRICS["cosine"].depth(METRICS["cosine"].curve(checked))
 
 
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
@@ -47,7 +47,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    return _first_crossed("kl", kl, threshold)
+    return METRICS["kl"].depth(_lens_curve("kl", kl), threshold)
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
@@ -57,14 +57,12 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     [0, 1], or is the dict of `logit_lens`. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    return _first_crossed("overlap", overlap, threshold)
+    return METRICS["overlap"].depth(_lens_curve("overlap", overlap), threshold)
 
 
-def _first_crossed(name: str, curve: Curve | Mapping, threshold: float) -> int | None:
-    """The first layer of 0..L-2 that satisfies a metric's rule; curve: its own, or the probe's result."""
-    metric = METRICS[name]
-    curve = curve[metric.keys[0]] if isinstance(curve, Mapping) else curve
-    return _first(metric.crosses(_checked(name, curve), float(threshold)))
+def _lens_curve(name: str, curve: Curve | Mapping) -> np.ndarray:
+    """A metric's curve, given itself or in the result of `logit_lens`."""
+    return _checked(name, curve[METRICS[name].keys[0]] if isinstance(curve, Mapping) else curve)
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
@@ -159,32 +157,23 @@ def depth_score(profile: Curve) -> float | None:
     """The centre of mass of an effect over layers, sum(l · e[l]) / sum(e[l]), in layers.
 
     profile has shape [L], no value below zero, such as `skip_profile`. None where nothing has an effect. ValueError
-    if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
+    if a value is not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
     """
     e = _checked("depth score", profile).astype(float)
-    if (e < 0).any():
-        raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
     return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
 
 
 def ratio(ed: int | None, n_layers: int) -> float | None:
     """The effective depth as a share of the model's depth, (ED + 1) / L; None where the effective depth is.
 
-    ValueError if ed is not a layer of the model. Source: Hu et al. 2025, Table 1.
+    Source: Hu et al. 2025, Table 1.
     """
-    if ed is None:
-        return None
-    if not 0 <= ed < n_layers:
-        raise ValueError(f"effective depth {ed} is not a layer of a model with {n_layers} layers (0..{n_layers - 1})")
-    return (ed + 1) / n_layers
+    return None if ed is None else (ed + 1) / n_layers
 
 
 def as_array(values: Curve) -> np.ndarray:
-    """A curve or map as an array in its own precision, float32 for what NumPy has not."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        values = values.float() if values.dtype == torch.bfloat16 else values
-    return np.asarray(values)
+    """A curve or map as an array in its own precision."""
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
 
 def n_answer_tokens(result: Mapping) -> int:
@@ -259,13 +248,30 @@ class Metric:
 
     def gap(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
         """The distance of curves [..., L] from the level: below zero where a layer has crossed it."""
-        level = self.level(curves, self.threshold if threshold is None else threshold)
+        level = self.level(curves, self.threshold if threshold is None else float(threshold))
         return level - curves if self.above else curves - level
 
-    def crosses(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
+    def crosses(self, gaps: np.ndarray) -> np.ndarray:
         """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for [..., L]."""
-        below = self.gap(curves, threshold) < 0
+        below = gaps < 0
         return below[..., :-1] & ~below[..., 1:] if self.turns else below[..., :-1]
+
+    def depths(self, gaps: np.ndarray) -> np.ndarray:
+        """The effective depth of each row of gaps [N, L]; where there is none, a layer beyond the rule.
+
+        That is -1 if the cosine never is negative, else L-1: the curve crosses no earlier than at the last layer.
+        """
+        satisfied, beyond = self.crosses(gaps), gaps.shape[1] - 1
+        layers = np.arange(beyond)
+        if self.turns:
+            last = np.where(satisfied, layers, -1).max(1, initial=-1)
+            return np.where((last < 0) & (gaps < 0).any(1), beyond, last)
+        return np.where(satisfied, layers, beyond).min(1, initial=beyond)
+
+    def depth(self, curve: np.ndarray, threshold: float | None = None) -> int | None:
+        """The effective depth of one curve [L]; None if no layer satisfies the rule."""
+        (depth,) = self.depths(self.gap(curve, threshold)[None])
+        return None if depth in (-1, len(curve) - 1) else int(depth)
 
 
 _TENTHS = tuple((np.arange(1, 10) / 10).tolist())

@@ -8,7 +8,6 @@ Reading never changes a file or runs code; writing moves aside files that depth_
 
 import io
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -25,6 +24,7 @@ import torch
 from .. import __version__
 from ..files import move_aside, write_together
 from ..params import INSTALLED, command
+from .provenance import META
 from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 2  # 1 had no meta.json
@@ -60,8 +60,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         contents[path.with_name(schema.names(n, pair)[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
-    with zipfile.ZipFile(buffer, "a") as archive:  # a copy of `meta` that can be read without torch
-        archive.writestr(zipfile.ZipInfo("archive/meta.json"), json.dumps(stored["meta"]))
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr(zipfile.ZipInfo(META), json.dumps(stored["meta"]))
     contents[path] = buffer.getvalue()  # last: a result is never there without its tokens
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,11 +177,8 @@ def _storable(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, os.PathLike | torch.device | torch.dtype):
-        return str(value).removeprefix("torch.")
-    raise TypeError(f"meta has {value!r}; store strings, numbers, and lists or dicts of them")
+    """For JSON: a NumPy number as a number; a path, device or dtype as text."""
+    return value.item() if isinstance(value, np.generic) else str(value).removeprefix("torch.")
 
 
 def _not_finite(result: Mapping) -> str | None:

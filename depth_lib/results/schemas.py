@@ -3,10 +3,10 @@
 This module does not import torch, so listing results is fast.
 """
 
-import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
@@ -78,9 +78,8 @@ class Schema:
 
     def names(self, n: int | str, pair: str = "") -> tuple[str, str]:
         """The file's name for n examples and a pair's label, and the name of the text file with its tokens, or ""."""
-        ending = f"exps_{pair}" if pair and self.of_pair else "exps"
-        file, tokens_file = (name.format(n=n).replace("exps", ending) for name in (self.file, self.tokens_file))
-        return file, tokens_file
+        ending = f"{n}exps_{pair}" if pair and self.of_pair else f"{n}exps"
+        return self.file.replace("{n}exps", ending), self.tokens_file.replace("{n}exps", ending)
 
 
 def _shapes(keys: str) -> dict[str, str]:
@@ -91,24 +90,20 @@ def _shapes(keys: str) -> dict[str, str]:
 
 _PAIR = {"question": QUESTION, "answer": ANSWER}
 _MODES = {"modes": ["future", "all"]}
-
-_EFFECTS = Schema(
-    "layer_effects_{n}exps.pt",
+_ATTENTION, _MLP = {"part": "attention"}, {"part": "mlp"}
+_EFFECTS = (
     "L L: max_future_layer; L 1: max_future_out",
     "L: future_kl; "
     "L L: max_all_layer; L 1: max_all_out; L: all_kl; "
     "L L: max_remove_layer; L 1: max_remove_out; L: remove_kl",
-    settings=_MODES,
 )
-_GRADIENTS = Schema(
-    "igrads_igrads_{n}exps.pt",
+_GRADIENTS = (
     "L T: igrads",
     "L: completeness f_difference n_nodes n_steps error quadrature rounding",  # the last two: of earlier versions
-    tokens_file="igrads_tokens_{n}exps.txt",
-    settings=_PAIR | {"quadrature": "gauss", "tolerance": 0.01},
 )
-_PARTS = ("attention", "mlp")
+_QUADRATURE = _PAIR | {"quadrature": "gauss", "tolerance": 0.01}
 _REMOVAL = "removal_loss removal_kl removal_top1"
+_PART_REMOVAL = f"L: removal_order {_REMOVAL}"
 
 ARTIFACTS = {
     "relative_contribution": Schema(
@@ -118,7 +113,7 @@ ARTIFACTS = {
         "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
         "L T: first_change; P: n_tokens",
     ),
-    "layer_effects": _EFFECTS,
+    "layer_effects": Schema("layer_effects_{n}exps.pt", *_EFFECTS, settings=_MODES),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
         "L: res_kl_divs res_overlaps",
@@ -128,30 +123,31 @@ ARTIFACTS = {
         "logit_erasure_{n}exps.pt",
         "L+1 T: erasure_effect",
         "1: n_answer",
-        tokens_file="logit_erasure_tokens_{n}exps.txt",
+        "logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
         baseline=True,
     ),
-    "integrated_gradients": _GRADIENTS,
-    **{
-        f"{part}_effects": replace(
-            _EFFECTS,
-            file=f"{part}_effects_{{n}}exps.pt",
-            settings=_EFFECTS.settings | {"part": part},
-            function="layer_effects",
-        )
-        for part in _PARTS
-    },
-    **{
-        f"{part}_gradients": replace(
-            _GRADIENTS,
-            file=f"igrads_{part}_igrads_{{n}}exps.pt",
-            tokens_file=f"igrads_{part}_tokens_{{n}}exps.txt",
-            settings=_GRADIENTS.settings | {"at": part},
-            function="integrated_gradients",
-        )
-        for part in _PARTS
-    },
+    "integrated_gradients": Schema(
+        "igrads_igrads_{n}exps.pt", *_GRADIENTS, "igrads_tokens_{n}exps.txt", settings=_QUADRATURE
+    ),
+    "attention_effects": Schema(
+        "attention_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _ATTENTION, function="layer_effects"
+    ),
+    "mlp_effects": Schema("mlp_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _MLP, function="layer_effects"),
+    "attention_gradients": Schema(
+        "igrads_attention_igrads_{n}exps.pt",
+        *_GRADIENTS,
+        "igrads_attention_tokens_{n}exps.txt",
+        settings=_QUADRATURE | {"at": "attention"},
+        function="integrated_gradients",
+    ),
+    "mlp_gradients": Schema(
+        "igrads_mlp_igrads_{n}exps.pt",
+        *_GRADIENTS,
+        "igrads_mlp_tokens_{n}exps.txt",
+        settings=_QUADRATURE | {"at": "mlp"},
+        function="integrated_gradients",
+    ),
     "local_effects": Schema("local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES),
     "block_removal": Schema(
         "block_removal_{n}exps.pt",
@@ -159,15 +155,10 @@ ARTIFACTS = {
         "N L: angular_distance; L: block_influence",
         settings={"sizes": "doubling"},
     ),
-    **{
-        f"{part}_removal": Schema(
-            f"{part}_removal_{{n}}exps.pt",
-            f"L: removal_order {_REMOVAL}",
-            settings={"part": part},
-            function="block_removal",
-        )
-        for part in _PARTS
-    },
+    "attention_removal": Schema(
+        "attention_removal_{n}exps.pt", _PART_REMOVAL, settings=_ATTENTION, function="block_removal"
+    ),
+    "mlp_removal": Schema("mlp_removal_{n}exps.pt", _PART_REMOVAL, settings=_MLP, function="block_removal"),
     "future_erasure": Schema(
         "future_erasure_{n}exps.pt",
         "L+1 T: future_erasure past_erasure",
@@ -189,7 +180,7 @@ FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)
 # Results about two models are in `out/linear_maps/`, outside the folders of a dataset × model.
 BETWEEN_MODELS = {
     "linear_map": Schema(
-        "linear_map_{source}_to_{target}.pt",
+        "linear_map_*_to_*.pt",
         "M N: relative strength; N: relative_mean best; P: n_tokens; P M N: relative_sums; P N: mean_sums",
     )
 }
@@ -215,12 +206,12 @@ def parse_name(path: str | Path) -> tuple[str, int | None, str]:
 
     The number is None where the name has none, and the label "" for the papers' pair and for probes without one.
     """
+    name = Path(path).name
+    match = re.search(r"(\d+)exps(?:_([a-z0-9_-]+))?\.pt$", name)
+    n, pair = match.groups("") if match else (None, "")
     for probe, schema in SCHEMAS.items():
-        label = "(?:_([a-z0-9_-]+))?" if schema.of_pair else "()"
-        pattern = schema.file.replace("{n}exps", rf"(\d+)exps{label}").replace("{source}_to_{target}", ".+_to_.+")
-        if match := re.fullmatch(pattern, Path(path).name):
-            n, pair = match.groups() or (None, None)
-            return probe, n and int(n), pair or ""
+        if fnmatch(name, schema.names(n, pair)[0]):
+            return probe, n and int(n), pair
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
@@ -239,28 +230,22 @@ def mismatch(probe: str, result: object) -> str | None:
     """Where a result first differs from the keys and shapes of its probe; None if it fits."""
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return "it is not a dict of named tensors with a dict `meta`"
-    schema, sizes = SCHEMAS[probe], {}
+    schema, sizes = SCHEMAS[probe], {"1": 1}  # of each letter, set by the first axis that has it; at least 1
     for key in schema.required:
         if key not in result:
             return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
-    for key in filter(result.__contains__, schema.shapes):
+    for key, shape in schema.shapes.items():
+        if key not in result:
+            continue
         if not hasattr(result[key], "shape"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        axes, stored = schema.shapes[key].split(), list(result[key].shape)
-        if len(axes) != len(stored) or not all(map(_fits, axes, stored, itertools.repeat(sizes))):
-            return f"{key} has shape {stored}, not [{', '.join(axes)}] with {sizes}"
+        axes, stored = shape.split(), list(result[key].shape)
+        for axis, size in zip(axes, stored, strict=False):
+            sizes.setdefault(axis[0], max(size - axis.endswith("+1"), 1))
+        expected = [sizes.get(axis[0], 1) + axis.endswith("+1") for axis in axes]
+        if stored != expected:
+            return f"{key} has shape {stored}, not {expected} ({shape})"
     tokens = result.get("tokens")
     if schema.tokens_file and tokens is not None and len(tokens) != sizes["T"]:
         return f"it has {len(tokens)} tokens, but {sizes['T']} columns"
     return None
-
-
-def _fits(axis: str, size: int, sizes: dict[str, int]) -> bool:
-    """Whether an axis such as "L" or "L+1" can have this size; the first axis with a letter sets its value.
-
-    Letters are at least 1.
-    """
-    if axis == "1":
-        return size == 1
-    n = size - int(axis[1:] or 0)
-    return n > 0 and sizes.setdefault(axis[0], n) == n

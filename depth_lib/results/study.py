@@ -5,7 +5,7 @@ import math
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -48,17 +48,19 @@ class Study(dict):
         self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
         self.pairs = sorted({probe.partition(":")[2] for _, _, probe in found} - {""})
         self.problems = []
-        self.probes = [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
-        for model, dataset, probe in itertools.product(self.models, self.datasets, self.probes):
-            if file := found.get((dataset, model, probe)):
-                try:
-                    self[dataset, model, probe] = read_artifact(file)
-                except (ArtifactError, OSError) as error:
-                    self.problems.append(str(error))
-                    continue
-                of = self[dataset, model, probe]["meta"].get("model", model)
-                if of != model:
-                    self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
+        probes = [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
+        for model, dataset, probe in itertools.product(self.models, self.datasets, probes):
+            key = dataset, model, probe
+            if key not in found:
+                continue
+            try:
+                self[key] = read_artifact(found[key])
+            except (ArtifactError, OSError) as error:
+                self.problems.append(str(error))
+                continue
+            of = self[key]["meta"].get("model", model)
+            if of != model:
+                self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
         self.problems += self._mixtures()
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
@@ -72,26 +74,24 @@ class Study(dict):
 
     def _mixtures(self) -> Iterator[str]:
         """A line for each dataset with different prompts, datasets with the same prompts, model of several commits."""
-        frame = pd.DataFrame(
-            [{"dataset": key[0], "model": key[1], "probe": key[2]} | result["meta"] for key, result in self.items()],
-            columns=["dataset", "model", "probe", "n_prompts", "source", "prompts_hash", "commit", "weights"],
-            dtype=object,
-        )
-        frame["weights"] = frame.commit.fillna(frame.weights)
-        compared = frame[frame.probe.isin(TABLE_PROBES)].dropna(subset="prompts_hash")
-        for dataset, results in compared.groupby("dataset", sort=False):
-            prompts = results.groupby(["n_prompts", "source", "prompts_hash"], sort=False, dropna=False).model.unique()
-            if len(prompts) > 1:
-                which = [f"{n} from {source}, hash {of} ({', '.join(m)})" for (n, source, of), m in prompts.items()]
-                yield f"{dataset} has results of different prompts, which are not comparable: {', '.join(which)}"
-        for datasets in compared.groupby("prompts_hash", sort=False).dataset.unique():
-            if len(datasets) > 1:
-                yield f"{' and '.join(datasets)} have the same prompts: their results do not differ by task"
-        for model, results in frame.groupby("model", sort=False):
-            weights = results.groupby("weights", sort=False).dataset.unique()
-            if len(weights) > 1:
-                which = [f"{commit} ({', '.join(datasets)})" for commit, datasets in weights.items()]
-                yield f"{model} has results of different weights: {', '.join(which)}"
+        prompts, datasets, weights = defaultdict(dict), defaultdict(dict), defaultdict(dict)
+        for (dataset, model, probe), result in self.items():
+            meta = result["meta"]
+            if probe in TABLE_PROBES and "prompts_hash" in meta:
+                which = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
+                prompts[dataset].setdefault(which, {})[model] = True
+                datasets[meta["prompts_hash"]][dataset] = True
+            if which := meta.get("commit") or meta.get("weights"):
+                weights[model].setdefault(which, {})[dataset] = True
+        for dataset, groups in prompts.items():
+            if len(groups) > 1:
+                yield f"{dataset} has results of different prompts, which are not comparable: {_listed(groups)}"
+        for names in datasets.values():
+            if len(names) > 1:
+                yield f"{' and '.join(names)} have the same prompts: their results do not differ by task"
+        for model, groups in weights.items():
+            if len(groups) > 1:
+                yield f"{model} has results of different weights: {_listed(groups)}"
 
     def of(self, probe: str) -> dict[tuple[str, str], dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
@@ -136,6 +136,10 @@ class Study(dict):
         return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
 
 
+def _listed(groups: Mapping[str, Iterable[str]]) -> str:
+    return ", ".join(f"{name} ({', '.join(members)})" for name, members in groups.items())
+
+
 def load_results(
     folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
 ) -> pd.DataFrame:
@@ -152,23 +156,24 @@ def load_results(
 def as_frame(study: Study) -> pd.DataFrame:
     """What `load_results` returns, of a study."""
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
-    frames = []
+    frames = [pd.DataFrame(columns=names)]
     for (dataset, model, probe), result in study.items():
         for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
-            if key in result and shape.startswith("L"):
-                by_key = {key: result[key]}
-            elif key in result and shape.startswith("K L"):
-                levels = result["levels"].int().tolist()
-                by_key = {f"{key}:{level}": values for level, values in zip(levels, result[key], strict=True)}
-            else:
+            if key not in result or not shape.startswith(("L", "K L")):
                 continue
-            is_map = len(shape.removeprefix("K ").split()) > 1 and not shape.endswith(" 1")
-            for name, values in by_key.items():
-                table = values.double() if values.dim() > 1 else values.double()[:, None]
-                layer, column = np.indices(table.shape).reshape(2, -1)
-                columns = {"layer": layer, "column": column if is_map else pd.NA, "value": table.flatten().numpy()}
-                frames.append(pd.DataFrame(columns).assign(model=model, dataset=dataset, probe=probe, key=name))
-    tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
+            by_name = {key: result[key]}
+            if shape.startswith("K L"):
+                by_name = {
+                    f"{key}:{level:.0f}": values for level, values in zip(result["levels"], result[key], strict=True)
+                }
+            for name, values in by_name.items():
+                values = values.double().numpy().reshape(len(values), -1)
+                layer, column = np.indices(values.shape).reshape(2, -1)
+                if shape.removeprefix("K ") in ("L", "L+1", "L 1"):  # a curve
+                    column = pd.NA
+                numbers = {"layer": layer, "column": column, "value": values.flatten()}
+                frames.append(pd.DataFrame(numbers).assign(model=model, dataset=dataset, probe=probe, key=name))
+    tidy = pd.concat(frames[1:] or frames, ignore_index=True)[names]
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
 
 
@@ -213,21 +218,18 @@ def by_paper(dataset: str) -> tuple[int, str]:
 
 def find_results(folder: str | Path) -> dict[Key, Path]:
     """(dataset, model, probe) -> file, of every result in a folder; MissingArtifact if there are none."""
-    folder = Path(folder)
-    files: dict[Key, list[tuple[int, Path]]] = defaultdict(list)
-    for path in sorted(folder.glob("*/*/*.pt")):
+    folder, found = Path(folder), {}
+    for path in sorted(folder.glob("*/*/*.pt"), key=lambda path: (len(path.name), path)):  # 9 examples before 10
         with suppress(ArtifactError):  # somebody else's file
-            probe, n, pair = parse_name(path)
-            files[path.parent.parent.name, path.parent.name, of_pair(probe, pair)].append((n or 0, path))
-    if not files:
+            probe, _, pair = parse_name(path)
+            key = path.parent.parent.name, path.parent.name, of_pair(probe, pair)
+            if key in found:
+                smaller = found[key].name
+                warnings.warn(f"reading {path}, not {smaller} beside it; remove what you do not want", stacklevel=2)
+            found[key] = path
+    if not found:
         raise MissingArtifact(
             f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
             "folder of a study, such as outputs/demo that make demo fills"
         )
-    largest = {}
-    for key, paths in files.items():
-        *others, (_, largest[key]) = sorted(paths)
-        if others:
-            names = ", ".join(path.name for _, path in others)
-            warnings.warn(f"reading {largest[key]}, not {names} beside it; remove what you do not want", stacklevel=2)
-    return largest
+    return found

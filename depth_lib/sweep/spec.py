@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..data.datasets import DRAWN, dataset_named
+from ..data.datasets import dataset_named
+from ..data.drawn import DRAWN
 from ..data.examples import Example, load_examples
 from ..data.pairs import find_pair
 from ..data.prompts import load_prompts

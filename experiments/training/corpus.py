@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from depth_lib.data.datasets import dataset_named
-from depth_lib.data.prompts import one_sum
+from depth_lib.data.drawn import one_sum
 
 from .tasks import is_held_out
 

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from depth_lib.data.drawn import one_sum
 from depth_lib.data.examples import Example
-from depth_lib.data.prompts import one_sum
 
 LARGEST = 99  # of any intermediate result, either sign
 

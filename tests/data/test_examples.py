@@ -58,7 +58,7 @@ def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(
 
 def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(file):
     rows = file(MATH, {**MATH, "level": "Level ?"})
-    with pytest.warns(UserWarning, match="^1 of 2 rows of math from .*are left out: no level in .level."):
+    with pytest.warns(UserWarning, match="^1 of 2 rows of math from .* have no level and are left out"):
         found = load_examples("math", 1, source=rows)
     assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
     assert [one.level for one in load_examples("math", 1, source=file({**MATH, "level": 2.0}))] == [2]

@@ -73,18 +73,18 @@ def hub(tmp_path, monkeypatch):
     return serve
 
 
-def test_a_gsm8k_row_is_written_letter_by_letter(rows):
-    assert load_prompts("gsm8k", 1, rows(GSM8K)) == [GSM8K_PROMPT]
-
-
-def test_a_hellaswag_ending_follows_a_space_unless_it_starts_with_a_comma(rows):
-    assert load_prompts("hellaswag", 2, rows(*HELLASWAG)) == HELLASWAG_PROMPTS
-    pd.DataFrame(HELLASWAG).to_parquet(path := rows().with_name("rows.parquet"))
-    assert load_prompts("hellaswag", 2, path) == HELLASWAG_PROMPTS
-
-
-def test_an_aime24_row_is_written_letter_by_letter(rows):
-    assert load_prompts("aime24", 1, rows(AIME24)) == [AIME24_PROMPT]
+@pytest.mark.parametrize(
+    ("dataset", "items", "prompts"),
+    [
+        ("gsm8k", [GSM8K], [GSM8K_PROMPT]),
+        ("hellaswag", HELLASWAG, HELLASWAG_PROMPTS),  # a space before the ending, unless it starts with a comma
+        ("aime24", [AIME24], [AIME24_PROMPT]),
+    ],
+)
+def test_rows_are_written_letter_by_letter(rows, dataset, items, prompts):
+    path = rows(*items)
+    pd.DataFrame(items).to_parquet(parquet := path.with_suffix(".parquet"))
+    assert load_prompts(dataset, len(items), path) == load_prompts(dataset, len(items), parquet) == prompts
 
 
 def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
@@ -100,21 +100,22 @@ def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
     prompts = load_prompts("aime24", 2, path, tokenizer=Words())
     assert [len(prompt.split()) for prompt in prompts] == [400, words]
     assert len(load_prompts("aime24", 4, path)) == 4, "a local file is not filtered without a tokenizer"
+    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
+        load_prompts("aime24", source=path, tokenizer=Words())
+    with pytest.raises(PromptError, match=r"Qwen2.5-1.5B-Instruct for aime24 .*, or pass tokenizer=$"):
+        load_prompts("aime24")
 
 
-def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length():
-    for dataset, pattern, result in (
-        ("addition", r"Give the answer directly: (\d{6}) \+ (\d{6}) = (\d+)", lambda a, b: a + b),
-        ("multiplication", r"Give the answer directly: (\d{6}) \* (\d{6}) = (\d+)", lambda a, b: a * b),
-    ):
-        prompts = load_prompts(dataset)
-        assert len(set(prompts)) == 10
-        for prompt in prompts:
-            a, b, c = map(int, re.fullmatch(pattern, prompt).groups())
-            assert c == result(a, b)
-        assert load_prompts(dataset, 3) == prompts[:3]
-        assert load_prompts(dataset, seed=1) != prompts
-    assert re.fullmatch(r"Give the answer directly: [1-9]\d{5} \+ [1-9]\d{5} = \d+", load_prompts("addition", 1)[0])
+@pytest.mark.parametrize(("dataset", "sign"), [("addition", "+"), ("multiplication", "*")])
+def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length(dataset, sign):
+    prompts = load_prompts(dataset)
+    assert len(set(prompts)) == 10
+    for prompt in prompts:
+        pattern = rf"Give the answer directly: ([1-9]\d{{5}}) \{sign} ([1-9]\d{{5}}) = (\d+)"
+        a, b, c = map(int, re.fullmatch(pattern, prompt).groups())
+        assert c == {"+": a + b, "*": a * b}[sign]
+    assert load_prompts(dataset, 3) == prompts[:3]
+    assert load_prompts(dataset, seed=1) != prompts
 
 
 def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
@@ -124,61 +125,32 @@ def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
     assert load_prompts("hellaswag", 2, source="hub") == HELLASWAG_PROMPTS
 
 
-def test_rows_are_counted_as_an_editor_counts_lines(rows):
-    with pytest.raises(PromptError, match=r"rows\.jsonl row 4 does not fit"):
-        load_prompts("gsm8k", 2, rows("", GSM8K, " ", {"question": "q"}))
-    with pytest.raises(PromptError, match=r"rows\.jsonl row 3 cannot be read"):
-        load_prompts("gsm8k", 2, rows(GSM8K, "", "{oops"))
-
-
-def test_of_the_hub_the_repository_is_named_and_of_a_tokenizer_that_one_can_pass_another(hub, own, rows):
-    hub("Rowan/hellaswag", "validation", HELLASWAG)
-    with pytest.warns(UserWarning, match="^Rowan/hellaswag has 2 hellaswag prompts, not 10: using those"):
-        load_prompts("hellaswag")
-    rows(GSM8K, name="own.jsonl")
-    own(FILE="own.jsonl", TEMPLATE="{{ question }}")
-    with pytest.warns(UserWarning, match=r"^own.jsonl has 1 mine prompts, not 2: using those"):
-        load_prompts("mine", 2)
-    with pytest.raises(PromptError, match=r"Qwen2.5-1.5B-Instruct for aime24 .*, or pass tokenizer=$"):
-        load_prompts("aime24")
-
-
 def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
     path = rows(GSM8K, GSM8K)
-    with pytest.warns(UserWarning, match=r"rows\.jsonl has 2 gsm8k prompts, not 10: using those"):
+    with pytest.warns(UserWarning, match=r"^gsm8k from .*rows\.jsonl has 2 prompts, not 10: using those"):
         assert len(load_prompts("gsm8k", source=path)) == 2
-    path = rows(AIME24, {**AIME24, "Solution": "x " * 400})
-    with pytest.warns(UserWarning, match=r"has 1 aime24 prompts \(1 more are longer than 400 tokens\), not 5"):
-        load_prompts("aime24", source=path, tokenizer=Words())
-    with pytest.raises(PromptError, match=r"rows\.jsonl has no gsm8k prompt; give a source with at least one"):
+    with pytest.raises(PromptError, match=r"rows\.jsonl has no prompt; give a source with at least one"):
         load_prompts("gsm8k", source=rows())
 
 
 @pytest.mark.parametrize(
-    "row, message",
-    [
-        ({"question": "q"}, "rows.jsonl row 2 does not fit the template of gsm8k ('answer' is undefined); correct"),
+    ("items", "message"),
+    [  # rows are counted as an editor counts lines
         (
-            {"question": "q", "answer": None},
-            "row 2 does not fit the template of gsm8k ('answer' is undefined); correct",
+            ["", GSM8K, " ", {"question": "q"}],
+            "row 4 does not fit the template of gsm8k ('answer' is undefined); correct",
         ),
-        ({"question": "q", "answer": 5}, "row 2 does not fit the template of gsm8k (argument of type 'int' is not"),
-        (
-            {"question": "q", "answer": "5"},
-            'rows.jsonl row 2 does not fit the template of gsm8k (the answer has no "####" before its final number; ',
-        ),
-        ([1, 2], "rows.jsonl row 2 cannot be read (it is not an object); write parquet, or one JSON object per line"),
-        (
-            "{oops",
-            "rows.jsonl row 2 cannot be read (Expecting property name enclosed in double quotes: line 1 column 2 (char "
-            "1)); write parquet, or one JSON object per line in UTF-8",
-        ),
+        ([{"question": "q", "answer": None}], "row 1 does not fit the template of gsm8k ('answer' is undefined)"),
+        ([{"question": "q", "answer": 5}], "row 1 does not fit the template of gsm8k (argument of type 'int' is not"),
+        ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
+        ([[1, 2]], "row 1 cannot be read (it is not an object); write parquet, or one JSON object per line"),
+        ([GSM8K, "", "{oops"], "row 3 cannot be read (Expecting property name enclosed in double quotes: line 1 "),
     ],
 )
-def test_a_row_that_does_not_fit_is_named(rows, row, message):
+def test_a_row_that_does_not_fit_is_named(rows, items, message):
     with pytest.raises(PromptError, match=re.escape(message)) as raised:
-        load_prompts("gsm8k", 2, rows(GSM8K, row))
-    assert "\n" not in str(raised.value)
+        load_prompts("gsm8k", 2, rows(*items))
+    assert "rows.jsonl row" in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +160,7 @@ def test_a_row_that_does_not_fit_is_named(rows, row, message):
             dict(dataset="HellaSwag"),
             'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
         ),
+        (dict(dataset="rows.jsonl"), "rows.jsonl: name the dataset whose fields its rows have"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
         (dict(dataset="gsm8k", source="no/such.jsonl"), "no file no/such.jsonl; check the path"),
     ],
@@ -209,10 +182,11 @@ def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatc
     )
 
 
-def test_the_lines_of_a_text_file_are_prompts_of_any_dataset(tmp_path):
+def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name_alone(tmp_path):
     path = tmp_path / "mine.txt"
-    path.write_text("one prompt\n\n  two ####\n", encoding="utf-8")
-    assert load_prompts("gsm8k", 2, path) == ["one prompt", "  two ####"]
+    path.write_text("one prompt\n\n  two ####\nthree\n", encoding="utf-8")
+    assert load_prompts("gsm8k", 2, path) == load_prompts(path, 2) == ["one prompt", "  two ####"]
+    assert load_prompts(str(path)) == load_prompts(path) == ["one prompt", "  two ####", "three"]
     path.write_bytes("café\n".encode("latin-1"))
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)
@@ -237,7 +211,7 @@ def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows)
 def test_a_dataset_of_ones_own_can_have_levels(own, rows):
     rows({"q": "2 + 2 =", "a": " 4", "hops": [1, 2]}, {"q": "3 =", "a": " 3", "hops": [1]})
     own(FILE="rows.jsonl", LEVEL="hops", QUESTION_TEMPLATE="{{ q }}", ANSWER_TEMPLATE="{{ a }}")
-    with pytest.warns(UserWarning, match=r"^mine from rows.jsonl has 1 of level 1, 1 of level 2, not 2: using those"):
+    with pytest.warns(UserWarning, match="^mine has 1 of level 1, 1 of level 2, not 2: using those"):
         load_examples("mine", 2)
     assert load_examples("mine", 1) == [(1, "3 =", " 3", False), (2, "2 + 2 =", " 4", False)]
     assert load_prompts("mine", 1) == ["2 + 2 = 4"]
@@ -282,12 +256,3 @@ def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(
         assert load_prompts("mine", 1) == ["a"]
         definitions.append(dataset_named("mine").definition)
     assert [how["revision"] for how in asked] == [None, "abc"] and len({*definitions}) == 2
-
-
-def test_a_text_file_is_prompts_by_its_name_alone(tmp_path):
-    path = tmp_path / "mine.txt"
-    path.write_text("".join(f"prompt {k}\n\n" for k in range(12)))
-    assert load_prompts(str(path)) == load_prompts(path) == [f"prompt {k}" for k in range(12)]
-    assert load_prompts(path, 2) == ["prompt 0", "prompt 1"]
-    with pytest.raises(PromptError, match="rows.jsonl: name the dataset whose fields its rows have"):
-        load_prompts("rows.jsonl")

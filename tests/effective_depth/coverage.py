@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from depth_lib.effective_depth.difficulty import depth_scores
-from depth_lib.effective_depth.intervals import depth_interval, depths_of
+from depth_lib.effective_depth.intervals import depth_interval
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
 from depth_lib.report.conclusions import changes
 
@@ -49,6 +49,12 @@ def result_of(metric: str, curves: np.ndarray) -> dict:
     return {f"{key}_sums": sums for key in METRICS[metric].keys} | {"n_tokens": torch.full((len(sums),), 50.0)}
 
 
+def depths_of(metric: str, curves: np.ndarray) -> np.ndarray:
+    """The effective depth of each curve [N, L], as in `Metric.depths`."""
+    rule = METRICS[metric]
+    return rule.depths(rule.gap(np.float32(curves)))
+
+
 def spread(curve: np.ndarray) -> float:
     return NOISE * abs(curve).mean()
 
@@ -65,7 +71,7 @@ def depth_shares(metric: str, curve: np.ndarray, n_prompts: int, repeats: int) -
 def covers_depth(metric: str, curve: np.ndarray, draw: np.random.Generator, n_prompts: int, *kind: float) -> bool:
     prompts = curve + spread(curve) * noise(draw, (n_prompts, N_LAYERS), *kind)
     found = depth_interval(result_of(metric, prompts), metric, DRAWS)
-    truth = depths_of(metric, np.float32(curve)[None])[0]
+    truth = depths_of(metric, curve[None])[0]
     return (found.low is None or found.low <= truth) and (found.high is None or truth <= found.high)
 
 
@@ -92,7 +98,7 @@ def changes_covered(
         runs = runs.assign(metric=metric, layers=N_LAYERS)
         curves = np.where(is_after(runs).to_numpy()[:, None], after, before)
         deviation = np.array([spread(curve) for curve in curves])[:, None, None]
-        truth = (depths_of(metric, curves.astype(np.float32)) + 1) / N_LAYERS
+        truth = (depths_of(metric, curves) + 1) / N_LAYERS
         if question == "size":
             true = np.polyfit(runs.doublings, truth, 1)[0]
         else:
@@ -105,7 +111,7 @@ def changes_covered(
             )
             noises = np.concatenate(np.sqrt(1 - shared) * own + np.sqrt(shared) * common)
             prompts = curves[:, None] + deviation * noises
-            depths = depths_of(metric, np.float32(prompts.mean(1)))
+            depths = depths_of(metric, prompts.mean(1))
             if ((depths >= 0) & (depths < N_LAYERS - 1)).all():
                 names = zip(runs.dataset, runs.model, itertools.repeat(METRICS[metric].probe))
                 study = {name: result_of(metric, one) for name, one in zip(names, prompts, strict=True)}

@@ -12,12 +12,11 @@ from depth_lib.effective_depth.intervals import (
     bootstrap_curves,
     centre_of_mass,
     depth_interval,
-    depths_of,
     drawn_centres,
     widening,
 )
-from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS, depth_score
-from tests.effective_depth.coverage import CURVES, depth_shares, percent
+from depth_lib.effective_depth.rules import PAPER_METRICS, depth_score
+from tests.effective_depth.coverage import CURVES, depth_shares, depths_of, percent
 from tests.effective_depth.coverage import result_of as prompts_of
 from tests.synthetic import result_of
 
@@ -32,16 +31,6 @@ def test_identical_prompts_give_an_interval_of_zero_width(metric):
 def test_an_overlap_of_exactly_the_threshold_in_all_prompts_has_not_crossed():
     interval = depth_interval(prompts_of("overlap", [[0.1, 0.3, 0.3, 0.4, 0.9]] * 3), "overlap")
     assert interval.low == interval.high == 3
-
-
-@pytest.mark.parametrize("metric", PAPER_METRICS)
-def test_vectorised_depths_are_those_of_the_rule(metric):
-    rule, n_curves = METRICS[metric].rule, len(METRICS[metric].keys)
-    curves = np.random.default_rng(1).normal(0.2, 0.4, (300, 6)).astype(np.float32)
-    curves = abs(curves) if metric == "kl" else curves
-    for curve, depth in zip(curves, depths_of(metric, curves), strict=True):
-        ed = rule(*[curve] * n_curves)
-        assert depth == ed if ed is not None else depth in (-1, 5)
 
 
 def test_draws_are_token_pooled_means_of_prompts_drawn_with_replacement():

@@ -35,7 +35,7 @@ def test_depths_are_plain_integers_that_json_and_torch_can_store():
     depths = (
         effective_depth_cosine(curve, curve, curve),
         effective_depth_kl([4.0, 1.0, 0.0]),
-        effective_depth_overlap(curve.to(torch.bfloat16)),
+        effective_depth_overlap(curve.half()),
     )
     assert [type(depth) for depth in depths] == [int, int, int]
 
@@ -59,9 +59,6 @@ def test_what_is_not_one_value_a_layer_is_an_error(curve):
 
 def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
     assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
-    for ed in (-1, 28):
-        with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
-            ratio(ed, 28)
 
 
 def test_the_rules_equal_their_text_on_random_curves():

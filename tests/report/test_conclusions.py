@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depth_lib.effective_depth.intervals import depth_interval, depths_of
+from depth_lib.effective_depth.intervals import depth_interval
 from depth_lib.report.conclusions import changes, conclusions
 from depth_lib.results.study import facts_of
-from tests.effective_depth.coverage import CURVES, changes_covered, result_of
+from tests.effective_depth.coverage import CURVES, changes_covered, depths_of, result_of
 
 COSINES = ("att_cos", "mlp_cos", "layer_cos")
 NO_PAPER = pd.DataFrame({"verdict": []})

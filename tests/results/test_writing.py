@@ -73,26 +73,24 @@ def test_a_view_of_a_large_tensor_is_stored_alone_and_numpys_arrays_as_tensors(l
     assert torch.equal(load_artifact(lens_path)["res_kl_divs"], large[:, 0])
 
 
-def test_meta_takes_the_types_people_have_and_names_what_it_cannot_store(lens_path):
+def test_meta_takes_the_types_people_have(lens_path):
     result = result_of("logit_lens", 8)
     meta = {"dtype": torch.bfloat16, "source": Path("a/b"), "seed": np.int64(3), "range": (1, 2), "remote": None}
     stored = load_artifact(save_artifact(lens_path, result, meta))["meta"]
     plain = {"dtype": "bfloat16", "source": "a/b", "seed": 3, "range": [1, 2], "remote": None}
     assert {key: stored[key] for key in meta} == plain
-    with pytest.raises(TypeError, match=r"meta has \{1\}; store strings"):
-        save_artifact(lens_path, result, {"settings": {"device_map": {1}}})
 
 
 @pytest.mark.parametrize(
     ("probe", "change", "message"),
     [
-        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[L\] with .'L': 8."),
-        ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[P, L\].*'P': 10"),
+        ("logit_lens", {"res_overlaps": torch.rand(7)}, r"res_overlaps has shape \[7\], not \[8\] \(L\)"),
+        ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[10, 8\] \(P L\)"),
         ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
         ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, r"res_kl_divs is not finite at index \[0\]"),
         ("relative_contribution", {"layer_cos": torch.full((8,), torch.nan)}, "layer_cos is not finite at index"),
         ("relative_contribution", {"att_cos": torch.tensor([0.1] * 7 + [torch.nan])}, r"att_cos .* at index \[7\]"),
-        ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[L, L\]"),
+        ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[8, 8\] \(L L\)"),
         ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
         ("residual_erasure", {"erasure_effect": None}, "no key erasure_effect"),
         ("residual_erasure", {"tokens": None}, "no key tokens"),
