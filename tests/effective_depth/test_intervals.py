@@ -64,7 +64,7 @@ def test_without_sums_with_too_few_prompts_or_with_nan_there_is_no_interval_and_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_prompts", [3, 5, 10])
+@pytest.mark.parametrize("n_prompts", [3, 10])
 @pytest.mark.parametrize("metric", PAPER_METRICS)
 def test_intervals_cover_the_true_depth_as_often_as_they_say(metric, n_prompts):
     """Where curves cross steeply and slowly; prompts that differ evenly and a few by much, by layer and as a whole."""

@@ -116,40 +116,38 @@ def test_the_papers_tokens_are_unknown_where_their_text_is_missing_or_does_not_f
         assert load_artifact(path)["tokens"] is None
 
 
-def as_cuda(path):
-    """The file as a machine with a GPU would have written it."""
+def rewrite(path, changed):
+    """Write the records of a .pt file again, each as `changed(name, content)`, without those that this makes None."""
     with zipfile.ZipFile(path) as stored:
-        contents = {name: stored.read(name) for name in stored.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as stored:
+        contents = {name: changed(name, stored.read(name)) for name in stored.namelist()}
+    with zipfile.ZipFile(path, "w") as stored:
         for name, content in contents.items():
-            if name.endswith("/data.pkl"):
-                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
-            stored.writestr(name, content)
+            if content is not None:
+                stored.writestr(name, content)
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "with a gradient", "parameter", "cuda"])
-def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(tmp_path, form):
-    change = {
-        "bfloat16": lambda tensor: tensor.bfloat16(),
+@pytest.mark.parametrize("form", ["bfloat16", "with a gradient", "parameter", "cuda", "legacy"])
+def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_stored_as(lens_path, form):
+    changes = {
+        "bfloat16": torch.Tensor.bfloat16,
         "with a gradient": lambda tensor: tensor.clone().requires_grad_(),
         "parameter": torch.nn.Parameter,
-        "cuda": lambda tensor: tensor,
-    }[form]
-    probe, result = "residual_erasure", result_of("residual_erasure", 8)
-    path = artifact_path(tmp_path, "gsm8k", "toy", probe, 10)
-    stored = {key: change(result[key]) for key in ARTIFACTS[probe].required}
-    write_as_the_papers(path, probe, result | stored)
+    }
+    stored = {key: changes.get(form, torch.clone)(value) for key, value in result_of("logit_lens", 8).items()}
+    lens_path.parent.mkdir(parents=True)
+    torch.save(stored, lens_path, _use_new_zipfile_serialization=form != "legacy")
     if form == "cuda":
-        as_cuda(path)
+        cpu, cuda = b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"
+        rewrite(lens_path, lambda name, content: content.replace(cpu, cuda) if name.endswith("data.pkl") else content)
         with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
-            torch.load(path, weights_only=True)
+            torch.load(lens_path, weights_only=True)
     with pytest.warns(UserWarning, match="has no meta"):
-        loaded = load_artifact(path)
+        loaded = load_artifact(lens_path)
     for key, tensor in stored.items():
         assert type(loaded[key]) is torch.Tensor and not loaded[key].requires_grad
         assert (loaded[key].dtype, loaded[key].device) == (torch.float32, torch.device("cpu"))
         assert torch.equal(loaded[key], tensor.detach().float())
-    assert why_stale(path, {}) == ["it has no meta: not written by depth_lib"]
+    assert why_stale(lens_path, {}) == ["it has no meta: not written by depth_lib"]
 
 
 def test_a_file_that_cannot_be_opened_is_an_oserror_with_its_name_and_is_never_moved(lens_path):
@@ -166,25 +164,7 @@ def test_a_file_that_cannot_be_opened_is_an_oserror_with_its_name_and_is_never_m
         assert list(Study(lens_path.parents[2]).paths.values()) == [contribution]
 
 
-@pytest.mark.filterwarnings("ignore:.*no meta")
-@pytest.mark.parametrize("form", ["legacy", "a size and a dtype"])
-def test_whatever_torch_reads_without_running_code_is_read_and_kept(lens_path, form):
-    result = result_of("logit_lens", 8)
-    lens_path.parent.mkdir(parents=True)
-    if form == "legacy":
-        torch.save(result, lens_path, _use_new_zipfile_serialization=False)
-    else:
-        torch.save(result | {"size": torch.Size([8]), "dtype": torch.bfloat16}, lens_path)
-    assert torch.equal(load_artifact(lens_path)["res_kl_divs"], result["res_kl_divs"])
-    with pytest.warns(UserWarning, match=f"is kept as {lens_path.name}.without-meta-1"):
-        save_artifact(lens_path, result, {})
-
-
 def test_a_file_without_its_numbers_is_left_out_of_a_study_with_a_warning(saved):
-    with zipfile.ZipFile(saved) as stored:
-        contents = {name: stored.read(name) for name in stored.namelist() if "/data/" not in name}
-    with zipfile.ZipFile(saved, "w") as stored:
-        for name, content in contents.items():
-            stored.writestr(name, content)
+    rewrite(saved, lambda name, content: None if "/data/" in name else content)
     with pytest.warns(UserWarning, match="is no logit_lens artifact: it is truncated or damaged; run: "):
         assert not Study(saved.parents[2])

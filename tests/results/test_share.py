@@ -16,6 +16,7 @@ from tests.report.studies import tables_of
 from tests.synthetic import result_of
 
 
+@pytest.mark.filterwarnings("ignore:.*no meta")
 def test_a_shared_folder_gives_every_table_byte_for_byte(study, shared, tmp_path):
     back = Study(shared)
     assert [path.relative_to(shared) for path in back.paths.values()] == [
@@ -27,17 +28,17 @@ def test_a_shared_folder_gives_every_table_byte_for_byte(study, shared, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:.*no meta")
-def test_the_parquet_table_is_what_load_results_returns(own, shared):
-    pd.testing.assert_frame_equal(pd.read_parquet(shared / "results.parquet"), dl.load_results(own))
+def test_the_parquet_table_is_what_load_results_returns(study, shared):
+    pd.testing.assert_frame_equal(pd.read_parquet(shared / "results.parquet"), dl.load_results(study.folder))
 
 
-def test_shared_again_the_files_are_equal_and_other_results_are_not_mixed_in(study, shared, own, tmp_path):
+def test_shared_again_the_files_are_equal_and_other_results_are_not_mixed_in(study, shared, tmp_path):
     before = {path: path.read_bytes() for path in shared.rglob("*") if path.is_file()}
     share(study, shared, "cc-by-4.0")
     assert {path: path.read_bytes() for path in shared.rglob("*") if path.is_file()} == before
     (other := shared / "gsm8k/other/logitlens_4exps.pt").parent.mkdir()
     other.touch()
-    for folder in (own, shared):
+    for folder in (study.folder, shared):
         with pytest.raises(ArtifactError, match="has results of its own; give an empty folder"):
             share(study, folder, "cc-by-4.0")
     other.unlink()
@@ -47,10 +48,11 @@ def test_shared_again_the_files_are_equal_and_other_results_are_not_mixed_in(stu
 
 
 @pytest.mark.filterwarnings("ignore:.*no meta")
-def test_the_command_writes_the_folder_with_the_effective_depths_on_its_card(own, tmp_path):
+def test_the_command_writes_the_folder_with_the_effective_depths_on_its_card(study, tmp_path):
+    asked = ["share", "--out", str(study.folder), "--to", str(tmp_path / "to")]
     with pytest.raises(SystemExit, match="give one: --licence cc-by-4.0"):
-        main(["share", "--out", str(own), "--to", str(tmp_path / "to")])
-    assert main(["share", "--out", str(own), "--to", str(tmp_path / "to"), "--licence", "mit"]) == 0
+        main(asked)
+    assert main([*asked, "--licence", "mit"]) == 0
     card = (tmp_path / "to/README.md").read_text()
     assert "toy-8l" in card.split("```")[1] and "license: mit" in card
 
