@@ -62,9 +62,6 @@ class Estimate:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
 
 def depth_interval(
     result: Mapping, metric: str, draws: int = DRAWS, seed: int = SEED, n_runs: int = 0

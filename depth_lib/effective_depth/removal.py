@@ -22,12 +22,11 @@ class Removable:
     ratio: float
 
 
-def removable(result: Mapping, at_most: float = AT_MOST, of: float = 1.0) -> Removable:
+def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
     """The largest number of consecutive blocks that can be removed for a rise of the loss of at most `at_most`.
 
-    result: what `block_removal` returns of whole blocks; only its sizes are considered. at_most: nats per token, or a
-    share of `of` nats, such as how much higher the loss of a unigram model is than the full model's. For each n the
-    cheapest start counts, chosen on these prompts, which favours removal.
+    result: what `block_removal` returns of whole blocks; only its sizes are considered. at_most: nats per token.
+    For each n the cheapest start counts, chosen on these prompts, which favours removal.
 
     The interval begins at the largest n of which any start surely costs no more, and ends at the largest of which any
     possibly does. Surely: by the upper ends of a band that covers the losses of all n and s at once, since the cheapest
@@ -35,7 +34,7 @@ def removable(result: Mapping, at_most: float = AT_MOST, of: float = 1.0) -> Rem
     part.
     """
     loss, sizes = as_array(result["removal_loss"]), as_array(result["removal_sizes"]).astype(int)
-    n = most_removed(loss, sizes, at_most * of)
+    n = most_removed(loss, sizes, at_most)
     s, rise = None, 0.0
     if n:
         (of_size,) = loss[sizes == n]
@@ -45,7 +44,7 @@ def removable(result: Mapping, at_most: float = AT_MOST, of: float = 1.0) -> Rem
     if len(by_prompt) >= FEWEST_PROMPTS:
         errors = by_prompt.std(0, ddof=1) / np.sqrt(len(by_prompt))
         ends = loss + _errors_at_once(by_prompt) * errors, loss - student(len(by_prompt) - 1) * errors
-        low, high = (most_removed(end, sizes, at_most * of) for end in ends)
+        low, high = (most_removed(end, sizes, at_most) for end in ends)
     n_layers = loss.shape[1]
     return Removable(n, s, rise, low, high, (n_layers - n) / n_layers)
 

@@ -121,17 +121,17 @@ def settling_profile(settled: Curve) -> np.ndarray:
     return np.diff(_checked("settled", settled).astype(float), prepend=0, append=1).clip(0)
 
 
-def deep_thinking_ratio(lens: Curve | Mapping, depth: float = LATE) -> float:
+def deep_thinking_ratio(lens: Curve | Mapping) -> float:
     """The share of tokens whose prediction settles only in the last 15 % of the layers.
 
     A token settles at the first layer c with min over j <= c of JSD(p_j, y) <= g = 1/2 bit, p_j the logit lens of h_j,
-    the residual stream after j of L blocks; it is a deep-thinking token if c >= ⌈ρ L⌉, ρ = depth = 0.85. The paper's
+    the residual stream after j of L blocks; it is a deep-thinking token if c >= ⌈ρ L⌉, ρ = 0.85. The paper's
     tokens are those that the model generates: give the dict of `logit_lens(…, generate=n)`, or its `res_settled` [L].
     Here the embeddings, j = 0, count as a layer too. ValueError if it is not finite.
     Source: arXiv 2602.13517 (deep-thinking ratio).
     """
     curve = _checked("settled", lens["res_settled"] if isinstance(lens, Mapping) else lens)
-    return 1 - float(curve[max(math.ceil(depth * len(curve) - 1e-9) - 1, 0)])
+    return 1 - float(curve[max(math.ceil(LATE * len(curve) - 1e-9) - 1, 0)])
 
 
 def removal_depth(influence: Curve, loss: Curve, sizes: Curve) -> int | None:

@@ -24,7 +24,7 @@ import torch
 from .. import __version__
 from ..files import move_aside, write_together
 from ..params import INSTALLED, command
-from .provenance import META
+from .provenance import META, read_meta
 from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 2  # 1 had no meta.json
@@ -148,16 +148,13 @@ def escape_token(token: str) -> str:
 def _keep_foreign_files(path: Path, replaced: list[Path]) -> None:
     """Move aside the files that would be replaced, unless depth_lib wrote them."""
     try:
-        if read_artifact(path)["meta"]:
-            return
-        reason = "without-meta"
+        read_meta(path)
     except MissingArtifact:
         return
     except ArtifactError:
-        reason = "unreadable"
-    for old in filter(Path.exists, replaced):
-        kept = move_aside(old, reason).name
-        warnings.warn(f"{old} is not a result of depth_lib ({reason}); it is kept as {kept}", stacklevel=3)
+        for old in filter(Path.exists, replaced):
+            kept = move_aside(old, "foreign").name
+            warnings.warn(f"{old} is not a readable result of depth_lib; it is kept as {kept}", stacklevel=3)
 
 
 def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:

@@ -140,7 +140,7 @@ def test_what_can_be_removed_follows_from_the_cheapest_starts_and_their_prompts(
     found = dl.removable(result)
     assert (found.n, found.s, found.ratio, found.loss) == (2, 0, 0.5, pytest.approx(0.03))
     assert (found.low, found.high) == (0, 2)
-    assert dl.removable(result, at_most=0.06, of=10).n == 3 and dl.removable(result, at_most=0.01).n == 0
+    assert dl.removable(result, at_most=0.6).n == 3 and dl.removable(result, at_most=0.01).n == 0
     assert dl.removable(result, at_most=0.01).s is None and dl.removable(result, at_most=0.01).ratio == 1
     assert dl.removable(result | {"removal_loss_by_prompt": by_prompt[:2]}).low is None
 

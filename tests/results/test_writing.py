@@ -147,12 +147,12 @@ def test_files_of_others_are_kept_when_ours_takes_their_name(tmp_path):
     path = artifact_path(tmp_path, "gsm8k", "toy", "residual_erasure", 10)
     write_as_the_papers(path, "residual_erasure", result_of("residual_erasure", 8, seed=1))
     theirs = path.read_bytes()
-    with pytest.warns(UserWarning, match="is not a result of depth_lib .without-meta.; it is kept as"):
+    with pytest.warns(UserWarning, match="is not a readable result of depth_lib; it is kept as"):
         save_artifact(path, result_of("residual_erasure", 8, seed=2), META)
-    assert path.with_name(path.name + ".without-meta-1").read_bytes() == theirs
-    assert (path.parent / "logit_erasure_tokens_10exps.txt.without-meta-1").exists()
+    assert path.with_name(path.name + ".foreign-1").read_bytes() == theirs
+    assert (path.parent / "logit_erasure_tokens_10exps.txt.foreign-1").exists()
     path.write_bytes(b"half a file")
-    with pytest.warns(UserWarning, match="it is kept as logit_erasure_10exps.pt.unreadable-1"):
+    with pytest.warns(UserWarning, match="it is kept as logit_erasure_10exps.pt.foreign-2"):
         save_artifact(path, result_of("residual_erasure", 8), META)
-    assert path.with_name("logit_erasure_10exps.pt.unreadable-1").read_bytes() == b"half a file"
+    assert path.with_name("logit_erasure_10exps.pt.foreign-2").read_bytes() == b"half a file"
     assert load_artifact(path)["meta"]["revision"] == "abc"

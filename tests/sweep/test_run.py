@@ -213,10 +213,10 @@ def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
     run = Run(own_cell)
     path = run.path("logit_lens")
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.warns(UserWarning, match=f"is kept as {path.name}.unreadable-1"):
+    with pytest.warns(UserWarning, match=f"is kept as {path.name}.foreign-1"):
         assert run.result("logit_lens")["res_kl_divs"].shape == (4,)
     assert "it is truncated or damaged" in capsys.readouterr().out
-    assert path.with_name(f"{path.name}.unreadable-1").stat().st_size == 1000
+    assert path.with_name(f"{path.name}.foreign-1").stat().st_size == 1000
 
 
 def test_erasure_takes_its_baseline_from_gsm8k_and_refuses_a_file_of_another_dataset(cell, tmp_path):
