@@ -65,5 +65,5 @@ def load_prompts(
 def _length_tokenizer(dataset: str, name: str) -> Callable:
     from transformers import AutoTokenizer  # takes seconds, and most datasets do not need it
 
-    with from_hub(dataset, name, ", or pass tokenizer="):
+    with from_hub(dataset, name):
         return AutoTokenizer.from_pretrained(name)

@@ -21,11 +21,8 @@ def check_count(name: str, count: object) -> None:
 
 
 @contextlib.contextmanager
-def from_hub(dataset: str, repository: str, instead: str = "") -> Iterator[None]:
-    """Raise PromptError if this block fails to load something from a repository of the Hub.
-
-    instead: an alternative, the end of the message.
-    """
+def from_hub(dataset: str, repository: str) -> Iterator[None]:
+    """Raise PromptError if this block fails to load something from a repository of the Hub."""
     try:
         with without_retries(repository):
             yield
@@ -34,7 +31,7 @@ def from_hub(dataset: str, repository: str, instead: str = "") -> Iterator[None]
         sample = '"sample" or ' if dataset in SAMPLES else ""
         raise PromptError(
             f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
-            f"or use as source {sample}the path of a .jsonl or .parquet file{instead}"
+            f"or use as source {sample}the path of a .jsonl or .parquet file"
         ) from problem
 
 

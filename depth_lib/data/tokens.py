@@ -5,6 +5,8 @@ import warnings
 
 from nnsight import TransformersModel
 
+from ..params import not_among
+
 
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
@@ -62,11 +64,6 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
     _check_model(llm)
-    if not llm.tokenizer.is_fast:
-        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
-    if not (isinstance(question, str) and isinstance(answer, str)):
-        types = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     _check_length(llm, ids, "the question with its answer")
@@ -82,9 +79,8 @@ def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
 ) -> list[tuple[list[int], list[int]]]:
     """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T."""
-    if mode not in modes:
-        *others, last = (f'"{name}"' for name in modes)
-        raise ValueError(f"mode {mode!r} is not known; use {', '.join(others)} or {last}.")
+    if problem := not_among(modes, "mode", mode):
+        raise ValueError(problem)
     ids = tokenize(llm, prompts)
     if mode != "future":
         return [(x, [len(x)]) for x in ids]

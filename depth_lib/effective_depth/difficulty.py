@@ -57,7 +57,7 @@ def importance_by_level(result: Mapping, effect: str) -> dict[int, np.ndarray]:
     return {int(level): values[levels == level] for level in np.unique(levels)}
 
 
-def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, seed: int = SEED) -> Difficulty:
+def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> Difficulty:
     """Depth score d = Σ_s s·e_s / Σ_s e_s of each level, e the mean importance of its examples, and the slope of d.
 
     The slope is that of the least-squares line through the levels' scores. Intervals: examples are drawn with
@@ -71,7 +71,7 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS, see
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     affected = [with_effect(values, f"examples of level {level}") for level, values in groups.items()]
-    drawn = [drawn_centres(values, draws, seed + k) for k, values in enumerate(affected)]  # each level draws its own
+    drawn = [drawn_centres(values, draws, SEED + k) for k, values in enumerate(affected)]  # each level draws its own
     limits = 0, affected[0].shape[1] - 1
     scores = [studentised(*one, len(values), limits) for one, values in zip(drawn, affected, strict=True)]
     centres, errors = np.array(drawn).swapaxes(0, 1)

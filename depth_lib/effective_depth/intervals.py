@@ -63,9 +63,7 @@ class Estimate:
     high: float
 
 
-def depth_interval(
-    result: Mapping, metric: str, draws: int = DRAWS, seed: int = SEED, n_runs: int = 0
-) -> DepthInterval:
+def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int = 0) -> DepthInterval:
     """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
 
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
@@ -76,7 +74,7 @@ def depth_interval(
     rule = METRICS[metric]
     sums, n_tokens = _per_prompt(result, rule)
     n_prompts, n_layers = sums.shape
-    curve, drawn = bootstrap_curves(sums, n_tokens, draws, seed)
+    curve, drawn = bootstrap_curves(sums, n_tokens, draws)
     gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
     (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
     low, high = _band(gap, widening(n_prompts) * (drawn_gaps - gap), n_runs)
@@ -92,22 +90,22 @@ def depth_interval(
     )
 
 
-def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """The token-pooled mean curve [L] of all prompts, and [draws, L] those of prompts drawn with replacement."""
-    times = _times_drawn(len(n_tokens), draws, seed)
+    times = _times_drawn(len(n_tokens), draws)
     # In float32, as the stored means: a mean of exactly 0.3 must not be above 0.3 here and below it there.
     pooled = ((times @ sums) / (times @ n_tokens)[:, None]).astype(np.float32)
     return (sums.sum(0) / n_tokens.sum()).astype(np.float32), pooled
 
 
-def centre_of_mass(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> Estimate:
+def centre_of_mass(profiles: np.ndarray) -> Estimate:
     """The centre of mass over layers of the mean profile, with its interval over prompts or examples.
 
     profiles [N, L], none negative: the effect of each layer in each prompt. Of 3 prompts the interval covers nearly
     every layer. NoInterval as in `with_effect`.
     """
     affected = with_effect(profiles, "prompts")
-    return studentised(*drawn_centres(affected, draws, seed), len(affected), (0, profiles.shape[1] - 1))
+    return studentised(*drawn_centres(affected), len(affected), (0, profiles.shape[1] - 1))
 
 
 def with_effect(profiles: np.ndarray, what: str) -> np.ndarray:
@@ -118,7 +116,7 @@ def with_effect(profiles: np.ndarray, what: str) -> np.ndarray:
     return affected
 
 
-def drawn_centres(profiles: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn_centres(profiles: np.ndarray, draws: int = DRAWS, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
     """Centres of mass and their standard errors, each [1 + draws]: of all profiles [N, L] first, then of each draw.
 
     The centre is the ratio of two sums over examples, Σ_s s·e_s and Σ_s e_s; its standard error is linearised.
@@ -165,7 +163,7 @@ def student(v: int) -> float:
 
 
 @functools.lru_cache(8)
-def _times_drawn(n: int, draws: int, seed: int) -> np.ndarray:
+def _times_drawn(n: int, draws: int, seed: int = SEED) -> np.ndarray:
     """How often each of n prompts is in each draw with replacement, [draws, n]."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
 

@@ -31,13 +31,12 @@ def effective_depth_cosine(
     which attention and MLP cannot be told apart, whose att_cos is NaN. ValueError if a curve is not finite otherwise,
     or if their lengths differ. Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
     """
-    if isinstance(att_cos, Mapping):
-        att_cos, mlp_cos, layer_cos = METRICS["cosine"].arguments(att_cos)
-    if np.isnan(as_array(att_cos)).all() and np.isnan(as_array(mlp_cos)).all():
+    metric = METRICS["cosine"]
+    curves = metric.arguments(att_cos) if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos]
+    if np.isnan(as_array(curves[0])).all():
         return None
-    curves = {"att_cos": att_cos, "mlp_cos": mlp_cos, "layer_cos": layer_cos}
-    checked = [_checked(f"cosine: {name}", curve) for name, curve in curves.items()]
-    return METRICS["cosine"].depth(METRICS["cosine"].curve(checked))
+    checked = [_checked(f"cosine: {key}", curve) for key, curve in zip(metric.keys, curves, strict=True)]
+    return metric.depth(metric.curve(checked))
 
 
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
@@ -72,7 +71,8 @@ def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_t
     errors as for `erasure_profile`. The probe is Csordás et al. 2025, section 3.4; the rule is ours.
     """
     e = erasure_profile(erasure_effect, n_answer_tokens, first_token)
-    return _last(e > e.max() / 2)
+    layers = np.flatnonzero(e > e.max() / 2)
+    return int(layers[-1]) if layers.size else None
 
 
 def erasure_profile(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> np.ndarray:
@@ -210,10 +210,6 @@ def _checked(name: str, values: Curve, n_axes: int = 1) -> np.ndarray:
 
 def _first(hits: np.ndarray) -> int | None:
     return int(hits.argmax()) if hits.any() else None
-
-
-def _last(hits: np.ndarray) -> int | None:
-    return int(np.flatnonzero(hits)[-1]) if hits.any() else None
 
 
 @dataclass(frozen=True)

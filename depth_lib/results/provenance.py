@@ -63,10 +63,7 @@ def differences(path: str | Path, wanted: Mapping) -> list[str]:
     wanted: values that `meta` must have; only these keys are compared, nested dicts key by key. The result must also
     have the current version of the probe. Raises what `read_meta` raises.
     """
-    meta, wanted = read_meta(path), {**wanted, "version": SCHEMAS[parse_name(path)[0]].version}
-    if meta.get("schema") == 1:  # which did not store all of these
-        wanted = {key: value for key, value in wanted.items() if key in meta}
-    return differing(meta, wanted)
+    return differing(read_meta(path), {**wanted, "version": SCHEMAS[parse_name(path)[0]].version})
 
 
 def read_meta(path: str | Path) -> dict:
