@@ -4,20 +4,12 @@ from pathlib import Path
 
 import torch
 
+from depth_lib.effective_depth.published import published_depths
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import ARTIFACTS, artifact_path
 
-PAPER_MODELS = {
-    f"{family}{size}{ending}": layers
-    for size, layers, families in (
-        ("1.5B", 28, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-Math-", ""))),
-        ("7B", 28, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-Math-", ""))),
-        ("14B", 48, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-", ""))),
-        ("32B", 64, (("DeepSeek-R1-Distill-Qwen-", ""), ("Qwen2.5-", "-Instruct"), ("Qwen2.5-", ""))),
-    )
-    for family, ending in families
-}
+PAPER_MODELS = published_depths().set_index("model").layers.to_dict()
 DATASETS = ("hellaswag", "gsm8k", "aime24")
 TOKENS = ["<|begin_of_text|>", *"5 + 7 + 5 + 3 + 1 + 7 = ", "2", "8"]
 
@@ -36,34 +28,23 @@ def curves_with_depths(n_layers: int, cosine: int | None, kl: int | None, overla
 
 def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tokens: list[str] | None = None) -> dict:
     """One probe's result with every key, per-prompt sums included."""
-    draw = torch.Generator().manual_seed(seed)
-    if probe not in FIVE_PROBES:
-        letters = {
-            "L": n_layers,
-            "L+1": n_layers + 1,
-            "T": len(tokens or TOKENS),
-            "P": n_prompts,
-            "F": n_prompts,
-            "E": 9,
-            "K": 3,
-            "N": 3,
-            "1": 1,
-        }
-        beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
-        absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
-        shapes = {
-            key: [letters[letter] for letter in shape.split()]
-            for key, shape in ARTIFACTS[probe].shapes.items()
-            if not key.endswith(tuple(absent))
-        }
-        drawn = {key: torch.rand(shape, generator=draw) for key, shape in shapes.items()}
-        if probe == "block_removal":
-            drawn["removal_sizes"] = torch.arange(1.0, 4)
-        if ARTIFACTS[probe].by_level:
-            drawn |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
-            drawn |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}
-        return drawn | ({"tokens": list(tokens or TOKENS)} if ARTIFACTS[probe].tokens_file else {})
-    return globals()[f"_{probe}"](n_layers, n_prompts, tokens or TOKENS, draw)
+    draw, tokens = torch.Generator().manual_seed(seed), tokens or TOKENS
+    if probe in FIVE_PROBES:
+        return globals()[f"_{probe}"](n_layers, n_prompts, tokens, draw)
+    sizes = {"L": n_layers, "T": len(tokens), "P": n_prompts, "F": n_prompts, "E": 9, "K": 3, "N": 3, "1": 1}
+    beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
+    absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
+    result = {}
+    for key, shape in ARTIFACTS[probe].shapes.items():
+        if not key.endswith(tuple(absent)):
+            shape = [sizes[axis[0]] + axis.endswith("+1") for axis in shape.split()]
+            result[key] = torch.rand(shape, generator=draw)
+    if probe == "block_removal":
+        result["removal_sizes"] = torch.arange(1.0, 4)
+    if ARTIFACTS[probe].by_level:
+        result |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
+        result |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}
+    return result | ({"tokens": list(tokens)} if ARTIFACTS[probe].tokens_file else {})
 
 
 def write_run(
@@ -75,9 +56,8 @@ def write_run(
     n_examples: int = 10,
     seed: int = 0,
     papers_keys_only: bool = False,
-) -> list[Path]:
+) -> None:
     """Write one model × dataset; `papers_keys_only` as the papers' scripts would have: no meta, no per-prompt sums."""
-    paths = []
     for i, probe in enumerate(probes):
         result = result_of(probe, n_layers, n_examples, seed + i)
         path = artifact_path(out, dataset, model, probe, n_examples)
@@ -85,8 +65,6 @@ def write_run(
             write_as_the_papers(path, probe, result)
         else:
             save_artifact(path, result, {"model_id": f"nobody/{model}", "dataset": dataset, "n_examples": n_examples})
-        paths.append(path)
-    return paths
 
 
 def write_as_the_papers(path: Path, probe: str, result: dict) -> None:
