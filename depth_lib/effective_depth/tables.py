@@ -15,9 +15,8 @@ from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
 _WITH_INTERVAL = "layers prompts ed low high ratio ratio_low ratio_high same without note".split()
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
-_TYPES = dict.fromkeys(("layers", "prompts", "ed", "low", "high"), "Int64")
-_SHARES = ("ratio", "ratio_low", "ratio_high", "same", "without", "threshold")
-_TYPES |= dict.fromkeys((*_SHARES, "score", "score_low", "score_high"), "Float64")
+_TEXTS = ("model", "dataset", "metric", "note")
+_WHOLE = ("layers", "prompts", "ed", "low", "high")
 
 
 def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFrame:
@@ -52,7 +51,7 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     for name in PAPER_METRICS:
         if all(key in result for key in METRICS[name].keys):
             row = _depth(METRICS[name], result)
-            rows.append({"metric": name} | row | ({} if row["note"] else _interval(result, name, row["layers"])))
+            rows.append({"metric": name} | _with_interval(row, name, result))
     if not rows:
         raise ValueError("no effective depth is read from this result; give one of logit_lens or relative_contribution")
     order = ["metric", "layers", "ed", "low", "high", "ratio", "ratio_low", "ratio_high", "note"]
@@ -69,7 +68,7 @@ def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFra
     rows = []
     for row in every_depth[every_depth.metric.isin(PAPER_METRICS)].to_dict("records"):
         result = study[row["dataset"], row["model"], METRICS[row["metric"]].probe]
-        rows.append(row if row["note"] else row | _interval(result, row["metric"], row["layers"]))
+        rows.append(_with_interval(row, row["metric"], result))
     return _frame(rows, ["model", "dataset", "metric", *_WITH_INTERVAL])
 
 
@@ -113,14 +112,16 @@ def _depth(metric: Metric, result: Mapping) -> dict:
     return depth
 
 
-def _interval(result: Mapping, metric: str, n_layers: int) -> dict:
-    """What `depths_with_intervals` adds to a depth."""
+def _with_interval(row: dict, metric: str, result: Mapping) -> dict:
+    """A row with the interval of its depth as in `depths_with_intervals`, or the reason why there is none."""
+    if row["note"]:
+        return row
     try:
         interval = depth_interval(result, metric)
     except NoInterval as reason:
-        return {"note": f"no interval: {reason}"}
+        return row | {"note": f"no interval: {reason}"}
     low, high = interval.low, interval.high
-    row = {"prompts": interval.n_prompts, "same": interval.same, "without": interval.without}
+    row = row | {"prompts": interval.n_prompts, "same": interval.same, "without": interval.without}
     if interval.without == 1:
         return row | {"note": "no interval: no draw of the prompts has an effective depth"}
     if low is None and high is None:
@@ -128,11 +129,11 @@ def _interval(result: Mapping, metric: str, n_layers: int) -> dict:
     if low is None or high is None:
         end = "low" if low is None else "high"
         row["note"] = f"{end} end open: a curve without an effective depth fits the prompts too"
-    return row | {"low": low, "high": high, "ratio_low": ratio(low, n_layers), "ratio_high": ratio(high, n_layers)}
+    ratios = {"ratio_low": ratio(low, row["layers"]), "ratio_high": ratio(high, row["layers"])}
+    return row | {"low": low, "high": high} | ratios
 
 
 def _frame(rows: list, columns: list[str]) -> pd.DataFrame:
-    """Rows with layers as Int64 and shares as Float64, so that a missing one is NA in both."""
-    frame = pd.DataFrame(rows, columns=columns)
-    frame = frame.astype({name: kind for name, kind in _TYPES.items() if name in frame})
-    return frame.fillna({"note": ""}) if "note" in frame else frame
+    """Rows with whole numbers as Int64 and others as Float64, so that a missing one is NA in both."""
+    kinds = {name: "Int64" if name in _WHOLE else "Float64" for name in columns if name not in _TEXTS}
+    return pd.DataFrame(rows, columns=columns).astype(kinds).fillna({"note": ""})

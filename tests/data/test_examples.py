@@ -1,6 +1,5 @@
 """Examples with levels of difficulty: drawn, from files, from the samples that ship with the package, from the Hub."""
 
-import json
 import random
 import re
 from collections import Counter
@@ -14,22 +13,10 @@ MQUAKE = {"questions": ["Who leads it?", "Another?"], "answer": "Ann", "orig_tri
 MATH = {"problem": "Find $x$.", "level": "Level 3", "type": "Intermediate Algebra", "solution": "It is $\\boxed{2}$."}
 
 
-@pytest.fixture
-def file(tmp_path):
-    def write(*rows):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
-
-
-def test_a_dataset_does_not_need_the_files_of_others(tmp_path, monkeypatch):
-    (tmp_path / "params" / "datasets").mkdir(parents=True)
-    (tmp_path / "params" / "datasets" / "other.yaml").write_text("TYPO: 1")
-    monkeypatch.chdir(tmp_path)
+def test_a_dataset_does_not_need_the_files_of_others(own):
+    own(TYPO=1)
     assert len(load_examples("sums", 1)) == 5
-    with pytest.raises(PromptError, match="gsm8k.*use one of math, mquake, sums"):
+    with pytest.raises(PromptError, match="'gsm8k' has no levels of difficulty; use one of math, mquake, sums"):
         load_examples("gsm8k", 1)
 
 
@@ -49,34 +36,33 @@ def test_more_sums_of_two_terms_than_there_are_is_half_of_them_with_a_warning():
         assert Counter(one.level for one in load_examples("sums", 60))[2] == 50
 
 
-def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(file):
+def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(rows):
     with pytest.warns(UserWarning, match="has 1 of level 2, not 20"):
-        found = load_examples("mquake", source=file(MQUAKE))
+        found = load_examples("mquake", source=rows(MQUAKE))
     assert found == [Example(2, "Question: Who leads it?\nAnswer:", " Ann")]
-    assert load_prompts("mquake", 1, file(MQUAKE)) == ["Question: Who leads it?\nAnswer: Ann"]
+    assert load_prompts("mquake", 1, rows(MQUAKE)) == ["Question: Who leads it?\nAnswer: Ann"]
 
 
-def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(file):
-    rows = file(MATH, {**MATH, "level": "Level ?"})
+def test_a_row_of_math_is_measured_within_its_solution_and_has_the_printed_level(rows):
+    path = rows(MATH, {**MATH, "level": "Level ?"})
     with pytest.warns(UserWarning, match="^1 of 2 rows of math from .* have no level and are left out"):
-        found = load_examples("math", 1, source=rows)
+        found = load_examples("math", 1, source=path)
     assert found == [Example(3, "Problem: Find $x$.\nAnswer:", " It is $\\boxed{2}$.", True)]
-    assert [one.level for one in load_examples("math", 1, source=file({**MATH, "level": 2.0}))] == [2]
+    assert [one.level for one in load_examples("math", 1, source=rows({**MATH, "level": 2.0}))] == [2]
 
 
-def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(file):
-    rows = [{**MATH, "problem": str(i), "level": f"Level {1 + i % 2}"} for i in range(12)]
+def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_first(rows):
+    items = [{**MATH, "problem": str(i), "level": f"Level {1 + i % 2}"} for i in range(12)]
     order = list(range(12))
     random.Random(42).shuffle(order)
     wanted = [i for i in order if i % 2 == 0][:3] + [i for i in order if i % 2 == 1][:3]
-    found = load_examples("math", 3, source=file(*rows))
+    found = load_examples("math", 3, source=rows(*items))
     assert [one.question for one in found] == [f"Problem: {i}\nAnswer:" for i in wanted]
 
 
 @pytest.mark.parametrize(
     "asked, message",
     [
-        (dict(dataset="gsm8k"), "'gsm8k' has no levels of difficulty; use one of math, mquake, sums"),
         (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
         (dict(dataset="math", source="hug"), 'no source "hug"'),
     ],
@@ -86,12 +72,12 @@ def test_what_cannot_be_loaded_is_named(asked, message):
         load_examples(**asked)
 
 
-def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(file):
+def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
     with pytest.raises(PromptError, match="row 1 does not fit the template of mquake .'answer' is undefined."):
-        load_examples("mquake", source=file({"questions": ["q"]}))
+        load_examples("mquake", source=rows({"questions": ["q"]}))
     for level in ("Level ?", "Level ²", "3 of 5", "Level 0", -1, 2.5, None):
         with pytest.raises(PromptError, match="has no row with a level in 'level'; write a number there"):
-            load_examples("math", source=file({**MATH, "level": level}))
+            load_examples("math", source=rows({**MATH, "level": level}))
 
 
 @pytest.mark.parametrize(
@@ -102,11 +88,11 @@ def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(file):
         ("math", {**MATH, "solution": " "}, ": the answer is empty; write it, or leave the row out"),
     ],
 )
-def test_a_row_without_a_question_or_an_answer_is_named_when_it_is_loaded(file, dataset, row, message):
-    rows = file(MQUAKE if dataset == "mquake" else MATH, row)
+def test_a_row_without_a_question_or_an_answer_is_named_when_it_is_loaded(rows, dataset, row, message):
+    path = rows(MQUAKE if dataset == "mquake" else MATH, row)
     for load in (load_examples, load_prompts):
-        with pytest.raises(PromptError, match=re.escape(f"{rows} row 2{message}")):
-            load(dataset, 3, rows)
+        with pytest.raises(PromptError, match=re.escape(f"{path} row 2{message}")):
+            load(dataset, 3, path)
 
 
 @pytest.mark.filterwarnings("ignore:m")

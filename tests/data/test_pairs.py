@@ -2,27 +2,25 @@
 
 import pytest
 
-from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, find_pair
+from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, Pair, find_pair
 from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
 
 
 def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
-    assert find_pair() == find_pair("sum") == find_pair(question=QUESTION, answer=ANSWER)
-    assert (find_pair().label, find_pair().question, find_pair().answer) == ("", QUESTION, ANSWER)
+    pair = Pair("", QUESTION, ANSWER)
+    assert find_pair() == find_pair("sum") == find_pair(question=QUESTION, answer=ANSWER) == pair
 
 
 def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words():
-    name = "spouse"
-    assert find_pair(name) == find_pair(question=PAIRS[name][0], answer=PAIRS[name][1])
-    assert find_pair(name).label == name
+    question, answer = PAIRS["spouse"]
+    assert find_pair("spouse") == find_pair(question=question, answer=answer) == Pair("spouse", question, answer)
 
 
 @pytest.mark.parametrize("name", DRAWN_PAIRS)
-def test_a_drawn_pair_is_the_first_prompt_that_the_same_seed_draws_and_right(name):
+def test_a_drawn_pair_is_the_first_prompt_that_the_same_seed_draws(name):
     pair = find_pair(name, seed=7)
     assert pair.question + pair.answer == load_prompts(name, 3, seed=7)[0]
-    a, sign, b = pair.question.removeprefix("Give the answer directly: ").removesuffix(" = ").split()
-    assert int(pair.answer) == {"+": int(a) + int(b), "*": int(a) * int(b)}[sign]
+    assert pair.question.endswith(" = ") and pair.answer.isdigit()
     assert find_pair(name, seed=8).question != pair.question
 
 

@@ -1,6 +1,5 @@
 """Prompts, letter by letter, from each kind of source; and what is said when there are none."""
 
-import json
 import re
 
 import pandas as pd
@@ -41,16 +40,6 @@ class Words:
     @staticmethod
     def encode(text):
         return text.split()
-
-
-@pytest.fixture
-def rows(tmp_path):
-    def write(*items, name="rows.jsonl"):
-        path = tmp_path / name
-        path.write_text("".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in items))
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -190,14 +179,6 @@ def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name
     path.write_bytes("café\n".encode("latin-1"))
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    """own(**keys) writes params/datasets/mine.yaml in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params/datasets").mkdir(parents=True)
-    return lambda **keys: (tmp_path / "params/datasets/mine.yaml").write_text(json.dumps(keys))
 
 
 def test_a_dataset_of_ones_own_is_one_yaml_with_a_file_and_a_template(own, rows):
