@@ -62,6 +62,9 @@ class Estimate:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
 
 def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int = 0) -> DepthInterval:
     """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
