@@ -248,7 +248,10 @@ class Metric:
         return level - curves if self.above else curves - level
 
     def crosses(self, gaps: np.ndarray) -> np.ndarray:
-        """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1], for [..., L]."""
+        """Whether layer l of 0..L-2 satisfies the rule of one of the papers' metrics, [..., L - 1].
+
+        gaps [..., L]: what `gap` returns, which for the cosine is the curve itself.
+        """
         below = gaps < 0
         return below[..., :-1] & ~below[..., 1:] if self.turns else below[..., :-1]
 
