@@ -48,6 +48,8 @@ def test_prompts_of_which_some_never_cross_leave_the_end_open_and_count_the_draw
     interval = depth_interval(prompts_of("overlap", [crosses] * 2 + [never] * 3), "overlap")
     assert (interval.low, interval.high) == (2, None)
     assert 0.2 < interval.without < 0.5 and interval.same == pytest.approx(1 - interval.without)
+    earlier = depth_interval(prompts_of("overlap", [[0.1, 0.4, 0.9, 0.9]] * 2 + [crosses] * 3), "overlap")
+    assert (earlier.low, earlier.high) == (1, 2)
     nothing = depth_interval(prompts_of("overlap", [never] * 3), "overlap")
     assert (nothing.low, nothing.high, nothing.without, nothing.same) == (None, None, 1, 1)
 

@@ -58,8 +58,9 @@ def test_a_model_of_one_block_has_curves_of_one_value_and_no_curve_is_empty(tmp_
     result = result_of("relative_contribution", 1)
     loaded, tidy = load_artifact(save_artifact(path, result, META)), load_results(tmp_path)
     assert tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
-    with pytest.raises(ArtifactError, match="has shape"):
-        save_artifact(path, result | dict.fromkeys(result, torch.zeros(0)), META)
+    empty = dict.fromkeys(ARTIFACTS["logit_lens"].required, torch.zeros(0))
+    with pytest.raises(ArtifactError, match=r"res_kl_divs has shape \[0\], not \[1\]"):
+        save_artifact(path.with_name("logitlens_10exps.pt"), empty, META)
 
 
 def test_a_view_of_a_large_tensor_is_stored_alone_and_numpys_arrays_as_tensors(lens_path):
