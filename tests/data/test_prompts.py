@@ -173,9 +173,9 @@ def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatc
 
 def test_the_lines_of_a_text_file_are_prompts_of_any_dataset_and_all_by_its_name_alone(tmp_path):
     path = tmp_path / "mine.txt"
-    path.write_text("one prompt\n\n  two ####\nthree\n", encoding="utf-8")
+    path.write_text("one prompt\n\n  two ####\n" + 10 * "three\n", encoding="utf-8")
     assert load_prompts("gsm8k", 2, path) == load_prompts(path, 2) == ["one prompt", "  two ####"]
-    assert load_prompts(str(path)) == load_prompts(path) == ["one prompt", "  two ####", "three"]
+    assert load_prompts(str(path)) == load_prompts(path) == ["one prompt", "  two ####", *10 * ["three"]]
     path.write_bytes("café\n".encode("latin-1"))
     with pytest.raises(PromptError, match=r"mine.txt row 1 cannot be read \('utf-8' codec can't decode"):
         load_prompts("gsm8k", 2, path)

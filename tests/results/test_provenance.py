@@ -105,6 +105,9 @@ def test_a_study_says_which_results_are_of_different_prompts_or_of_the_same(tmp_
     ):
         meta = {"n_prompts": 10, "prompts_hash": prompts, "source": source, "commit": f"commit-{prompts}"}
         save_artifact(artifact_path(tmp_path, dataset, model, "logit_lens", 10), result_of("logit_lens", 4), meta)
+    of_gsm8k = {"prompts_hash": "d", "commit": "commit-c"}  # an erasure's baseline is no prompt of its dataset
+    path = artifact_path(tmp_path, "other", "toy-8l", "residual_erasure", 10)
+    save_artifact(path, result_of("residual_erasure", 4), of_gsm8k)
     with pytest.warns(UserWarning) as warned:
         study = Study(tmp_path)
     assert [str(warning.message) for warning in warned] == study.problems
