@@ -61,11 +61,11 @@ def spread(curve: np.ndarray) -> float:
 
 def depth_shares(metric: str, curve: np.ndarray, n_prompts: int, repeats: int) -> list[float]:
     """The shares of intervals of one depth that cover the true one, by kind of noise."""
-    return [
-        np.mean([covers_depth(metric, curve, draw, n_prompts, *kind) for _ in range(repeats)])
-        for kind in itertools.product((0, 0.9), (False, True))
-        for draw in [np.random.default_rng(n_prompts)]
-    ]
+    shares = []
+    for kind in itertools.product((0, 0.9), (False, True)):
+        draw = np.random.default_rng(n_prompts)
+        shares.append(np.mean([covers_depth(metric, curve, draw, n_prompts, *kind) for _ in range(repeats)]))
+    return shares
 
 
 def covers_depth(metric: str, curve: np.ndarray, draw: np.random.Generator, n_prompts: int, *kind: float) -> bool:

@@ -24,22 +24,6 @@ def test_a_value_on_the_threshold_is_not_above_it_in_any_precision(form):
     assert effective_depth_overlap(FORMS[form]([0.3, 0.3, 0.3, 0.9])) is None
 
 
-def test_thresholds_move_the_depth():
-    kl, overlap = [10.0, 8.0, 4.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.6, 0.9]
-    assert [effective_depth_kl(kl, threshold=t) for t in (0.9, 0.5, 0.3, 0.1)] == [1, 2, 3, None]
-    assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
-
-
-def test_depths_are_plain_integers_that_json_and_torch_can_store():
-    curve = torch.tensor([-1.0, 1.0, 1.0])
-    depths = (
-        effective_depth_cosine(curve, curve, curve),
-        effective_depth_kl([4.0, 1.0, 0.0]),
-        effective_depth_overlap(curve.half()),
-    )
-    assert [type(depth) for depth in depths] == [int, int, int]
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
     good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
@@ -70,10 +54,18 @@ def test_the_rules_equal_their_text_on_random_curves():
         c = [(x + y + z) / 3 for x, y, z in zip(a, m, b, strict=True)]
         kl = [draw.choice([0.0, 1.0, 2.0, 3.0, 4.0]) for _ in range(n)]
         overlap = [draw.choice([0.0, 0.2, 0.3, 0.4, 1.0]) for _ in range(n)]
+        threshold = draw.choice([0.2, 0.3, 0.5])
         cosine_text = [l for l in range(n - 1) if c[l] < 0 and c[l + 1] >= 0][-1:]
-        kl_text = [l for l in range(n - 1) if kl[l] < 0.5 * max(kl)][:1]
-        overlap_text = [l for l in range(n - 1) if overlap[l] > 0.3][:1]
-        ours = (effective_depth_cosine(a, m, b), effective_depth_kl(kl), effective_depth_overlap(overlap))
+        kl_text = [l for l in range(n - 1) if kl[l] < threshold * max(kl)][:1]
+        overlap_text = [l for l in range(n - 1) if overlap[l] > threshold][:1]
+        ours = (
+            effective_depth_cosine(a, m, b),
+            effective_depth_kl(kl, threshold),
+            effective_depth_overlap(overlap, threshold),
+        )
         assert ours == tuple(text[0] if text else None for text in (cosine_text, kl_text, overlap_text))
+        assert effective_depth_kl(kl) == effective_depth_kl(kl, 0.5)
+        assert effective_depth_overlap(overlap) == effective_depth_overlap(overlap, 0.3)
+        assert {type(depth) for depth in ours} <= {int, type(None)}  # which json and torch can store
         seen.add(tuple(depth is None for depth in ours))
     assert len(seen) == 8  # every combination of missing and found was met
