@@ -52,7 +52,7 @@ def test_the_rules_equal_their_text_on_random_curves():
         n = draw.randint(1, 9)
         a, m, b = ([draw.choice([-0.5, -0.25, 0.0, 0.25, 0.5]) for _ in range(n)] for _ in range(3))
         c = [(x + y + z) / 3 for x, y, z in zip(a, m, b, strict=True)]
-        kl = [draw.choice([0.0, 1.0, 2.0, 3.0, 4.0]) for _ in range(n)]
+        kl = [draw.choice([0.0, 0.45, 1.0, 2.0, 4.0]) for _ in range(n)]
         overlap = [draw.choice([0.0, 0.2, 0.3, 0.4, 1.0]) for _ in range(n)]
         threshold = draw.choice([0.2, 0.3, 0.5])
         cosine_text = [l for l in range(n - 1) if c[l] < 0 and c[l + 1] >= 0][-1:]
