@@ -84,9 +84,9 @@ def test_no_line_is_drawn_across_a_missing_value_and_lines_on_the_same_values_di
 
 def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not():
     rows = sizes_with_a_gap()
-    assert "billions of parameters" in ratio_by_size_figure(rows).get_suptitle()
+    assert "in billion parameters" in ratio_by_size_figure(rows).get_suptitle()
     blocks = ratio_by_size_figure(rows.assign(model="toy", layers=[4, 4, 8, 8, 16, 16]))
-    assert "number of blocks" in blocks.get_suptitle()
+    assert "in blocks" in blocks.get_suptitle()
     assert [text.get_text() for text in blocks.axes[0].get_xticklabels()] == ["4", "8", "16"]
 
 
