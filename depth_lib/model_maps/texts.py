@@ -94,7 +94,7 @@ def cut(documents: list[list[int]], longest: int, holdout: float, width: int) ->
     The sequences to fit on come first, those to test on last. width: d of the source. TextError for fewer than 4 d
     tokens to fit on (a map has d inputs), a warning for fewer than 20 d.
     """
-    if not (isinstance(holdout, float) and 0 < holdout <= 0.4):
+    if not 0 < holdout <= 0.4:
         raise TextError(f"holdout {holdout!r} is no share of the text to test on; give one such as 0.1, at most 0.4")
     total = sum(map(len, documents))
     size = max(1, min(LONGEST, longest, max(16, total // _FEWEST_SEQUENCES)))
