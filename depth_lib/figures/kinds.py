@@ -1,7 +1,6 @@
 """The figures of probes' results: `KINDS` reads the rows of kinds.yaml; here are the marks that only one figure has."""
 
 import importlib.resources
-import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -121,17 +120,13 @@ class DepthScores(Kind):
     """The depth score of each level of difficulty with its interval, by either effect."""
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        reasons = {}
         for effect, offset, colour in zip(EFFECTS, (-0.2, 0.2), (SKY, ORANGE), strict=True):
             scores = pd.DataFrame(score_rows(result, effect))
             score, low, high = (scores[name].astype(float) for name in ("score", "score_low", "score_high"))
             label = self.keys[f"{effect}_effect"]
             places = scores.index + offset
             ax.bar(places, score, 0.36, yerr=[score - low, high - score], capsize=2, color=colour, label=label)
-            if low.isna().all():
-                reasons[textwrap.fill(scores.answer[0], 28)] = None
         ax.set_xticks(scores.index, scores.level)
-        ax.text(0.5, 0.1, "\n".join(reasons), transform=ax.transAxes, ha="center")
 
 
 _MARKS = (

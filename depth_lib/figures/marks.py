@@ -223,10 +223,14 @@ class Heat(Kind):
     def _colours(self, maps: Sequence[np.ma.MaskedArray]) -> tuple[Normalize, str]:
         """The colour scale of these maps, and the ends of its bar beyond which values lie."""
         first = int(self.tokens and maps[0].shape[1] > 1)
-        magnitudes = np.ma.concatenate([abs(values[:, first:]).ravel() for values in maps]).compressed()
-        high = float(np.percentile(magnitudes, self.percentile, method="higher")) if magnitudes.size else 0.0
-        norm = Normalize(-(high or 1.0) if self.diverging else 0.0, high or 1.0)
-        below, above = any((x < norm.vmin).any() for x in maps), any((x > norm.vmax).any() for x in maps)
+        values, others = (
+            np.ma.concatenate([shown[:, begin:].ravel() for shown in maps]).compressed() for begin in (0, first)
+        )
+        high = 1.0
+        if others.any():
+            high = float(np.percentile(abs(others), self.percentile, method="higher")) or 1.0
+        norm = Normalize(-high if self.diverging else 0.0, high)
+        below, above = (values < norm.vmin).any(), (values > norm.vmax).any()
         return norm, ("neither", "min", "max", "both")[below + 2 * above]
 
 
