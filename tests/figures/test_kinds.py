@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.figures import KINDS, grid, kinds_of, plot
-from depth_lib.figures.marks import LEVELS, MARKED_BAR, Curves, Heat, token_label
+from depth_lib.figures.marks import LEVELS, MARKED_BAR, ROUNDING, Curves, Heat, token_label
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
@@ -136,6 +136,7 @@ def test_what_rounding_may_have_made_is_grey():
     ax = plot("layer_effects", {"max_future_layer": effects, "max_future_layer_rounding_floor": floor})
     _, grey = ax.get_images()
     assert np.argwhere(~np.ma.getmaskarray(grey.get_array())).tolist() == [[1, 2]]
+    assert tuple(grey.to_rgba(0)[:3]) == to_rgb(ROUNDING)
     assert legend(ax) == ["within rounding"]
     changes = {"max_future_out": torch.tensor([[1.0], [0.01]]), "max_future_out_rounding_floor": floor}
     np.testing.assert_allclose(bars(plot("output_change", changes))["within rounding"][0], [0.2, 0.2])
