@@ -27,7 +27,6 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
     ("texts", "more", "said"),
     [
         (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
-        (TEXTS, {"holdout": 0.5}, "holdout 0.5 is no share of the text"),
         (TEXTS, {"dtype": "bfloat16"}, "dtype is for models given by name, and both are loaded; leave it out"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
         (

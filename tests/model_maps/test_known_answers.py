@@ -46,7 +46,7 @@ def test_a_target_that_is_noise_is_predicted_no_better_than_by_its_mean_although
 
     monkeypatch.setattr(maps._Reader, "read", noise)
     with pytest.warns(UserWarning, match="tokens are few"):
-        result = dl.linear_maps(shallow, target, words(3), holdout=0.2)
+        result = dl.linear_maps(shallow, target, words(2, length=52))
     assert result["n_fit_tokens"] < 6 * 16  # tokens it was fitted on would show an error of 0.9 of the mean's
     assert (result["relative"] > 0.97 * result["relative_mean"]).all()
 
@@ -64,7 +64,7 @@ def test_the_errors_are_those_of_numpy_fitted_and_tested_on_the_same_tokens(shal
     """From hooks on the models to the reported number, without the package."""
     target = wrapped(llama(seed=6, n_blocks=2, width=24))
     result = dl.linear_maps(shallow, target, TEXTS)
-    excerpts = cut([shallow.tokenizer(text)["input_ids"] for text in TEXTS], 256, 0.1, 16)
+    excerpts = cut([shallow.tokenizer(text)["input_ids"] for text in TEXTS], 256, 16)
 
     def states(llm, split):
         own = [excerpt for excerpt in excerpts if excerpt.split == split]
