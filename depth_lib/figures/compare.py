@@ -72,9 +72,14 @@ def sizes_of(intervals: pd.DataFrame) -> tuple[pd.Series, str]:
 
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does training change it? Ratio of models by the training that their params files name."""
-    training = intervals.model.map(lambda model: facts_of(model).training)
-    known = [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
+    training, known = trainings_of(intervals)
     return _ratio_figure("Ratio of effective depth by training", intervals, training, _side_by_side(known))
+
+
+def trainings_of(intervals: pd.DataFrame) -> tuple[pd.Series, list[str]]:
+    """The training of each row's model, and those that there are, base first, without "unknown"."""
+    training = intervals.model.map(lambda model: facts_of(model).training)
+    return training, [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
 
 
 def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:

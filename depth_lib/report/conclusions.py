@@ -9,8 +9,7 @@ import pandas as pd
 
 from ..effective_depth.intervals import DRAWS, NoInterval, depth_interval
 from ..effective_depth.rules import METRICS, PAPER_METRICS
-from ..figures.compare import sizes_of
-from ..results.study import TRAINING, facts_of
+from ..figures.compare import sizes_of, trainings_of
 
 _MOST_NAMES = 3  # of models or datasets in one sentence; more are counted
 
@@ -22,13 +21,12 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
     compared where they have the other properties in common; where none do, the sentence says so.
     """
     runs = intervals.assign(ratio=intervals.ratio.astype(float))
-    runs["training"] = [facts_of(model).training for model in runs.model]
+    runs["training"], trainings = trainings_of(intervals)
     runs["size"], unit = sizes_of(intervals)
     runs["doublings"] = np.log2(runs["size"])
     known = runs.dropna(subset="ratio")
     if known.empty:
         return ["No model has an effective depth here."]
-    trainings = [name for name in reversed(TRAINING) if name in set(runs.training) - {"unknown"}]
     datasets = runs.dataset.unique()
     questions = [("Size", "doublings", known["size"].min(), known["size"].max(), ["dataset", "training"])]
     questions += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
@@ -39,12 +37,15 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
         if before != after
     ]
     rule = METRICS["cosine"]
-    cosines = [study[run.dataset, run.model, rule.probe] for run in known[known.metric == "cosine"].itertuples()]
+    turns = []  # of each run
+    for run in known[known.metric == "cosine"].itertuples():
+        result = study[run.dataset, run.model, rule.probe]
+        turns.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
     template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
     text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
         runs=runs,
         ratios={metric: runs[runs.metric == metric].ratio for metric in PAPER_METRICS},
-        turns=[int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()) for result in cosines],
+        turns=turns,
         answers=answers,
         unit=unit,
         width=runs.high - runs.low,
