@@ -34,6 +34,8 @@ def test_the_tex_is_a_whole_booktabs_document_with_one_cell_per_column(gaps):
     assert r"my\_model\&co\_70\% & -- & -- & 0 & 0.25 &" in tex
     assert tex.count(r"\begin{") == tex.count(r"\end{") == 2
     assert r"\cmidrule(lr){2-7}\cmidrule(lr){8-13}\cmidrule(lr){14-19}" in tex
+    places = [tex.index(word) for word in ("{cosine}", "{2-7}", "{gsm8k}", "{2-3}", "Model &", r"\midrule")]
+    assert places == sorted(places), "each rule below its header"
     assert tex.isascii()
 
 
