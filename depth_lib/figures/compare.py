@@ -4,12 +4,12 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle, product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..effective_depth.rules import METRICS, as_array
@@ -27,20 +27,18 @@ _DASHES = ("-", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 @plt.rc_context(STYLE)
 def overview_figure(study: Study) -> Figure | None:
     """The three curves that the papers' rules read, each with its depth, a row per model and dataset."""
-    rows = [(m, d) for m in study.models for d in study.datasets if all((d, m, p) in study for p in TABLE_PROBES)]
-    if not rows:
+    runs = [(d, m) for m in study.models for d in study.datasets if all((d, m, p) in study for p in TABLE_PROBES)]
+    if not runs:
         return None
-    figure = Figure(figsize=(WIDTH, 1.5 * len(rows) + 0.8), layout="constrained", dpi=DOTS_PER_INCH)
-    grid = figure.subplots(len(rows), 3, squeeze=False)
-    for axes, (model, dataset) in zip(grid, rows, strict=True):
-        for ax, name in zip(axes, ("cosine", "lens_kl", "lens_overlap"), strict=True):
-            kind = KINDS[name]
-            result = study[dataset, model, kind.probe]
-            (panel,) = kind.panels(result).values()
-            kind.draw(ax, panel, result)
-            ax.set_ylabel(kind.ylabel)
-        axes[1].set_title(f"{short_name(model)}, {dataset}", parse_math=False)
-    for ax in grid[-1]:
+    figure, axes = _figure(3 * len(runs), columns=3)
+    for ax, ((dataset, model), name) in zip(axes, product(runs, ("cosine", "lens_kl", "lens_overlap")), strict=True):
+        kind = KINDS[name]
+        result = study[dataset, model, kind.probe]
+        kind.draw(ax, *kind.panels(result).values(), result)
+        ax.set_ylabel(kind.ylabel)
+        if name == "lens_kl":
+            ax.set_title(f"{short_name(model)}, {dataset}", parse_math=False)
+    for ax in axes[-3:]:
         ax.set_xlabel(LAYER)
     add_legend(figure)
     return figure
@@ -52,34 +50,42 @@ def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: the interval is
     open, since it includes curves without an effective depth. None if no run has an effective depth.
     """
-    models = pd.Categorical(intervals.model, intervals.model.unique())
     title = "Ratio of effective depth, with 95 % confidence intervals over prompts"
-    return _ratio_figure(title, intervals, models, columns=1, fewest=1)
+    places = _side_by_side(intervals.model.unique())
+    return _ratio_figure(title, intervals, intervals.model, places, columns=1, lines=False)
 
 
 def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
-    """Does a larger model use a larger share of its depth? Ratio against size on a logarithmic axis.
+    """Does a larger model use a larger share of its depth? Ratio against size on a logarithmic axis."""
+    sizes, unit = sizes_of(intervals)
+    places = {size: math.log2(size) for size in sorted(sizes.unique())}
+    return _ratio_figure(f"Ratio of effective depth against size in {unit}", intervals, sizes, places)
 
-    Size is billions of parameters where every model's params file says it, else the number of blocks.
-    """
-    sizes, unit = intervals.model.map(lambda model: facts_of(model).billions), "billions of parameters"
-    if sizes.isna().any():
-        sizes, unit = intervals.layers, "number of blocks"
-    return _ratio_figure(f"Ratio of effective depth against {unit}", intervals, sizes.astype(float))
+
+def sizes_of(intervals: pd.DataFrame) -> tuple[pd.Series, str]:
+    """The size of each row's model, in billion parameters if every model's params file says it, else in blocks."""
+    billions = intervals.model.map(lambda model: facts_of(model).billions)
+    if billions.isna().any():
+        return intervals.layers.astype(float), "blocks"
+    return billions.astype(float), "billion parameters"
 
 
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does training change it? Ratio of models by the training that their params files name."""
+    training, known = trainings_of(intervals)
+    return _ratio_figure("Ratio of effective depth by training", intervals, training, _side_by_side(known))
+
+
+def trainings_of(intervals: pd.DataFrame) -> tuple[pd.Series, list[str]]:
+    """The training of each row's model, and those that there are, base first, without "unknown"."""
     training = intervals.model.map(lambda model: facts_of(model).training)
-    known = [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
-    by_training = pd.Categorical(training.mask(training == "unknown"), known)
-    return _ratio_figure("Ratio of effective depth by training", intervals, by_training)
+    return training, [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
 
 
 def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does the task change it? Ratio on each dataset, a line per model."""
-    datasets = pd.Categorical(intervals.dataset, sorted(intervals.dataset.unique(), key=by_paper))
-    return _ratio_figure("Ratio of effective depth by task", intervals, datasets, per="model")
+    places = _side_by_side(sorted(intervals.dataset.unique(), key=by_paper))
+    return _ratio_figure("Ratio of effective depth by task", intervals, intervals.dataset, places, per="model")
 
 
 def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
@@ -90,8 +96,9 @@ def thresholds_figure(thresholds: pd.DataFrame) -> Figure | None:
     if thresholds.empty:
         return None
     title = "Ratio of effective depth over the threshold (kl: share of the maximum)"
-    panels = thresholds.assign(metric=thresholds.metric + " " + thresholds.dataset)
-    return _ratio_figure(title, panels, pd.Categorical(thresholds.threshold), per="model", columns=2)
+    panels = thresholds.assign(metric=thresholds.metric + " " + thresholds.dataset, ratio_low=None, ratio_high=None)
+    places = _side_by_side(sorted(thresholds.threshold.unique()))
+    return _ratio_figure(title, panels, thresholds.threshold, places, per="model", columns=2)
 
 
 # Measures of each layer from one clean pass: name -> probe, key of its result, and the proxy computed from it.
@@ -109,7 +116,8 @@ def proxies_figure(study: Study) -> Figure | None:
     Both are shown as ranks among the layers of the run, as a share of their number. Titles have Spearman's rank
     correlation over the layers of a model × dataset: mean, lowest and highest. None if no run has both results.
     """
-    figure, axes = _figure("Cheap proxies against the effect of skipping", len(PROXIES), columns=3)
+    figure, axes = _figure(len(PROXIES), columns=3, sharex=True, sharey=True)
+    figure.suptitle("Cheap proxies against the effect of skipping")
     looks = _looks(study.models)
     for ax, (name, (probe, key, proxy)) in zip(axes, PROXIES.items(), strict=True):
         correlations = []
@@ -206,75 +214,66 @@ def save_comparisons(study: Study, intervals: pd.DataFrame, thresholds: pd.DataF
     ]
 
 
-def _looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """name -> label, colour and marker; the first 132 differ."""
-    return {
-        name: {"label": name, "color": _PALETTE[i % len(_PALETTE)], "marker": _SHAPES[i % len(_SHAPES)]}
-        for i, name in enumerate(dict.fromkeys(names))
-    }
-
-
-def _figure(title: str, n_panels: int, columns: int) -> tuple[Figure, np.ndarray]:
+def _figure(n_panels: int, columns: int, **shared: bool) -> tuple[Figure, np.ndarray]:
     """A figure of the page's width, and its panels."""
     rows = math.ceil(n_panels / columns)
     figure = Figure(figsize=(WIDTH, 1.5 * rows + 1), layout="constrained", dpi=DOTS_PER_INCH)
-    figure.suptitle(title)
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
     for ax in axes[n_panels:]:
         ax.remove()
     return figure, axes[:n_panels]
+
+
+def _looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """name -> label, colour and marker; the first 132 differ."""
+    looks = zip(dict.fromkeys(names), cycle(_PALETTE), cycle(_SHAPES), strict=False)
+    return {name: {"label": name, "color": colour, "marker": shape} for name, colour, shape in looks}
+
+
+def _side_by_side(names: Iterable) -> dict:
+    return {name: place for place, name in enumerate(names)}
 
 
 @plt.rc_context(STYLE)
 def _ratio_figure(
     title: str,
     frame: pd.DataFrame,
-    x: pd.Categorical | pd.Series,
+    x: pd.Series,
+    places: Mapping,
     per: str = "dataset",
     columns: int = 3,
-    fewest: int = 2,
+    lines: bool = True,
 ) -> Figure | None:
-    """Ratio over x with its interval, a panel per metric; x are names side by side, or sizes on a logarithmic axis.
+    """Ratio over x with its interval, a panel per metric; places: the value of x -> its place on the axis.
 
     per: "model" or "dataset", which have a look each; lines join the means of each, broken where there is none. An open
-    end is beyond the panel, a point without an interval is hollow. None if fewer than `fewest` x have a
-    ratio.
+    end is beyond the panel, a point without an interval is hollow. None if there is no ratio, or lines would have
+    nothing to join.
     """
-    shares = [name for name in ("ratio", "ratio_low", "ratio_high") if name in frame]
-    frame = frame.assign(x=x).astype(dict.fromkeys(shares, float)).dropna(subset="x")
-    if frame[frame.ratio.notna()].x.nunique() < fewest:
+    frame = frame.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float)).assign(place=x.map(places))
+    frame = frame.dropna(subset="place")
+    if frame.dropna(subset="ratio").place.nunique() < 1 + lines:
         return None
-    by_name = isinstance(x, pd.Categorical)
-    names = x.categories if by_name else np.unique(frame.x)
-    places = range(len(names)) if by_name else names
     looks = _looks(sorted(frame.dataset, key=by_paper) if per == "dataset" else frame.model)
-    figure, axes = _figure(title, frame.metric.nunique(), columns)
+    room = 0.5 * max(0.3, np.diff([*places.values()]).min(initial=1))  # between the looks at one place
+    figure, axes = _figure(frame.metric.nunique(), columns, sharex=True, sharey=True)
     for ax, (metric, rows) in zip(axes, frame.groupby("metric", sort=False), strict=True):
         for i, (name, look) in enumerate(looks.items()):
-            own, shift = rows[rows[per] == name], (i + 0.5) / len(looks) - 0.5
-            beside = own.x.cat.codes + 0.5 * shift if by_name else own.x * 1.1**shift
-            _points_with_intervals(ax, own.assign(place=beside), look)
-            if fewest > 1:
-                joined = own.groupby("x", observed=True).ratio.mean().reindex(names)
-                ax.plot(places, joined, linewidth=0.8, color=look["color"], ls=_DASHES[i % len(_DASHES)])
+            own, color = rows[rows[per] == name], look["color"]
+            own = own.assign(beside=own.place + room * ((i + 0.5) / len(looks) - 0.5))
+            known = own[own.ratio_low.notna() | own.ratio_high.notna()]
+            ax.vlines(known.beside, known.ratio_low.fillna(-1), known.ratio_high.fillna(2), color=color, linewidth=1)
+            ax.plot(own.beside, own.ratio, ls="", markersize=3.5, fillstyle="none", **look)
+            ax.plot(known.beside, known.ratio, ls="", markersize=3.5, **look)
+            if lines:
+                means = own.groupby("place").ratio.mean().reindex(places.values())
+                ax.plot(means, linewidth=0.8, color=color, ls=_DASHES[i % len(_DASHES)])
         if "threshold" in frame:
-            ax.axvline(names.get_loc(METRICS[metric.split()[0]].threshold), color=GREY, ls=":", label="papers")
+            ax.axvline(places[METRICS[metric.split()[0]].threshold], color=GREY, ls=":", label="papers")
+        labels = [textwrap.fill(short_name(name), 18) if isinstance(name, str) else f"{name:g}" for name in places]
+        ax.set_xticks([*places.values()], labels, rotation=0 if lines else 90)
         ax.set(title=metric, ylim=(0, 1.04))
-        if not by_name:
-            ax.set_xscale("log")
-            ax.minorticks_off()
-        labels = [textwrap.fill(short_name(name), 18) if isinstance(name, str) else f"{name:g}" for name in names]
-        ax.set_xticks(places, labels)
-        ax.tick_params("x", rotation=0 if fewest > 1 else 90)
+    figure.suptitle(title)
     figure.supylabel(RATIO)
     add_legend(figure)
     return figure
-
-
-def _points_with_intervals(ax: Axes, rows: pd.DataFrame, look: Mapping) -> None:
-    known = rows.iloc[:0]
-    if "ratio_low" in rows:
-        known = rows[rows.ratio_low.notna() | rows.ratio_high.notna()]
-        ax.vlines(known.place, known.ratio_low.fillna(-1), known.ratio_high.fillna(2), color=look["color"], linewidth=1)
-    ax.plot(rows.place, rows.ratio, ls="", markersize=3.5, fillstyle="none", **look)
-    ax.plot(known.place, known.ratio, ls="", markersize=3.5, **look)

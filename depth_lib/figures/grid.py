@@ -8,9 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ..files import write_together
@@ -18,7 +16,7 @@ from ..params import command
 from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
 from .kinds import KINDS, find_kind
-from .marks import STYLE, Heat, Kind, question_of
+from .marks import STYLE, Kind, question_of
 
 Results = Mapping[tuple[str, str], dict]
 
@@ -60,12 +58,13 @@ def grid(
     """
     row = find_kind(kind) if isinstance(kind, str) else kind
     results = {run: result for run, result in study.of(of_pair(row.probe, pair)).items() if row.can_draw(result)}
-    known = [dataset for dataset in study.datasets if any(dataset == has for has, _ in results)]
+    known = {dataset for dataset, _ in results}
     lacking = " ".join(dataset for dataset in datasets if dataset not in known)
     if lacking or not known:
         remedy = command("sweep", DATASETS=lacking, PROBES=row.probe, OUT=str(study.folder))
         raise MissingArtifact(f"no {row.probe} artifacts for {lacking or kind} under {study.folder}; run: {remedy}")
-    return draw_grid(Figure(dpi=DOTS_PER_INCH), row, results, models or study.models, datasets or known, columns)
+    datasets = datasets or [dataset for dataset in study.datasets if dataset in known]
+    return draw_grid(Figure(dpi=DOTS_PER_INCH), row, results, models or study.models, datasets, columns)
 
 
 def save_figures(study: Study) -> list[Path]:
@@ -75,10 +74,9 @@ def save_figures(study: Study) -> list[Path]:
     vectors in the PDF, heat maps images.
     """
     written = []
-    for name, kind in KINDS.items():
-        for pair in ("", *study.pairs) if kind.of_question else ("",):
-            stem = study.folder / "figures" / (f"{name}_{pair}" if pair else name)
-            written += save_drawn(stem, grid, name, study, pair)
+    for name, pair in product(KINDS, ("", *study.pairs)):
+        stem = study.folder / "figures" / (f"{name}_{pair}" if pair else name)
+        written += save_drawn(stem, grid, name, study, pair)
     return written
 
 
@@ -126,10 +124,11 @@ def draw_grid(
     A kind about a question has one panel per model, since the question is the same on every dataset. title: instead of
     the kind's own with the question or the only dataset.
     """
+    subject = datasets[0] if len(datasets) == 1 else ""
     if kind.of_question:
-        question = question_of(next(iter(results.values())))
-        shown = {model: result for (dataset, model), result in reversed(results.items()) if dataset in datasets}
-        datasets, results = [question], {(question, model): result for model, result in shown.items()}
+        subject = question_of(next(iter(results.values())))
+        results = {("", model): result for (dataset, model), result in reversed(results.items()) if dataset in datasets}
+        datasets = [""]
     panels = {run: kind.panels(result) for run, result in results.items()}
     names = list(dict.fromkeys(name for shown in panels.values() for name in shown))
     per_model = len(datasets) * len(names)
@@ -139,13 +138,12 @@ def draw_grid(
     with plt.rc_context(STYLE):
         figure.set_layout_engine("constrained")
         figure.set_size_inches(across * inches, rows * (kind.aspect * inches + 0.3) + 0.7)
-        comparable = len(names) == 1 and not isinstance(kind, Heat)
-        axes = figure.subplots(rows, across, sharey="row" if comparable else False, squeeze=False).ravel()
+        axes = figure.subplots(rows, across, sharey="row" if kind.comparable else False, squeeze=False).ravel()
         for ax, (model, dataset, name) in zip(axes, product(models, datasets, names), strict=False):
             lines = [textwrap.fill(short_name(model), int(17 * inches)), dataset if len(datasets) > 1 else "", name]
             if panel := panels.get((dataset, model), {}).get(name):
                 kind.draw(ax, panel, results[dataset, model])
-                lines.append(kind.note(results[dataset, model]) if kind.note else "")
+                lines.append(kind.note(results[dataset, model]))
             else:
                 ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center")
             ax.set_title("\n".join(filter(None, lines)), fontsize=min(6.5, 6 * inches))
@@ -153,15 +151,10 @@ def draw_grid(
             ax.remove()
         for ax in figure.axes[-across:]:
             ax.set_xlabel(kind.xlabel)
-        if getattr(kind, "cut", None):  # after all panels that share the axis
-            for ax in figure.axes:
-                ax.set_ylim(top=min(kind.cut, ax.get_ylim()[1]))
         figure.supylabel(kind.ylabel)
-        subject = datasets[0] if len(datasets) == 1 else ""
         title = title or f"{kind.title}: {subject}".rstrip(": ")
         figure.suptitle(textwrap.fill(title, int(13 * across * inches)), parse_math=False)
-        if isinstance(kind, Heat):
-            _add_colorbars(kind, figure.axes)
+        kind.finish(figure.axes)
         add_legend(figure)
     return figure
 
@@ -180,18 +173,3 @@ def add_legend(figure: Figure) -> None:
 def short_name(model: str) -> str:
     """A model's name as in the paper's figures."""
     return model.replace("DeepSeek-R1-Distill-", "DS-R1-")
-
-
-def _add_colorbars(kind: Heat, axes: Sequence[Axes]) -> None:
-    """One colour bar for all maps, or one per map if each has its own limits; pointed where values lie beyond."""
-    maps = [ax for ax in axes if ax.images]
-    for group in [[ax] for ax in maps] if kind.alone else filter(None, [maps]):
-        images = [ax.images[0] for ax in group]
-        values = [image.get_array().filled(np.nan) for image in images]
-        norm = Normalize(*kind.limits_of(values))
-        for image in images:
-            image.set_norm(norm)
-        below, above = (any((norm(x) * sign > limit).any() for x in values) for sign, limit in ((-1, 0), (1, 1)))
-        label = kind.colorbar if group[-1] is maps[-1] else ""
-        extend = ("neither", "min", "max", "both")[below + 2 * above]
-        images[0].figure.colorbar(images[0], ax=group if kind.alone else axes, label=label, extend=extend, aspect=40)

@@ -3,18 +3,18 @@
 A mark draws into axes, and labels what a legend should name.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, Normalize
 
 from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
 from ..results.artifacts import escape_token
+from ..results.schemas import ARTIFACTS
 
 STYLE = {
     "font.size": 7,
@@ -42,7 +42,10 @@ LAYER = "Layer index $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
 _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
-_EFFECTS = ("max_future_layer", "max_future_local", "max_all_local", "mean_layer_effect")  # on later layers only
+# Effects on layers before the skipped one are impossible, and on that one unless skipped tokens are measured too:
+# key -> the last diagonal that is impossible.
+_IMPOSSIBLE = dict.fromkeys(("max_future_layer", "max_future_local", "max_all_local", "mean_layer_effect"), 0)
+_IMPOSSIBLE["max_all_layer"] = -1
 
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
 
@@ -52,11 +55,10 @@ class Kind:
     """A figure: the probe and the keys it reads, its title, labels and caption.
 
     keys: key of the result -> what it is called in the legend or above its panel; those that a result has are drawn.
-    of_question: about one question and its answer, not about a dataset.
-    read: makes the panels, if they are not the keys' values themselves. note: a line above each panel.
     """
 
     aspect: ClassVar[float] = 0.62  # height of a panel by its width
+    comparable: ClassVar[bool] = True  # panels side by side share their vertical axis
 
     probe: str
     title: str
@@ -64,30 +66,34 @@ class Kind:
     keys: Mapping[str, str]
     ylabel: str
     xlabel: str = LAYER
-    of_question: bool = False
-    read: Callable[[Mapping], dict[str, Panel]] | None = None
-    note: Callable[[Mapping], str] | None = None
+
+    @property
+    def of_question(self) -> bool:
+        """Whether it is about one question and its answer, not about a dataset."""
+        return ARTIFACTS[self.probe].of_pair
 
     def can_draw(self, result: Mapping) -> bool:
         return any(key in result for key in self.keys)
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
         """Title of each panel, "" for one that needs none -> the values it shows."""
-        if self.read:
-            return self.read(result)
-        values = {key: as_array(result[key]) for key in self.keys if key in result}
-        if isinstance(self, Heat):
-            return {self.keys[key]: {key: value} for key, value in values.items()}
-        return {"": values}
+        return {"": {key: as_array(result[key]) for key in self.keys if key in result}}
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         """Draw one of the result's panels, without text around it."""
         raise NotImplementedError
 
+    def note(self, result: Mapping) -> str:
+        """A line above each panel."""
+        return ""
+
+    def finish(self, axes: Sequence[Axes]) -> None:
+        """Set what all panels of a figure have in common, once they are drawn."""
+
 
 def rounding_floor(result: Mapping, key: str) -> float:
-    """Smaller values of a key may be rounding: the largest floor of any prompt."""
-    return float(as_array(result[f"{key}_rounding_floor"]).max())
+    """Smaller values of a key may be rounding: the largest floor of any prompt; 0 if it is not known."""
+    return float(as_array(result.get(f"{key}_rounding_floor", 0)).max())
 
 
 @dataclass(frozen=True)
@@ -95,77 +101,64 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, depth_at to the right of it, and the mean curve that a rule of several keys reads, with each layer that
-    satisfies it; and the key whose curve each prompt has as a thin line. cut: where the axis ends at the latest. log: a
-    logarithmic axis, on which there are no bars. Where the result has the rounding floor of a curve, what is below it
-    is grey.
+    dotted line, `depth_at` to the right of it. Of the curve in bars each prompt then has a thin line. cut: where the
+    axis ends at the latest. log: a logarithmic axis, on which there are no bars. Where the result has the rounding
+    floor of a curve, what is below it is grey.
     """
+
+    depth_at: ClassVar[float] = 0
 
     filled: str = ""
     metric: str = ""
-    depth_at: float = 0
-    cut: float | None = None
+    cut: float = np.inf
     log: bool = False
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        alone = len(panel) == 1
         for i, (key, values) in enumerate(panel.items()):
             curve, name = values.ravel(), self.keys.get(key, key)
             if name.startswith(("Attention:", "MLP:")) and not curve.any():
                 name += " = 0, one mixer only"
             if np.isnan(curve).all():  # of a model that is read block by block
                 name += " is not known"
-            if (alone or key == self.filled) and not self.log:
+            if (len(panel) == 1 or key == self.filled) and not self.log:
                 _fill(ax, curve, name, BARS)
-                if self.metric:
-                    ax.plot(_per_prompt(result, key).T, color=GREY, linewidth=0.3, alpha=0.6)
+                if self.metric and f"{key}_sums" in result:
+                    prompts = as_array(result[f"{key}_sums"]) / as_array(result["n_tokens"])[:, None]
+                    ax.plot(prompts.T, color=GREY, linewidth=0.3, alpha=0.6)
             else:  # thinner and thinner, so that no line hides one on the same values
                 colour = LEVELS.get(name, COLOURS[i % len(COLOURS)])
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
-            if f"{key}_rounding_floor" in result:
-                _fill(ax, np.full(len(curve), rounding_floor(result, key)), "within rounding", ROUNDING)
-        metric = METRICS.get(self.metric)
-        if metric and metric.turns and set(metric.keys) <= panel.keys():
-            mean = metric.curve([panel[key].ravel() for key in metric.keys])
-            if np.isfinite(mean).all():
-                ax.plot(mean, color="black", linewidth=0.8, label="mean of the three")
-                turns = np.flatnonzero(metric.crosses(mean))
-                if turns.size:
-                    ax.plot(turns + self.depth_at, 0 * turns, "k^", markersize=4, label="mean crosses zero upwards")
-        if (depth := self.depth(result)) is not None:
-            if alone:
-                _fill(ax, curve[depth : depth + 1], self.depth_name, MARKED_BAR, first=depth)
-            else:
-                ax.axvline(depth + self.depth_at, color="black", ls=":", label=self.depth_name)
-        if (threshold := self.threshold(result)) is not None:
-            ax.axhline(threshold, color=GREY, ls="--", linewidth=0.8, label="threshold")
+            if floor := rounding_floor(result, key):
+                _fill(ax, np.full(len(curve), floor), "within rounding", ROUNDING)
+        if self.metric and panel.keys() >= set(METRICS[self.metric].keys):
+            self.mark_depth(ax, panel, result)
         if self.log:
             ax.set_yscale("log")
         else:
             ax.axhline(0, color="black", linewidth=0.5)
         ax.locator_params("x", integer=True)
 
-    @property
-    def depth_name(self) -> str:
-        return "effective depth" if self.metric in PAPER_METRICS else f"{self.metric} depth"
+    def finish(self, axes: Sequence[Axes]) -> None:
+        for ax in axes:
+            if self.cut < ax.get_ylim()[1]:
+                ax.set_ylim(top=self.cut)
 
-    def depth(self, result: Mapping) -> int | None:
-        """The layer to mark; None if there is none, or if the result lacks what the metric reads."""
-        metric = METRICS.get(self.metric)
-        if metric is None or not all(key in result for key in metric.keys):
-            return None
+    def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        """Mark the layer that the metric's rule finds, and the threshold that it compares with."""
+        metric = METRICS[self.metric]
         try:
-            return metric.rule(*metric.arguments(result))
+            depth = metric.rule(*metric.arguments(result))
         except ValueError:  # a curve with nan has no effective depth, but the rest of it is drawn
-            return None
-
-    def threshold(self, result: Mapping) -> float | None:
-        """The metric's threshold in the curve's unit."""
-        metric = METRICS.get(self.metric)
-        if metric is None or metric.threshold is None or metric.keys[0] not in result:
-            return None
-        curve = np.nan_to_num(as_array(result[metric.keys[0]]))
-        return float(np.max(metric.level(curve, metric.threshold))) if metric.level else metric.threshold
+            return
+        name = "effective depth" if self.metric in PAPER_METRICS else f"{self.metric} depth"
+        curve = panel[metric.keys[0]]
+        if depth is not None and len(panel) == 1:
+            _fill(ax, curve[depth : depth + 1], name, MARKED_BAR, first=depth)
+        elif depth is not None:
+            ax.axvline(depth + self.depth_at, color="black", ls=":", label=name)
+        if metric.threshold is not None:
+            level = metric.level(curve, metric.threshold) if metric.level else metric.threshold
+            ax.axhline(np.max(level), color=GREY, ls="--", linewidth=0.8, label="threshold")
 
 
 @dataclass(frozen=True)
@@ -180,6 +173,7 @@ class Heat(Kind):
     """
 
     aspect: ClassVar[float] = 0.95
+    comparable: ClassVar[bool] = False
 
     colorbar: str = ""
     alone: bool = False
@@ -187,46 +181,57 @@ class Heat(Kind):
     diverging: bool = False
     tokens: bool = False
 
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        return {name: {key: as_array(result[key])} for key, name in self.keys.items() if key in result}
+
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         ((key, values),) = panel.items()
-        values = self.shown(key, values)
-        width, origin = values.shape[1], "lower" if self.tokens else "upper"
-        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin=origin)
-        if f"{key}_rounding_floor" in result:
-            within = np.abs(values) < rounding_floor(result, key)
-            ax.imshow(np.where(within, 0, np.nan), cmap=ListedColormap([ROUNDING]), origin=origin)
-            ax.plot([], [], "s", color=ROUNDING, label="within rounding")
-        ax.locator_params(integer=True)
-        rough = self.rough(result)
-        if len(rough):  # marks outside the axes: none at all would count as one at the figure's corner
-            label = "rough: error above the tolerance"
-            ax.plot(0 * rough + width - 0.5, rough, "k<", markersize=3, clip_on=False, label=label)
-            ax.set_xlim(-0.5, width - 0.5)
-        if self.tokens and result.get("tokens"):
-            label_tokens(ax, result["tokens"][:width])
-
-    def shown(self, key: str, values: np.ndarray) -> np.ndarray:
-        """The values without the last token, nan in cells that can hold nothing.
-
-        Those are effects on layers up to the skipped one (in all mode before it: the skipped tokens are measured too),
-        and the past of the first two tokens.
-        """
         if self.tokens and values.shape[1] > 1:
             values = values[:, :-1]
-        row, column = np.indices(values.shape)
-        first = {"past_erasure": 2, "max_all_layer": row}.get(key, row + 1 if key in _EFFECTS else 0)
-        return np.where(column < first, np.nan, values)
-
-    def rough(self, result: Mapping) -> np.ndarray:
-        """The layers whose relative error is above the tolerance that the probe was given."""
+        if key in _IMPOSSIBLE:
+            values = np.where(np.tri(*values.shape, _IMPOSSIBLE[key], dtype=bool), np.nan, values)
+        if key == "past_erasure":  # nothing is before the first two tokens
+            values = np.where(np.arange(values.shape[1]) < 2, np.nan, values)
+        origin = "lower" if self.tokens else "upper"
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin=origin)
+        if floor := rounding_floor(result, key):
+            within = np.where(np.abs(values) < floor, 0, np.nan)
+            ax.imshow(within, cmap=ListedColormap([ROUNDING]), origin=origin)
+            ax.plot([], [], "s", color=ROUNDING, label="within rounding")
+        ax.locator_params(integer=True)
         tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
-        return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
+        rough = np.flatnonzero(as_array(result.get("error", ())) > tolerance)
+        if rough.size:  # marks outside the axes: none at all would count as one at the figure's corner
+            right = values.shape[1] - 0.5
+            label = "rough: error above the tolerance"
+            ax.plot(0 * rough + right, rough, "k<", markersize=3, clip_on=False, label=label)
+            ax.set_xlim(-0.5, right)
+        if self.tokens and result.get("tokens"):
+            label_tokens(ax, result["tokens"][: values.shape[1]])
 
-    def limits_of(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
-        """Colour limits of maps: a percentile, without the first token."""
-        others = [np.abs(values[:, 1:] if self.tokens and values.shape[1] > 1 else values).ravel() for values in maps]
-        high = float(np.nanpercentile(np.concatenate(others), self.percentile, method="higher")) or 1.0
-        return -high if self.diverging else 0.0, high
+    def finish(self, axes: Sequence[Axes]) -> None:
+        maps = [ax for ax in axes if ax.images]
+        for group in [[ax] for ax in maps] if self.alone else [maps]:
+            images = [ax.images[0] for ax in group]
+            norm, extend = self._colours([image.get_array() for image in images])
+            for image in images:
+                image.set_norm(norm)
+            label = self.colorbar if group[-1] is maps[-1] else ""
+            beside = group if self.alone else axes
+            images[0].figure.colorbar(images[0], ax=beside, label=label, extend=extend, aspect=40)
+
+    def _colours(self, maps: Sequence[np.ma.MaskedArray]) -> tuple[Normalize, str]:
+        """The colour scale of these maps, and the ends of its bar beyond which values lie."""
+        first = int(self.tokens and maps[0].shape[1] > 1)
+        values, others = (
+            np.ma.concatenate([shown[:, begin:].ravel() for shown in maps]).compressed() for begin in (0, first)
+        )
+        high = 1.0
+        if others.any():
+            high = float(np.percentile(abs(others), self.percentile, method="higher")) or 1.0
+        norm = Normalize(-high if self.diverging else 0.0, high)
+        below, above = (values < norm.vmin).any(), (values > norm.vmax).any()
+        return norm, ("neither", "min", "max", "both")[below + 2 * above]
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
@@ -235,10 +240,11 @@ def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
     Where not all fit, blank tokens lose their labels, and those too near to the label before them.
     """
     inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.5  # before the layout: about
-    needed, labels = 0.12 * len(tokens) / max(inches, 0.5), {}  # columns per label
-    for place, label in enumerate(map(token_label, tokens)):
-        if needed <= 1 or (label != "␣" and place - max(labels, default=-math.inf) >= needed):
-            labels[place] = label
+    columns_per_label = 0.12 * len(tokens) / max(inches, 0.5)
+    labels, free = {}, 0.0  # the next column where a label fits
+    for column, label in enumerate(map(token_label, tokens)):
+        if columns_per_label <= 1 or (label != "␣" and column >= free):
+            labels[column], free = label, column + columns_per_label
     ax.set_xticks(list(labels), labels.values(), parse_math=False)  # a token may be a dollar sign
     for text in ax.get_xticklabels():
         text.set_rotation(90 if len(text.get_text()) > 2 else 0)
@@ -258,13 +264,6 @@ def question_of(result: Mapping) -> str:
     settings = result.get("meta", {}).get("settings", {})
     text = "".join(token for token in result.get("tokens") or () if token not in _BEGINNINGS)
     return settings.get("question", "") + settings.get("answer", "") or text.translate(_SPACES).strip()
-
-
-def _per_prompt(result: Mapping, key: str) -> np.ndarray:
-    """Each prompt's mean over its tokens, [P, L]; no row where the result does not have it."""
-    if f"{key}_sums" not in result or "n_tokens" not in result:
-        return np.empty((0, 0))
-    return as_array(result[f"{key}_sums"]) / as_array(result["n_tokens"])[:, None]
 
 
 def _fill(ax: Axes, heights: np.ndarray, label: str, colour: str, first: int = 0) -> None:

@@ -35,7 +35,6 @@ def linear_maps(
     target: TransformersModel | str,
     texts: Sequence[str] | str | Path,
     what: str = "residual",
-    holdout: float = 0.1,
     remote: bool | str = False,
     memory: int | None = None,
     **loading: str | torch.dtype | dict | None,
@@ -46,9 +45,9 @@ def linear_maps(
     and b of each pair in closed form: least squares of this relative error with a ridge (see regression.py).
 
     source, target: models of load_model, or names. One of them may be remote: its states are downloaded. texts:
-    strings, or what read_texts takes. what: "residual" (h_0..h_L) or "contribution" (c_0..c_{L−1}). holdout: share of
-    the tokens to test on, and again to choose the ridge on; whole sequences, and tokens whose prefix was fitted on are
-    not tested. remote: where the remote model is. memory: bytes for the moments and for downloaded states (default:
+    strings, or what read_texts takes; a tenth of the tokens tests the maps, and a tenth chooses the ridge: whole
+    sequences, and tokens whose prefix was fitted on are not tested. what: "residual" (h_0..h_L) or "contribution"
+    (c_0..c_{L−1}). remote: where the remote model is. memory: bytes for the moments and for downloaded states (default:
     half of what is free); if the moments of all target layers need more, the text is read once per group of target
     layers. loading: dtype=, quantization=, device_map= of load_model, for names.
 
@@ -69,7 +68,7 @@ def linear_maps(
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     configs = [llm.config.get_text_config() for llm in (source, target)]
     longest = min(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs)
-    excerpts = cut(documents, longest, holdout, describe(source)["width"])
+    excerpts = cut(documents, longest, describe(source)["width"])
     readers = [_Reader(llm, what, excerpts, remote, memory) for llm in (source, target)]
     device = next((reader.device for reader in readers[::-1] if reader.device.type == "cuda"), torch.device("cpu"))
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))
@@ -114,10 +113,9 @@ class _Reader:
         """The states of every sequence from a server, in journalled jobs of about JOB_BYTES each."""
         if not remote:
             raise CannotRead(f"the weights of {name_of(self.llm)} are on a server; give remote=True or its host")
-        n_tokens = sum(len(ids) for ids in self.sequences)
-        n_bytes = (
-            n_tokens * self.n_states * self.width * (4 if self.what == "contribution" else self.llm.dtype.itemsize)
-        )
+        n_tokens = sum(map(len, self.sequences))
+        itemsize = 4 if self.what == "contribution" else self.llm.dtype.itemsize
+        n_bytes = n_tokens * self.n_states * self.width * itemsize
         available = memory or psutil.virtual_memory().available // 2
         if n_bytes > available:
             raise CannotRead(
@@ -125,10 +123,18 @@ class _Reader:
                 f"to come from the server, and {available / 1e9:.1f} GB may be used here; give at most "
                 f"{n_tokens * available // n_bytes} tokens of text, or more memory (memory=)"
             )
-        per_job = max(1, JOB_BYTES * len(self.sequences) // n_bytes)
-        work = self.sequences, list(range(self.n_states)), self.what
-        how = {"remote": remote, "over": "sequences", "label": "states", "per_job": per_job}
-        return run(states_of_sequences, self.llm, self.arch, *work, **how)["states"]
+        return run(
+            states_of_sequences,
+            self.llm,
+            self.arch,
+            self.sequences,
+            list(range(self.n_states)),
+            self.what,
+            remote=remote,
+            over="sequences",
+            label="states",
+            per_job=max(1, JOB_BYTES * len(self.sequences) // n_bytes),
+        )["states"]
 
 
 def _group_size(source: _Reader, target: _Reader, device: torch.device, memory: int | None) -> int:

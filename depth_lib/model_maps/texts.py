@@ -12,7 +12,7 @@ from ..embedded import DATASETS
 from ..params import ParamsError
 from ..remote.errors import one_line
 
-SPLITS = ("fit", "choose", "test")  # to fit the maps, to choose the ridge, to measure the error
+SPLITS = {"fit": 0.8, "choose": 0.1, "test": 0.1}  # shares of tokens: for the maps, their ridge and their error
 LONGEST = 512  # tokens of a sequence; both models may take fewer
 _FEWEST_SEQUENCES = 40
 
@@ -88,23 +88,20 @@ def same_ids(source: TransformersModel, target: TransformersModel, texts: list[s
     return documents
 
 
-def cut(documents: list[list[int]], longest: int, holdout: float, width: int) -> list[Excerpt]:
-    """Documents cut into sequences of at most `longest` tokens, of which `holdout` choose the ridge and `holdout` test.
+def cut(documents: list[list[int]], longest: int, width: int) -> list[Excerpt]:
+    """Documents cut into sequences of at most `longest` tokens, each of one split.
 
     The sequences to fit on come first, those to test on last. width: d of the source. TextError for fewer than 4 d
     tokens to fit on (a map has d inputs), a warning for fewer than 20 d.
     """
-    if not (isinstance(holdout, float) and 0 < holdout <= 0.4):
-        raise TextError(f"holdout {holdout!r} is no share of the text to test on; give one such as 0.1, at most 0.4")
     total = sum(map(len, documents))
     size = max(1, min(LONGEST, longest, max(16, total // _FEWEST_SEQUENCES)))
-    shares = {"fit": 1 - 2 * holdout, "choose": holdout, "test": holdout}
     n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
     for ids in [document[k : k + size] for document in documents for k in range(0, len(document), size)]:
-        split = max(SPLITS, key=lambda name: shares[name] * sum(n_tokens.values()) - n_tokens[name])
+        split = max(SPLITS, key=lambda name: SPLITS[name] * sum(n_tokens.values()) - n_tokens[name])
         excerpts.append(Excerpt(ids, split))
         n_tokens[split] += len(ids)
-    excerpts.sort(key=lambda excerpt: SPLITS.index(excerpt.split))
+    excerpts.sort(key=lambda excerpt: list(SPLITS).index(excerpt.split))
     _count_seen(excerpts)
     excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]
     n_fit, enough = n_tokens["fit"], 20 * width

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..effective_depth.intervals import DRAWS, NoInterval, depth_interval
 from ..effective_depth.rules import METRICS, PAPER_METRICS
-from ..results.study import TRAINING, facts_of
+from ..figures.compare import sizes_of, trainings_of
 
 _MOST_NAMES = 3  # of models or datasets in one sentence; more are counted
 
@@ -21,15 +21,12 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
     compared where they have the other properties in common; where none do, the sentence says so.
     """
     runs = intervals.assign(ratio=intervals.ratio.astype(float))
-    runs["training"] = [facts_of(model).training for model in runs.model]
-    runs["size"], unit = [facts_of(model).billions for model in runs.model], "billion parameters"
-    if runs["size"].isna().any():
-        runs["size"], unit = runs.layers.astype(int), "blocks"
-    runs = runs.assign(doublings=np.log2(runs["size"].astype(float)))
+    runs["training"], trainings = trainings_of(intervals)
+    runs["size"], unit = sizes_of(intervals)
+    runs["doublings"] = np.log2(runs["size"])
     known = runs.dropna(subset="ratio")
     if known.empty:
         return ["No model has an effective depth here."]
-    trainings = [name for name in reversed(TRAINING) if name in set(runs.training) - {"unknown"}]
     datasets = runs.dataset.unique()
     questions = [("Size", "doublings", known["size"].min(), known["size"].max(), ["dataset", "training"])]
     questions += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
@@ -40,23 +37,19 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
         if before != after
     ]
     rule = METRICS["cosine"]
-    cosines = [study[run.dataset, run.model, rule.probe] for run in known[known.metric == "cosine"].itertuples()]
-    width = runs.high - runs.low
-    certainty = {
-        "known to within a layer": (width <= 1).sum(),
-        "known less well": (width > 1).sum(),
-        "without a closed interval": width.isna().sum(),
-    }
+    turns = []  # of each run
+    for run in known[known.metric == "cosine"].itertuples():
+        result = study[run.dataset, run.model, rule.probe]
+        turns.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
     template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
     text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
+        runs=runs,
         ratios={metric: runs[runs.metric == metric].ratio for metric in PAPER_METRICS},
+        turns=turns,
         answers=answers,
         unit=unit,
-        turns=[int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()) for result in cosines],
-        n_depths=len(runs),
-        certainty=certainty,
-        n_without=runs.ed.isna().sum(),
-        verdicts=published.verdict.value_counts().to_dict(),
+        width=runs.high - runs.low,
+        verdicts=published.verdict.value_counts(),
     )
     return [line for line in text.splitlines() if line]
 
@@ -78,14 +71,12 @@ def changes(
         else:
             weights = difference_weights(of_metric[column], groups, of_metric[same])
         compared, weights = of_metric[weights != 0], weights[weights != 0]
-        if compared.empty:
-            continue
-        results = [study[run.dataset, run.model, METRICS[metric].probe] for run in compared.itertuples()]
-        low, high = _range(results, metric, compared.layers.astype(int), weights, draws)
-        names = compared[same[0]].unique()
-        where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
-        change = weights @ compared.ratio
-        found.append({"metric": metric, "change": change, "low": low, "high": high, "where": where})
+        if len(compared):
+            low, high = _range(study, compared, weights.to_numpy(), draws)
+            names = compared[same[0]].unique()
+            where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
+            change = weights @ compared.ratio
+            found.append({"metric": metric, "change": change, "low": low, "high": high, "where": where})
     return found
 
 
@@ -107,14 +98,16 @@ def difference_weights(values: pd.Series, groups: tuple, same: pd.DataFrame) -> 
     return weights / (weights.clip(0).sum() or 1)
 
 
-def _range(results: list[Mapping], metric: str, layers: pd.Series, weights: pd.Series, draws: int) -> tuple:
-    """The ends of the sum of weighted ratios."""
-    try:
-        intervals = [depth_interval(result, metric, draws, n_runs=len(results)) for result in results]
-    except NoInterval:
-        return None, None
-    ends = np.array([(interval.low, interval.high) for interval in intervals], dtype=float)  # nan where it is open
-    lows, highs = (ends.T + 1) / layers.to_numpy()
-    down, up = weights.clip(upper=0).to_numpy(), weights.clip(0).to_numpy()
-    low, high = up @ lows + down @ highs, up @ highs + down @ lows
+def _range(study: Mapping, runs: pd.DataFrame, weights: np.ndarray, draws: int) -> tuple:
+    """The ends of the sum of weighted ratios; (None, None) if one of them is open."""
+    ends = []  # of each run
+    for run in runs.itertuples():
+        try:
+            result = study[run.dataset, run.model, METRICS[run.metric].probe]
+            interval = depth_interval(result, run.metric, draws, n_runs=len(runs))
+        except NoInterval:
+            return None, None
+        ends.append((interval.low, interval.high))
+    ratios = (np.array(ends, dtype=float) + 1) / runs.layers.to_numpy(float)[:, None]  # nan at open ends
+    low, high = weights @ np.where(weights[:, None] > 0, ratios, ratios[:, ::-1])  # negative weights swap the ends
     return (None, None) if np.isnan(low + high) else (float(low), float(high))

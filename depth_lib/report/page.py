@@ -1,15 +1,11 @@
 """The report, one HTML page: conclusions, tables, every figure, and provenance."""
 
 import base64
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
-import matplotlib
 import pandas as pd
-from markupsafe import Markup, escape
-from PIL import Image
 
 from ..effective_depth.rules import PAPER_METRICS
 from ..embedded import TOYS, prompts_path
@@ -19,8 +15,6 @@ from ..results.study import Study
 from .conclusions import conclusions
 from .definitions import DEFINITIONS, SOURCES
 from .table import MISSING, Tables
-
-_LARGEST_WEBP = 16383  # pixels
 
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
@@ -41,7 +35,7 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"breakable": _breakable, "colour": _colour, "rows": _rows}
+    environment.filters["rows"] = _rows
     text = environment.get_template("report.html.jinja").render(
         css=(folder / "report.css").read_text(),
         study=study,
@@ -51,7 +45,11 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
         paper_metrics=PAPER_METRICS,
         definitions=DEFINITIONS,
         sources=SOURCES,
-        images={path.stem: _image(path) for path in drawn if path.suffix == ".png" and path.parent.name != "paper"},
+        images={
+            path.stem: base64.b64encode(path.read_bytes()).decode()
+            for path in drawn
+            if path.suffix == ".png" and path.parent.name != "paper"
+        },
         kinds=KINDS,
         comparisons=COMPARISONS,
         dash=MISSING,
@@ -64,25 +62,30 @@ def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Pa
 def notices(study: Study) -> list[str]:
     """Notices at the top of the page: which prompts and models are this package's own."""
     own_datasets, toys = made_here(study)
-    sentences = {
-        f"Prompts of {', '.join(own_datasets)} were written for depth_lib in the form of these datasets: they are not "
-        "the datasets' own rows, and their numbers are not comparable with published ones.": own_datasets,
-        f"{', '.join(toys)}: toy model{'s' * (len(toys) > 1)} of depth_lib's own, trained on sums and short texts, to "
-        "show how the probes work; the numbers say nothing about language models.": toys,
-    }
-    return [sentence for sentence, is_true in sentences.items() if is_true]
+    sentences = []
+    if own_datasets:
+        sentences.append(
+            f"Prompts of {', '.join(own_datasets)} were written for depth_lib in the form of these datasets: they are "
+            "not the datasets' own rows, and their numbers are not comparable with published ones."
+        )
+    if toys:
+        sentences.append(
+            f"Toy models of depth_lib's own, trained on sums and short texts to show how the probes work: "
+            f"{', '.join(toys)}. Their numbers say nothing about language models."
+        )
+    return sentences
 
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:
     """The datasets whose prompts, and the toy models, that this package's authors made."""
-    own_prompts: dict[str, list[bool]] = {}  # of each result on a dataset
+    own_prompts: dict[str, set[bool]] = {}  # of the results on a dataset
     toys = []
     for (dataset, model, _), result in study.items():
-        own_prompts.setdefault(dataset, []).append(_is_written_here(dataset, result["meta"].get("source")))
-        if result["meta"].get("model_id") in TOYS:
+        own_prompts.setdefault(dataset, set()).add(_is_written_here(dataset, result["meta"].get("source")))
+        if result["meta"].get("model_id") in TOYS and model not in toys:
             toys.append(model)
     datasets = [name if all(own) else f"{name} (for some models)" for name, own in own_prompts.items() if any(own)]
-    return datasets, list(dict.fromkeys(toys))
+    return datasets, toys
 
 
 def _is_written_here(dataset: str, source: str | None) -> bool:
@@ -95,24 +98,3 @@ def _is_written_here(dataset: str, source: str | None) -> bool:
 def _rows(frame: pd.DataFrame) -> list[dict]:
     """A dict per row, None for what is missing."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
-
-
-def _image(path: Path) -> str:
-    """A figure as a data URL: lossless WebP, half the size of a PNG, or PNG beyond WebP's largest size."""
-    content, image = path.read_bytes(), Image.open(path)
-    if max(image.size) > _LARGEST_WEBP:
-        return f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    buffer = io.BytesIO()
-    image.save(buffer, "WEBP", lossless=True)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _breakable(name: str) -> Markup:
-    """A name that may break after its hyphens."""
-    return escape(name).replace("-", Markup("-<wbr>"))
-
-
-def _colour(ratio: float) -> str:
-    """The workbook's scale: the deeper, the darker."""
-    red, green, blue, _ = matplotlib.colormaps["Blues"](0.7 * ratio, bytes=True)
-    return f"rgb({red},{green},{blue})"

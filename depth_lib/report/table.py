@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -116,15 +117,15 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     datasets = text.columns.unique("dataset")
     if datasets.empty:
         return [f"no dataset of this table is run for {' and '.join(TABLE_PROBES)}"]
-    depths = text.xs("ED", axis="columns", level="value") + "(" + text.xs("RATIO", axis="columns", level="value") + ")"
-    depths = depths.replace(f"{MISSING}({MISSING})", MISSING)
     model_width, dataset_width = max(map(len, text.index)), max(map(len, datasets))
-    return [
-        f"{model:{model_width}} @ {dataset:{dataset_width}} : "
-        + " ".join(depths.loc[model].xs(dataset, level="dataset").map("{:>8}".format))
-        for model in text.index
-        for dataset in datasets
-    ]
+    lines = []
+    for model, dataset in product(text.index, datasets):
+        cells = text.loc[model].xs(dataset, level="dataset")
+        depths = [
+            f"{ed}({ratio})" if ed != MISSING else MISSING for ed, ratio in zip(cells[::2], cells[1::2], strict=True)
+        ]
+        lines.append(f"{model:{model_width}} @ {dataset:{dataset_width}} : {' '.join(map('{:>8}'.format, depths))}")
+    return lines
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -197,16 +198,14 @@ def _tex(text: pd.DataFrame) -> str:
     """A document with the table, with rules below metrics and datasets, which pandas cannot draw."""
     if text.columns.empty:
         return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
-    style = text.rename_axis(index=None).rename_axis(columns=[None] * text.columns.nlevels).style
-    style = style.format(escape="latex").format_index(escape="latex", axis="index")
-    style = style.format_index(escape="latex", axis="columns")
+    style = text.style.hide(names=True).hide(names=True, axis="columns").format(escape="latex")
+    style = style.format_index(escape="latex").format_index(escape="latex", axis="columns")
     n_columns = text.shape[1]
     tabular = style.to_latex(column_format="l" + "r" * n_columns, multicol_align="c", hrules=True)
     lines = tabular.replace(MISSING, "--").splitlines()
-    metrics, datasets = 2, 3  # lines of the header
-    lines[datasets + 1] = "Model" + lines[datasets + 1]
-    lines.insert(datasets + 1, _rules(n_columns, span=2))
-    lines.insert(metrics + 1, _rules(n_columns, span=2 * len(text.columns.unique("dataset"))))
+    metrics, datasets, values = lines[2:5]
+    below_metrics = _rules(n_columns, span=2 * len(text.columns.unique("dataset")))
+    lines[2:5] = [metrics, below_metrics, datasets, _rules(n_columns, span=2), f"Model{values}"]
     return _TEX.replace("%s", "\n".join(lines) + "\n")
 
 

@@ -3,10 +3,8 @@
 import itertools
 import warnings
 
-import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
@@ -32,19 +30,6 @@ def curves(ax):
 
 def panels(figure):
     return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-
-
-def colour_at(ax, column, row):
-    """The colour drawn at a cell of a map, as red, green, blue in 0..1."""
-    canvas = FigureCanvasAgg(ax.figure)
-    canvas.draw()
-    x, y = ax.transData.transform((column, row))
-    image = np.asarray(canvas.buffer_rgba())
-    return tuple(image[image.shape[0] - 1 - int(y), int(x), :3] / 255)
-
-
-def same_colour(found, colour):
-    return np.allclose(found, to_rgb(colour), atol=0.02)
 
 
 def overlaps(figure):

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 
-from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
 from depth_lib.figures import COMPARISONS, save_comparisons
 from depth_lib.figures.compare import (
     intervals_figure,
@@ -14,11 +13,12 @@ from depth_lib.figures.compare import (
     ratio_by_task_figure,
     thresholds_figure,
 )
+from depth_lib.report.table import read_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.figures.drawn import overlaps
-from tests.synthetic import result_of
+from tests.synthetic import result_of, write_run
 
 
 def frame(**columns):
@@ -29,23 +29,17 @@ def frame(**columns):
 
 def sizes_with_a_gap():
     """One model per size on two datasets; on gsm8k the middle one has no effective depth."""
-    rows = [
-        frame(model=name, dataset=dataset, ratio=pd.NA if (name, dataset) == ("Qwen2.5-Math-7B", "gsm8k") else 0.5)
-        for name in ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B")
-        for dataset in ("hellaswag", "gsm8k")
-    ]
-    return pd.concat(rows, ignore_index=True)
+    models = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-14B")
+    rows = pd.concat([frame(model=m, dataset=d) for m in models for d in ("hellaswag", "gsm8k")], ignore_index=True)
+    rows.loc[(rows.model == models[1]) & (rows.dataset == "gsm8k"), "ratio"] = pd.NA
+    return rows
 
 
 @pytest.fixture(scope="module", params=["sizes", pytest.param("paper", marks=pytest.mark.slow)])
 def found(request):
     study = request.getfixturevalue(request.param)
-    table = depths(study)
-    return {
-        "study": study,
-        "intervals": depths_with_intervals(study, table),
-        "thresholds": depths_by_threshold(study, table),
-    }
+    tables = read_tables(study)
+    return {"study": study, "intervals": tables.intervals, "thresholds": tables.thresholds}
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -82,24 +76,28 @@ def test_no_line_is_drawn_across_a_missing_value_and_lines_on_the_same_values_di
     assert len({str(line._unscaled_dash_pattern) for line in lines}) == len(lines)
 
 
-def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not():
+def test_size_is_parameters_where_all_names_say_it_and_blocks_where_not_at_their_logarithms():
     rows = sizes_with_a_gap()
-    assert "billions of parameters" in ratio_by_size_figure(rows).get_suptitle()
-    blocks = ratio_by_size_figure(rows.assign(model="toy", layers=[4, 4, 8, 8, 16, 16]))
-    assert "number of blocks" in blocks.get_suptitle()
-    assert [text.get_text() for text in blocks.axes[0].get_xticklabels()] == ["4", "8", "16"]
+    assert "in billion parameters" in ratio_by_size_figure(rows).get_suptitle()
+    blocks = ratio_by_size_figure(rows.assign(model="toy", layers=[4, 4, 8, 8, 32, 32]))
+    assert "in blocks" in blocks.get_suptitle()
+    ticks = [
+        (text.get_text(), place)
+        for text, place in zip(blocks.axes[0].get_xticklabels(), blocks.axes[0].get_xticks(), strict=True)
+    ]
+    assert ticks == [("4", 2), ("8", 3), ("32", 5)]
 
 
-def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(sizes):
-    def written(intervals):
-        paths = save_comparisons(sizes, intervals, pd.DataFrame())
-        assert {path.stem for path in paths} == {p.stem for p in (sizes.folder / "figures" / "summary").glob("*.png")}
-        return {path.stem for path in paths}
-
-    always = {"overview", "proxies"}
-    assert written(frame()) == {"ratio_intervals"} | always
-    assert written(sizes_with_a_gap()) == {"ratio_intervals", "ratio_by_size", "ratio_by_task"} | always
-    assert written(frame(ratio=pd.NA)) == always
+def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(tmp_path):
+    write_run(tmp_path, "gsm8k", "toy-4l", 4, ["logit_lens"], n_examples=3)  # too little for overview and proxies
+    for intervals, drawn in (
+        (sizes_with_a_gap(), {"ratio_intervals", "ratio_by_size", "ratio_by_task"}),
+        (frame(), {"ratio_intervals"}),
+        (frame(ratio=pd.NA), set()),
+    ):
+        paths = save_comparisons(Study(tmp_path), intervals, pd.DataFrame())
+        there = {path.stem for path in (tmp_path / "figures" / "summary").glob("*.png")}
+        assert {path.stem for path in paths} == there == drawn
 
 
 def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_one(tmp_path):
@@ -112,11 +110,6 @@ def test_a_proxy_that_ranks_layers_as_skipping_does_has_a_rank_correlation_of_on
     assert [ax.get_title().split()[2] for ax in axes] == ["1.00", "-1.00", "nan"]
     ranks = (1 + torch.argsort(torch.argsort(damage))) / 8
     np.testing.assert_allclose(axes[0].lines[0].get_xydata(), torch.stack([ranks, ranks], 1), rtol=1e-6)
-
-
-def test_a_version_in_a_models_name_is_no_number():
-    figure = intervals_figure(pd.concat([frame(model="phi-1.0"), frame(model="DeepSeek-R1-Distill-Qwen-7B")]))
-    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["phi-1.0", "DS-R1-Qwen-7B"]
 
 
 def test_the_papers_threshold_stands_in_each_panel_of_its_metric():

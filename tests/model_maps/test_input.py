@@ -27,8 +27,7 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
     ("texts", "more", "said"),
     [
         (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
-        (TEXTS, {"holdout": 0.5}, "holdout 0.5 is no share of the text"),
-        (TEXTS, {"holdout": "0.1"}, "holdout '0.1' is no share of the text"),
+        (TEXTS, {"dtype": "bfloat16"}, "dtype is for models given by name, and both are loaded; leave it out"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
         (
             "nowhere.txt",
@@ -48,9 +47,7 @@ def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, 
     assert read_texts(tmp_path / "a.txt") == ["one", "two", "three"]
     assert read_texts(tmp_path / "a.txt", 6) == ["one", "t"]
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(
-        TextError, match="latin.txt is neither a text file in UTF-8 .*UnicodeDecodeError: 'utf-8' codec"
-    ):
+    with pytest.raises(TextError, match="latin.txt is neither .*UnicodeDecodeError: 'utf-8' codec"):
         read_texts(tmp_path / "latin.txt")
     assert len(read_texts("embedded")) >= 36
     asked, drawn = [], []
@@ -66,9 +63,3 @@ def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [{"words": "a"}])
     with pytest.raises(TextError, match="owner/corpus is neither .*with a column text .KeyError: 'text'."):
         read_texts("owner/corpus")
-
-
-def test_settings_of_loading_are_refused_where_both_models_are_loaded():
-    llm = dl.load_model("toy-4l")
-    with pytest.raises(ValueError, match="dtype is for models given by name, and both are loaded; leave it out"):
-        dl.linear_maps(llm, llm, ["5 + 7 = 12"], dtype="bfloat16")

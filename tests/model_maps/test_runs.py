@@ -9,7 +9,7 @@ from depth_lib.model_maps import maps
 from tests.model_maps.models import llama, words, wrapped
 from tests.probes.device_tags import PretendDevices, place
 
-TEXTS = words(40)
+TEXTS = words(20)
 KEYS = {"relative", "relative_mean", "best", "strength", "relative_sums", "mean_sums", "n_tokens", "n_fit_tokens"}
 PER_TARGET_LAYER = 2 * 4 * 17 * (17 + 24) * 8  # bytes of the moments of `pair`: float64, to fit and to choose
 
@@ -24,20 +24,16 @@ def truth(pair):
     return dl.linear_maps(*pair, TEXTS)
 
 
-def test_the_curves_are_the_sums_over_tested_tokens(truth):
-    assert truth.keys() == KEYS
-    n_tokens = truth["n_tokens"].sum()
-    assert torch.allclose(truth["relative"], truth["relative_sums"].sum(0) / n_tokens)
-    assert torch.allclose(truth["relative_mean"], truth["mean_sums"].sum(0) / n_tokens)
-
-
 def test_target_layers_in_groups_that_fit_give_what_one_pass_gives(pair, truth, monkeypatch):
     passes, steps = [], maps.steps
     monkeypatch.setattr(maps, "steps", lambda *work: passes.append(1) or steps(*work))
     found = dl.linear_maps(*pair, TEXTS, memory=4 * PER_TARGET_LAYER)
-    assert len(passes) == 2
+    assert len(passes) == 2 and found.keys() == truth.keys() == KEYS
     for key, value in truth.items():
         torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-6, msg=key)
+    n_tokens = truth["n_tokens"].sum()
+    assert torch.allclose(truth["relative"], truth["relative_sums"].sum(0) / n_tokens)
+    assert torch.allclose(truth["relative_mean"], truth["mean_sums"].sum(0) / n_tokens)
 
 
 def test_less_memory_than_one_target_layer_takes_is_refused_with_both_numbers(pair):
@@ -51,25 +47,29 @@ def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_r
     broken = wrapped(llama())
     broken._module.model.layers[1].mlp.down_proj.weight.data.mul_(1e9)
     broken._module.half()
-    with pytest.raises(
-        maps.CannotRead, match='states of .* are not finite in torch.float16; load it with dtype="bfloat16"'
-    ):
+    said = 'states of .* are not finite in torch.float16; load it with dtype="bfloat16"'
+    with pytest.raises(maps.CannotRead, match=said):
         dl.linear_maps(llm, broken, TEXTS)
 
 
-def test_models_on_a_device_without_float64_give_the_same_bits(pair, truth):
-    models = wrapped(llama()), wrapped(llama(seed=1, n_blocks=5, width=24))
+@pytest.fixture
+def few():
+    """A model, a few texts, and its maps to itself."""
+    llm, texts = wrapped(llama()), words(12)
+    return llm, texts, dl.linear_maps(llm, llm, texts)
+
+
+def test_models_on_a_device_without_float64_give_the_same_bits(few):
+    llm, texts, truth = few
     with PretendDevices():
-        for llm in models:
-            for tensor in (*llm._module.parameters(), *llm._module.buffers()):
-                place(tensor, "mps")
-        found = dl.linear_maps(*models, TEXTS)
+        for tensor in (*llm._module.parameters(), *llm._module.buffers()):
+            place(tensor, "mps")
+        found = dl.linear_maps(llm, llm, texts)
     assert all(torch.equal(found[key], truth[key]) for key in KEYS)
 
 
-def test_weights_that_are_offloaded_are_here(pair, truth):
-    source = wrapped(llama())
-    accelerate.cpu_offload(source._module.model.layers, execution_device=torch.device("cpu"))
-    assert all(weight.is_meta for weight in source._module.model.layers.parameters())
-    found = dl.linear_maps(source, pair[1], TEXTS)
-    assert torch.equal(found["relative"], truth["relative"])
+def test_weights_that_are_offloaded_are_here(few):
+    llm, texts, truth = few
+    accelerate.cpu_offload(llm._module.model.layers, execution_device=torch.device("cpu"))
+    assert all(weight.is_meta for weight in llm._module.model.layers.parameters())
+    assert torch.equal(dl.linear_maps(llm, llm, texts)["relative"], truth["relative"])

@@ -19,9 +19,12 @@ def no_waiting_for_the_disk():
         yield
 
 
-@pytest.fixture
-def paper(tmp_path):
-    return write_published(tmp_path)
+@pytest.fixture(scope="package")
+def published(tmp_path_factory):
+    """The paper's twelve models on three datasets, and a toy without a cosine depth."""
+    folder = write_published(tmp_path_factory.mktemp("paper"))
+    write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
+    return folder
 
 
 @pytest.fixture

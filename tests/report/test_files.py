@@ -8,7 +8,7 @@ import pytest
 
 from depth_lib.report.table import read_tables, write_tables
 from depth_lib.results.study import Study
-from tests.report.studies import table_of, write_depths, write_published
+from tests.report.studies import table_of, write_depths
 from tests.synthetic import DATASETS
 
 
@@ -34,21 +34,16 @@ def test_the_tex_is_a_whole_booktabs_document_with_one_cell_per_column(gaps):
     assert r"my\_model\&co\_70\% & -- & -- & 0 & 0.25 &" in tex
     assert tex.count(r"\begin{") == tex.count(r"\end{") == 2
     assert r"\cmidrule(lr){2-7}\cmidrule(lr){8-13}\cmidrule(lr){14-19}" in tex
+    places = [tex.index(word) for word in ("{cosine}", "{2-7}", "{gsm8k}", "{2-3}", "Model &", r"\midrule")]
+    assert places == sorted(places), "each rule below its header"
     assert tex.isascii()
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """The paper's twelve models on three datasets, and a toy without a cosine depth."""
-    folder = write_published(tmp_path_factory.mktemp("paper"))
-    write_depths(folder, "gsm8k", "toy-8l", 8, None, 4, 6)
-    write(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def book(published):
-    return openpyxl.load_workbook(published / "effective_depth.xlsx")
+def book(published, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("book")
+    write_tables(read_tables(Study(published, ["Qwen2.5-Math-7B", "toy-8l"])), folder)
+    return openpyxl.load_workbook(folder / "effective_depth.xlsx")
 
 
 def test_the_workbook_has_the_table_under_merged_headers_with_ratios_coloured(book):

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import most_removed
 from depth_lib.params import command
 from depth_lib.report.page import write_report
@@ -12,28 +13,28 @@ from depth_lib.report.table import read_tables, summary_lines
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study, in_order
-from tests.report.studies import PUBLISHED, table_of
+from tests.report.studies import table_of
 from tests.synthetic import DATASETS, result_of, write_run
 
 
-def test_the_published_table_comes_back_number_for_number(paper):
-    lines = summary_lines(table_of(paper, models=PUBLISHED))
-    expected = [
-        f"{model} @ {dataset} : {cell}"
-        for model, (_, cells) in PUBLISHED.items()
-        for dataset, cell in zip(DATASETS, cells, strict=True)
-    ]
-    assert [re.sub(" +", " ", line) for line in lines] == expected
-    assert Study(paper).models == list(PUBLISHED) == in_order(sorted(PUBLISHED))
+def test_the_published_table_comes_back_number_for_number(published):
+    paper = published_depths()
+    models = list(paper.model.unique())
+    lines = summary_lines(table_of(published, models))
+    runs = paper.groupby(["model", "dataset"])
+    expected = {f"{m} @ {d}": [f"{row.ed}({row.ratio:.2f})" for row in rows.itertuples()] for (m, d), rows in runs}
+    halves = (re.sub(" +", " ", line).split(" : ") for line in lines)
+    assert {run: depths.split() for run, depths in halves} == expected and len(lines) == 36
+    assert len({line.index(" : ") for line in lines}) == 1
+    assert in_order(sorted(models)) == models
     assert in_order(["Llama-3.1-70B", "nameless", "SmolLM2-135M-Instruct", "toy-8l"])[0] == "SmolLM2-135M-Instruct"
-    assert len(lines) == 36 and len({line.index(" : ") for line in lines}) == 1
 
 
 def test_missing_results_and_missing_depths_are_missing_values(gaps):
     table = table_of(gaps)
     assert list(table.index) == ["toy-4l", "toy-16l"]
-    assert list(table.loc["toy-16l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, False]
-    assert list(table.loc["toy-16l", (slice(None), "gsm8k", "RATIO")].isna()) == [False, True, False]
+    for value in ("ED", "RATIO"):
+        assert list(table.loc["toy-16l", (slice(None), "gsm8k", value)].isna()) == [False, True, False]
     assert table.loc[:, (slice(None), ["hellaswag", "aime24"], slice(None))].isna().all(axis=None)
     assert summary_lines(table)[1] == "toy-4l  @ gsm8k     :  0(0.25)  1(0.50)  2(0.75)"
     assert summary_lines(table)[4] == "toy-16l @ gsm8k     :  9(0.62)        – 12(0.81)"
@@ -47,17 +48,14 @@ def test_removal_is_a_column_where_blocks_were_removed_and_the_others_keep_every
     table = table_of(gaps)
     assert table[papers.columns].equals(papers) and list(table.columns.unique("metric"))[3:] == ["removal"]
     result = Study(gaps)["gsm8k", "toy-4l", "block_removal"]
-    assert (
-        table.loc["toy-4l", ("removal", "gsm8k", "RATIO")]
-        == 1 - most_removed(result["removal_loss"], result["removal_sizes"]) / 4
-    )
+    left = 4 - most_removed(result["removal_loss"], result["removal_sizes"])
+    assert table.loc["toy-4l", ("removal", "gsm8k", "RATIO")] == left / 4
     assert table.loc["toy-16l", "removal"].isna().all()
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    with pytest.raises(
-        MissingArtifact, match=f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out={tmp_path}"
-    ):
+    said = f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out={tmp_path}"
+    with pytest.raises(MissingArtifact, match=said):
         Study(tmp_path)
 
 
