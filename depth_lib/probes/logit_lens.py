@@ -77,9 +77,10 @@ def _of_tokens(arch, logits, at_once, further=True):
     _, five_of_final = _five_largest(final)
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
-    total_y = y.sum(-1)
-    y /= total_y[..., None]
-    half_y = y / 2 if further else None
+    total_y, half_y = y.sum(-1), None
+    if further:
+        y /= total_y[..., None]
+        half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
     pieces = [_compared(to_logits(arch, z), five_of_final, log_e, half_y) for z in logits.split(rows, dim=1)]
     n_shared, total, e_log_ratio, *others = torch.cat(pieces, dim=1).unbind(-1)
