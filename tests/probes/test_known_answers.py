@@ -81,16 +81,6 @@ def test_gradients_sum_to_what_the_answer_loses_when_a_block_or_part_is_blurred(
         assert abs(found["f_difference"][l] - (read - blurred)) <= OF_TOY
 
 
-def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothing_before_it(llama, toy):
-    for llm in (llama, toy):
-        everywhere = dl.layer_effects(llm, [TEXT, "a few words"], mode="all")["max_all_layer"]
-        torch.testing.assert_close(everywhere.diagonal(), torch.ones(len(everywhere)))
-        assert not everywhere.tril(-1).any()
-        later = dl.layer_effects(llm, [TEXT])["max_future_layer"]
-        assert not later.tril().any()  # at the tokens that are not skipped the block itself reads what it always did
-        assert (later[:-1].amax(1) > 0).all()
-
-
 @torch.no_grad()
 def answer_probability(model, ids, places, module, blur):
     """F of a plain forward pass; with `blur`, every token of what a module returns is their mean."""
