@@ -8,7 +8,6 @@ in half precision, in TF32 (off unless `torch.set_float32_matmul_precision` or a
 weights only to the rounding of their products. Numbers that are NaN or infinite are a ValueError.
 """
 
-import itertools
 import random
 import reprlib
 import warnings
@@ -38,9 +37,10 @@ from .remote.gradients import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
 from .session import run
 
 Result = dict[str, torch.Tensor]
+Remote = bool | str
 
 
-def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
+def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Remote = False) -> Result:
     """How much each block adds to the residual stream, and in which direction.
 
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
@@ -67,7 +67,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: bo
 
 
 def logit_lens(
-    llm: TransformersModel, prompts: list[str], remote: bool | str = False, generate: int = 0, further: bool = True
+    llm: TransformersModel, prompts: list[str], remote: Remote = False, generate: int = 0, further: bool = True
 ) -> dict[str, torch.Tensor | list[str]]:
     """The model's prediction if it stopped before block l, compared with its output.
 
@@ -97,7 +97,7 @@ def layer_effects(
     llm: TransformersModel,
     prompts: list[str],
     mode: str = "future",
-    remote: bool | str = False,
+    remote: Remote = False,
     budget: int | None = None,
     part: str = "layer",
 ) -> Result:
@@ -138,7 +138,7 @@ def block_removal(
     prompts: list[str],
     sizes: Sequence[int] | str = "doubling",
     part: str = "layer",
-    remote: bool | str = False,
+    remote: Remote = False,
     budget: int | None = None,
 ) -> Result:
     """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
@@ -174,9 +174,9 @@ def block_removal(
         by_prompt = {key: value.flip(1) for key, value in found.items() if key.startswith("removal_")}
         return _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
     sizes = _sizes(sizes, n_layers)
-    rows = [(s + n, s, []) for s, n in sorted(itertools.product(range(n_layers), sizes), key=sum) if s + n <= n_layers]
+    rows = [(end, s, []) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
     found = removed(rows)
-    n, s = torch.tensor([(sizes.index(l - s), s) for l, s, _ in rows]).T
+    n, s = torch.tensor([(sizes.index(end - s), s) for end, s, _ in rows]).T
     by_prompt = {"block_influence": found.pop("influence")}
     found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
     for key, values in found.items():
@@ -186,10 +186,7 @@ def block_removal(
 
 
 def choice_accuracy(
-    llm: TransformersModel,
-    choices: Sequence[Choice],
-    removed: tuple[int, int] | None = None,
-    remote: bool | str = False,
+    llm: TransformersModel, choices: Sequence[Choice], removed: tuple[int, int] | None = None, remote: Remote = False
 ) -> Result:
     """How often the likeliest ending of a text is the right one, with blocks removed or not.
 
@@ -214,7 +211,7 @@ def choice_accuracy(
 def _sizes(sizes, n_layers):
     """The numbers of blocks to remove, ascending."""
     if sizes == "doubling":
-        sizes = [2**k for k in range(n_layers.bit_length()) if 2 ** (k + 1) <= n_layers]
+        sizes = [2**k for k in range((n_layers // 2).bit_length())]
     found = sorted({*(range(1, n_layers) if sizes == "all" else sizes)})
     if not found or not all(isinstance(n, int) and 0 < n < n_layers for n in found):
         raise ValueError(f'sizes={sizes!r}: give numbers from 1 to {n_layers - 1}, "doubling" or "all".')
@@ -222,11 +219,7 @@ def _sizes(sizes, n_layers):
 
 
 def local_effects(
-    llm: TransformersModel,
-    prompts: list[str],
-    mode: str = "future",
-    remote: bool | str = False,
-    budget: int | None = None,
+    llm: TransformersModel, prompts: list[str], mode: str = "future", remote: Remote = False, budget: int | None = None
 ) -> Result:
     """What taking block s's contribution out of the input of block l alone does to block l.
 
@@ -252,7 +245,7 @@ def residual_erasure(
     question: str,
     answer: str,
     baseline_prompts: list[str],
-    remote: bool | str = False,
+    remote: Remote = False,
     budget: int | None = None,
 ) -> dict:
     """Up to which block the answer depends on each token's residual.
@@ -279,7 +272,7 @@ def future_erasure(
     question: str,
     answer: str,
     baseline_prompts: list[str],
-    remote: bool | str = False,
+    remote: Remote = False,
     budget: int | None = None,
 ) -> dict:
     """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
@@ -308,7 +301,7 @@ def integrated_gradients(
     question: str,
     answer: str,
     quadrature: str | float = "gauss",
-    remote: bool | str = False,
+    remote: Remote = False,
     budget: int | None = None,
     at: str = "block",
     method: str | None = None,
@@ -383,7 +376,7 @@ def _check_gradients(result, tolerance, method):
 
 
 def depth_by_difficulty(
-    llm: TransformersModel, examples: Sequence[Example], remote: bool | str = False, budget: int | None = None
+    llm: TransformersModel, examples: Sequence[Example], remote: Remote = False, budget: int | None = None
 ) -> dict[str, torch.Tensor]:
     """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
 
@@ -408,13 +401,15 @@ def depth_by_difficulty(
     work, draw = [], random.Random(123)
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)
-        starts = _measured_from(answer, draw) if example.within else [answer[0] - 1]
+        starts = [answer[0] - 1]
+        if example.within:
+            starts = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
         if min(starts) < 2:
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
     budget, how = tokens_per_pass(llm, budget, remote, work), {"over": "work", "label": "depth by difficulty"}
     effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
-    effects = {key: value.flatten(1) if value.ndim == 3 and "_out" in key else value for key, value in effects.items()}
+    effects["max_future_out"] = effects["max_future_out"][..., 0]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
     for name, key in (("layer_effect", "max_future_layer"), ("output_effect", "max_future_out")):
@@ -438,13 +433,8 @@ def _checked(number: int, example: Sequence) -> Example:
     )
 
 
-def _measured_from(answer: list[int], draw: random.Random) -> list[int]:
-    """Places within an answer from which on it is measured: four at most, one at least."""
-    return [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
-
-
 def tokens_per_pass(
-    llm: TransformersModel, budget: int | None, remote: bool | str, work: Sequence[tuple] = (), blocks_held: int = 1
+    llm: TransformersModel, budget: int | None, remote: Remote, work: Sequence[tuple] = (), blocks_held: int = 1
 ) -> int | None:
     """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
     is free on the fullest, less what lasts (see `bytes_held`); else None, with which a probe goes by the model's config

@@ -19,10 +19,10 @@ def steps(items: Sequence, label: str) -> Iterator:
 
 
 @contextlib.contextmanager
-def ticked(label: str) -> Iterator[Callable[[int, int], None]]:
-    """tick(cost, total), for a probe that is one call: another `cost` of the work's `total` is done."""
+def ticked(label: str) -> Iterator[Callable[[float], None]]:
+    """tick(share), for a probe that is one call: another share of its work is done."""
     with _bar(label, total=1) as bar:
-        yield lambda cost, total: bar.update(cost / total)
+        yield bar.update
 
 
 def _bar(label: str, **how: object) -> plain:

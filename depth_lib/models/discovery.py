@@ -26,7 +26,8 @@ from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
-from ..probes.residual_stream import first, with_first
+from ..probes.residual_stream import hidden_states as first
+from ..probes.residual_stream import with_hidden_states as with_first
 from .errors import ArchitectureError
 
 N_TOKENS = 8

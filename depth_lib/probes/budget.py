@@ -1,25 +1,23 @@
-"""How much one forward pass of a probe holds, and how large it may be."""
+"""How much memory a forward pass of a probe takes, and how many tokens it may have."""
 
 import torch
 
 
 def bytes_of_a_token(width, dtype, blocks_held=1, mlp=None):
-    """Bytes that a token takes in a pass, for each of the `blocks_held` blocks whose activations a gradient keeps:
-    three or four vectors of the residual's width and of the MLP's (four times as wide where that is not known).
-    Scores and logits come on top (see `bytes_of_scores`, `bytes_of_logits`)."""
+    """Bytes per token of a pass, without attention scores and logits: three or four vectors of the residual's width and
+    of the MLP's (default: four times that), for each of the blocks whose activations are kept for gradients."""
     return 7 * (width + (mlp or 4 * width)) * dtype.itemsize * blocks_held // 2
 
 
 def mlp_width(llm):
-    """The width of the model's MLPs, as its config has it; None where it does not, or blocks differ."""
+    """The width of the model's MLPs from its config; None if it is not there or differs between blocks."""
     config = llm.config.get_text_config()
     widths = [getattr(config, name, None) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")]
     return next((width for width in widths if isinstance(width, int)), None)
 
 
 def bytes_of_scores(llm, n_places):
-    """Bytes that a token of a sequence of n_places takes besides where attention is eager: its scores of each head,
-    twice, in float32 or as many bytes. 0 where attention is fused."""
+    """Bytes per token of eager attention's scores in a sequence of n_places, twice, in float32; 0 if it is fused."""
     config = llm.config.get_text_config()
     if config._attn_implementation != "eager":
         return 0
@@ -28,8 +26,8 @@ def bytes_of_scores(llm, n_places):
 
 
 def bytes_in_pass(llm, h, n_places, blocks_held=1, gradients=False):
-    """Bytes that a token of a sequence of n_places takes in a pass: those of `bytes_of_a_token` with one of the two
-    scores, or what attention takes before that, if that is more; all of it for each block that a gradient keeps."""
+    """Bytes per token of a pass over sequences of n_places: `bytes_of_a_token` with one copy of the scores, or if it is
+    more, two copies and eight vectors, as attention takes; for gradients, of each block."""
     n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held, mlp_width(llm))
     scores = bytes_of_scores(llm, n_places)
     if gradients:  # softmax keeps one of the two, and the tanh of capped scores the other
@@ -39,8 +37,8 @@ def bytes_in_pass(llm, h, n_places, blocks_held=1, gradients=False):
 
 
 def bytes_of_logits(llm, h, n_rows):
-    """Bytes that comparing the logits of n_rows residuals like h takes, as many at once as `rows_of_logits` says: with
-    these residuals and their norms, or with float32 copies of those that are compared at once."""
+    """Bytes for comparing the logits of n_rows residuals like h, `rows_of_logits` at a time: the logits, with the
+    residuals and their norms or with float32 copies of the logits compared at once."""
     config, vector = llm.config.get_text_config(), h.shape[-1] * h.dtype.itemsize
     n_rows = min(n_rows, rows_of_logits(llm, h))
     copies = 3 if getattr(config, "final_logit_softcapping", None) else 2
@@ -49,28 +47,28 @@ def bytes_of_logits(llm, h, n_rows):
 
 
 def bytes_held(llm, h, n_layers, n_tokens, batch=None, updates="", finals=0, unembedded=0, gradients=False):
-    """(lasting, peak): bytes that a probe keeps of a prompt of n_tokens, and holds at most while one pass runs.
+    """(lasting, peak): bytes a probe keeps for a prompt of n_tokens between passes, and at most while one pass runs.
 
-    h: residuals [..., d] like the model's; batch: rows and places (N) of the pass (default: the prompt); updates:
-    whether what blocks add is "read", or "kept" for all passes; finals: final residuals that are kept for later;
-    unembedded: residuals whose logits are compared; gradients: whether activations are kept for them, and what lasts
-    are the paths of all blocks, in place of the prompt's residuals.
+    h: residuals [..., d] like the model's; batch: (rows, places) of the pass (default: the prompt); updates: "read" if
+    the blocks' updates are read, "kept" if they last; finals: how many final residuals of earlier passes a growing
+    batch keeps; unembedded: how many residuals' logits are compared; gradients: whether the pass keeps activations for
+    gradients; then the paths of all blocks last, in place of the prompt's residuals.
     """
     vector, (rows, n_places) = h.shape[-1] * h.dtype.itemsize, batch or (1, n_tokens)
     in_pass = bytes_in_pass(llm, h, n_places, n_layers if gradients else 1, gradients) + 2 * vector * bool(updates)
     lasting = n_tokens * (n_layers * 8 * h.shape[-1] if gradients else (n_layers + 1) * vector)
     lasting += n_tokens * n_layers * 4 * h.shape[-1] * (updates == "kept")
     masked = n_places > n_tokens or bytes_of_scores(llm, 1) > 0
-    peak = max(rows * n_places * in_pass, bytes_of_logits(llm, h, unembedded))
+    first_row = n_places * 4 * vector * bool(finals)  # of a growing batch: its embeddings, and copies of it to change
+    peak = max(rows * n_places * in_pass + first_row, bytes_of_logits(llm, h, unembedded))
     return lasting, lasting + peak + finals * vector + masked * n_places**2 * h.dtype.itemsize
 
 
 def token_budget(llm, h, budget, blocks_held=1):
-    """Tokens in one forward pass: `budget`, or if that is None what takes 4 GiB (on a CPU 1 GiB, and no more than makes
-    it faster), for residuals like h [..., d], which was read: on a server the model itself may have no weights.
+    """Tokens in one forward pass: `budget`, or by default as many as take 4 GiB (on a CPU 1 GiB, and no more than are
+    faster together). h: residuals [..., d] that were read, as a model on a server may have no weights.
 
-    Free memory does not count: several processes that run one request would each see another number, and make batches
-    of different sizes.
+    It does not depend on free memory, which differs between processes that run one request together.
     """
     if budget is not None:
         return budget
@@ -83,7 +81,7 @@ def token_budget(llm, h, budget, blocks_held=1):
 
 
 def tokens_in(memory, n_bytes, blocks_held=1):
-    """Tokens of n_bytes each in a pass on a GPU with so much memory for it; at least some."""
+    """Tokens of n_bytes each for a pass in this much memory of a GPU; at least 1024 / blocks_held."""
     return max(1024 // blocks_held, min(2**17, memory // n_bytes))
 
 
@@ -96,19 +94,18 @@ def compares_in_batch(llm, h):
 
 
 def rows_of_logits(llm, h):
-    """How many rows of logits are computed at once from residuals like h: half a GB of them in the model's dtype; on a
-    CPU 28 MB, which its allocator keeps, or what the rate of the product needs."""
+    """How many rows of logits are computed at once from residuals like h: half a GB; on a CPU 28 MB, which its
+    allocator reuses, but at least 256 rows, as products of fewer are slower."""
     row = llm.config.get_text_config().vocab_size * h.dtype.itemsize
     return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**29 // row)
 
 
 def logits_in_cache(logits):
-    """How many logits are compared at once, each in a few float32 copies: a CPU passes over them many times, and its
-    cache holds 2^18 of them; on a GPU 256 MB a copy."""
+    """How many logits are compared at once, in a few float32 copies: on a CPU as many as fit its cache; on a GPU 256 MB
+    a copy."""
     return 2**18 if logits.device.type == "cpu" else 2**26
 
 
 def tokens_of_finals(budget):
-    """Of how many tokens final residuals are kept until they are unembedded together: one vector each, where a token of
-    a pass takes many."""
+    """How many final residuals are kept until they are unembedded together."""
     return 8 * budget

@@ -3,7 +3,6 @@
 import torch
 
 from .budget import logits_in_cache, rows_of_logits
-from .packing import Places
 from .unembedding import to_logits, unembedded
 
 
@@ -16,18 +15,15 @@ def output_change(llm, arch, finals, next_tokens=None):
     Returns ‖y − ȳ‖₂ [1, R, M], or with next_tokens the four numbers of `damage` [4, R, M].
     """
     at_once, changes = max(1, rows_of_logits(llm, finals) // len(finals)), []
-    following = Places(next_tokens or [-1] * finals.shape[1])
-    for start in range(0, finals.shape[1], at_once):
-        h = finals[:, start : start + at_once].transpose(0, 1)
+    following = torch.tensor(next_tokens or [-1] * finals.shape[1], device=finals.device)
+    for h, tokens in zip(finals.split(at_once, dim=1), following.split(at_once), strict=True):
+        h = h.transpose(0, 1)
         logits = unembedded(llm, arch, h.flatten(0, 1)).unflatten(0, h.shape[:2])
         n_places = max(1, logits_in_cache(logits) // logits[0].numel())
         n_rows = max(1, logits_in_cache(logits) // (n_places * logits.shape[2]))
-        for first, z in zip(range(start, finals.shape[1], n_places), logits.split(n_places), strict=False):
+        for z, some in zip(logits.split(n_places), tokens.to(logits.device).split(n_places), strict=True):
             y, changed = z[:, :1], z[:, 1:].split(n_rows, dim=1)
-            if next_tokens is None:
-                changes.append(distance(arch, y, changed))
-            else:
-                changes.append(damage(arch, y, changed, following.on(z.device)[first : first + len(z)]))
+            changes.append(distance(arch, y, changed) if next_tokens is None else damage(arch, y, changed, some))
     return torch.cat(changes, dim=1).mT.cpu()
 
 

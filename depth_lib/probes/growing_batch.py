@@ -5,7 +5,7 @@ import torch
 from .budget import compares_in_batch, tokens_of_finals
 from .distributions import output_change
 from .packing import Pack, Places, batch_of, packed_inputs
-from .residual_stream import finish, first, silence, start_at
+from .residual_stream import finish, hidden_states, silence, start_at
 from .updates import Updates, relative_change
 
 
@@ -31,56 +31,51 @@ def growing_batch(clean, pack, layers, change, read, next_tokens=None, updates=F
     block adds at the places from read[0] on, [len(layers), L] (0 before the row joins), or None.
     """
     llm, arch, h, size = clean.llm, clean.arch, clean.h, clean.rows(pack)
+    places, encoding, relative, changes = Places(read), packed_inputs(clean.ids, pack, h[0].dtype), [], []
     passes = [range(len(layers))[k : k + size] for k in range(0, len(layers), size)]
-    places, encoding, found, changes = Places(read), packed_inputs(clean.ids, pack, h[0].dtype), [], []
-    if not clean.in_batch:  # final residuals are kept until they are as many as are best unembedded together
-        most, n_kept = max(1, (tokens_of_finals(clean.budget) // len(read) - 1) // size) * size, 0
-        finals = h[-1].new_empty(1 + min(most, len(layers)), len(read), h[-1].shape[-1])
-        finals[0] = pack.of(h[-1])[places.on(h[-1].device)]
+    # kept until they are as many as are best unembedded together; where rows are compared in their batch, for one pass
+    finals, most = [], 0
+    if not clean.in_batch:
+        finals, most = [pack.of(h[-1])[places.on(h[-1].device)][None]], tokens_of_finals(clean.budget) // len(read)
     for some in passes:
         with torch.no_grad():
             batch = batch_of(encoding, arch, clean.in_batch + len(some))
             with llm.trace(batch, use_cache=False) as tracer:
-                how = (change, places, updates and read[0], silent)
-                final, of_blocks = _grown(tracer, clean, pack, layers, some, *how)
-                found.append(of_blocks)
-                if clean.in_batch:
-                    changes.append(output_change(llm, arch, final, next_tokens))
-                else:
-                    finals[1 + n_kept : 1 + n_kept + len(some)] = final
-                    n_kept += len(some)
-                    if n_kept == most or some is passes[-1]:
-                        changes.append(output_change(llm, arch, finals[: 1 + n_kept], next_tokens))
-                        n_kept = 0
+                start = read[0] if updates else None
+                final, of_rows = _grown(tracer, clean, pack, layers, some, change, places, start, silent)
+                relative.append(of_rows)
+                finals.append(final)
+                if sum(map(len, finals)) + size > most or some is passes[-1]:
+                    changes.append(output_change(llm, arch, torch.cat(finals), next_tokens))
+                    finals = [] if clean.in_batch else finals[:1]
                 if layers[some.start] < arch["n_layers"]:
                     finish(llm, arch, arch["n_layers"], final)
                 else:  # no block runs; gpt2 reshapes what leaves its final norm to the tokens of its input
                     finish(llm, arch, 0, final[:, :1].expand(-1, pack.n_places, -1))
-    return torch.cat(changes, dim=1), torch.cat(found).cpu() if updates else None
+    return torch.cat(changes, dim=1), torch.cat(relative).cpu() if updates else None
 
 
 def _grown(tracer, clean, pack, layers, some, change, places, start, silent):
     """Inside a trace, the batch's final residuals [rows, M, d] at the places, for these of `layers`, a range of their
-    numbers k, and the relative changes [len(some), L] of what blocks add from `start` on, unless that is False."""
+    numbers k, and the relative changes [len(some), L] of what blocks add from `start` on (zeros if that is None)."""
     llm, arch, h, in_batch = clean.llm, clean.arch, clean.h, int(clean.in_batch)
-    n_layers, begin, n_rows = arch["n_layers"], layers[some.start], in_batch + len(some)
-    measured = start is not False
-    updates = Updates(tracer, llm, arch, range(begin, n_layers)) if measured else None
+    n_layers, begin = arch["n_layers"], layers[some.start]
+    updates = None if start is None else Updates(tracer, llm, arch, range(begin, n_layers))
     relative = torch.zeros(len(some), n_layers, dtype=torch.float32, device=h[-1].device)
     before = pack.of(h[begin - 1])[None] if begin else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
-    rows = pack.of(h[begin]).repeat(in_batch if arch["grows"] else n_rows, 1, 1)
-    joined, output = range(some.start, some.start), None
+    rows = pack.of(h[begin]).repeat(in_batch if arch["grows"] else in_batch + len(some), 1, 1)
+    n_joined, output = 0, None
     for l in range(begin, n_layers + 1):
         joining = [k for k in some if layers[k] == l]
         if joining:
-            unmodified, n_joined = rows[:1] if in_batch else pack.of(h[l])[None], in_batch + len(joined)
+            unmodified, n_rows = rows[:1] if in_batch else pack.of(h[l])[None], in_batch + n_joined
             new = unmodified.repeat(len(joining), 1, 1)
             for k, row in zip(joining, new.split(1), strict=True):
                 change(k, row, before)
             before = unmodified.clone()
-            rows = torch.cat([rows[:n_joined], new.to(rows.device), rows[n_joined + len(joining) :]])
-            joined = range(some.start, joining[-1] + 1)
+            rows = torch.cat([rows[:n_rows], new.to(rows.device), rows[n_rows + len(joining) :]])
+            n_joined += len(joining)
         if l == n_layers:
             final = rows[:, places.on(rows.device)]
             if output is not None and arch["grows"]:
@@ -91,16 +86,16 @@ def _grown(tracer, clean, pack, layers, some, change, places, start, silent):
         elif joining:  # in place, as what has been read is sent back anyway
             output.data = rows.unflatten(-1, arch["streams"])
         block = llm.blocks[l]
-        if silent and (what := silent(l, joined)):
+        if silent and (what := silent(l, some[:n_joined])):
             silence(block, arch, rows, *what)
-        if measured:
+        if updates:
             updates.before(block, rows)
-        output = first(block.output)
+        output = hidden_states(block.output)
         rows = output.flatten(2)
-        if measured:
+        if updates:
             truth = pack.of(clean.c[l], start) if clean.c else None
             of_rows = relative_change(updates.after(start), truth, in_batch)[in_batch:]
-            relative[: len(joined), l] = of_rows[: len(joined)].to(relative.device)
+            relative[:n_joined, l] = of_rows[:n_joined].to(relative.device)
 
 
 def rounding_floor(clean, updates=False, change=None):

@@ -11,14 +11,14 @@ from .residual_stream import (
     enter,
     entering,
     finish,
-    first,
+    hidden_states,
     inputs,
     leaving,
     parts,
     rescaling,
     start_at,
     total_output,
-    with_first,
+    with_hidden_states,
 )
 from .unembedding import lens
 
@@ -98,14 +98,14 @@ def _parts(block, arch, rows):
     for part, addends in parts(block, arch).items() if arch["parts"] else ():
         for addend in addends:
             output = addend[0].output
-            x = first(output)
+            x = hidden_states(output)
             of_token = x.clone().view(rows.shape)
             moved[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
             if part == "attention":
                 of_token[MIDDLE, -1] = of_token[CLEAN, -1]
                 if part not in sums:
                     of_token[STEERED] += rows[CLEAN].flip(0).to(x)
-                addend[0].output = with_first(output, of_token.view(x.shape))
+                addend[0].output = with_hidden_states(output, of_token.view(x.shape))
             sums[part] = total_output([addend], rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
     m = sums.get("mlp")
     return {

@@ -20,17 +20,18 @@ from .budget import rows_of_logits, token_budget
 from .quadrature import increments, left_ends, panels
 from .ranks import from_rank_0, is_sharded
 from .residual_stream import (
-    contributions,
+    a_and_m,
+    entering,
     final_residual,
     finish,
-    first,
+    hidden_states,
     inputs,
     leave,
     leaving,
     parts,
     rescaling,
     start_at,
-    with_first,
+    with_hidden_states,
 )
 from .unembedding import lens
 
@@ -49,41 +50,39 @@ def integrated_gradients(
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers: the
     blocks to do, ascending; at: "block", "attention" or "mlp"; steps: so many left-end steps, or None for panels, until
     no token's estimated error is above tolerance · max |igrads[l]| or max_nodes points are taken; budget: tokens in one
-    forward pass, or None; method: "gradients", or "increments" in so many steps; tick(cost, total): told what is done.
+    forward pass, or None; method: "gradients", or "increments" in so many steps; tick(share): told what is done.
 
     Returns for each layer `igrads` [T], `completeness` = Σ_t igrads − (F(x) − F(b)), `f_difference` = F(x) − F(b),
     `n_nodes` or of increments `n_steps` and, but of left ends, `error`, the estimated largest error of a token relative
     to max |igrads[l]|.
     """
     end, results = answer[-1] if arch["cuts"] else len(ids), []  # the last token that predicts is answer[-1] − 1
-    costs = [arch["n_layers"] + 1 - l for l in layers]
-    held = 1 if method == "increments" else arch["n_layers"]
+    with_gradients = method == "gradients"
     together = max(1, _KEPT // end)  # blocks whose paths are kept at once, and whose points may share a pass
     for start in range(0, len(layers), together):
         paths = _paths(llm, arch, ids, end, layers[start : start + together], at)
         h = paths[0]["b"].to(paths[0]["dtype"])
-        rows = token_budget(llm, h, budget, blocks_held=held) // end
+        rows = token_budget(llm, h, budget, blocks_held=arch["n_layers"] if with_gradients else 1) // end
         rows = max(1, min(rows, rows_of_logits(llm, h) // len(answer)))
-        if method == "increments":
+        if not with_gradients:
             rules = [increments(steps, end) for _ in paths]
+        elif steps:
+            rules = [left_ends(steps) for _ in paths]
         else:
-            rules = [
-                left_ends(steps) if steps else panels(tolerance, torch.finfo(h.dtype).eps, max_nodes) for _ in paths
-            ]
-        wanted = {k: next(rule) for k, rule in enumerate(rules)}  # block -> points
-        of_group = {}
+            rules = [panels(tolerance, torch.finfo(h.dtype).eps, max_nodes) for _ in paths]
+        wanted, of_paths = {k: next(rule) for k, rule in enumerate(rules)}, {}  # path -> points, and -> result
         while wanted:
             requests = [(paths[k], points) for k, points in wanted.items()]
-            samples = _sampled(llm, arch, requests, ids[:end], (ids, answer), rows, method)
+            samples = _sampled(llm, arch, requests, ids[:end], (ids, answer), rows, with_gradients)
             for k, sample in zip(list(wanted), samples, strict=True):
                 try:
                     wanted[k] = rules[k].send(from_rank_0(sample, is_sharded(llm)))  # the same nodes on every rank
                 except StopIteration as finished:
-                    of_group[k] = _result(finished.value, len(ids))
+                    of_paths[k] = _result(finished.value, len(ids))
                     del wanted[k]
                     if tick:
-                        tick(costs[start + k], sum(costs))
-        results += [of_group[k] for k in range(len(paths))]
+                        tick(1 / len(layers))
+        results += [of_paths[k] for k in range(len(paths))]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
@@ -92,8 +91,7 @@ def _result(integrated, n_tokens):
     f_b, f_x = integrated.pop("f")
     integral = integrated.pop("integral")
     numbers = {"completeness": integral.sum() - (f_x - f_b), "f_difference": f_x - f_b} | integrated
-    igrads = torch.zeros(n_tokens, dtype=torch.float32)
-    igrads[: len(integral)] = integral
+    igrads = torch.nn.functional.pad(integral, (0, n_tokens - len(integral)))
     return {"igrads": igrads} | {key: torch.as_tensor(x, dtype=torch.float32) for key, x in numbers.items()}
 
 
@@ -109,35 +107,37 @@ def _paths(llm, arch, ids, end, layers, at):
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
             for l in layers:
-                within = at == "attention" and not arch["parallel"] and all(parts(llm.blocks[l], arch).values())
-                path = {"l": l if within else l + 1, "within": within, "scale": 1.0}
+                block, rest, scale = llm.blocks[l], 0.0, 1.0
+                within = at == "attention" and not arch["parallel"] and all(parts(block, arch).values())
                 if at == "block":
-                    x = leaving(llm.blocks[l])[0]
-                    path["dtype"], x, rest = x.dtype, x.float().clone(), None
+                    h = leaving(block)
+                    x = h[0].float().clone()
                 else:
-                    path["dtype"] = llm.blocks[l].input.dtype
-                    h, a, m = (x[0].clone() for x in contributions(llm.blocks[l], arch))
-                    x, rest = (a, h + m) if at == "attention" else (m, h + a)
-                    if within:
-                        rest = h
-                    elif arch["rescales"]:
-                        path["scale"] = float(rescaling(h + a + m, leaving(llm.blocks[l])[0].float()))
+                    h = entering(block).clone()
+                    a, m = a_and_m(block, arch, h)
+                    before = h.to(a.device).float()
+                    x, others = (a, m) if at == "attention" else (m, a)
+                    rest = before[0, :end] if within else (before + others)[0, :end]
+                    if arch["rescales"] and not within:
+                        scale = float(rescaling(before + a + m, leaving(block).float()))
+                    x = x[0]
                 b = x.mean(0, keepdim=True)
-                paths.append({**path, "b": b, "step": x[:end] - b, "rest": 0.0 if rest is None else rest[:end].clone()})
+                path = {"l": l if within else l + 1, "within": within, "scale": scale, "dtype": h.dtype}
+                paths.append(path | {"b": b, "step": x[:end] - b, "rest": rest})
             # as many tokens as were run: gpt2 and gptj reshape what leaves their final norm to that
-            finish(llm, arch, layers[-1] + 1, paths[-1]["b"].to(path["dtype"]).expand(1, len(ids), -1))
+            finish(llm, arch, layers[-1] + 1, b.to(h.dtype).expand(1, len(ids), -1))
     return paths
 
 
-def _sampled(llm, arch, requests, ids, target, rows, method):
-    """For each of `requests`, a path and points (r, t, s) of it, Σ_d (x − b) · ∂F/∂x [R, T'] (of increments None) and
-    F, a list of R.
+def _sampled(llm, arch, requests, ids, target, rows, with_gradients):
+    """For each of `requests`, a path and points (r, t, s) of it, Σ_d (x − b) · ∂F/∂x [R, T'] (None without gradients)
+    and F, a list of R.
 
     The paths are in the order of their blocks; a pass holds at most `rows` points, of paths that enter different
-    blocks, and of one path alone where batches cannot grow, or where its increments fill it. ids: the tokens that are
-    run; target: all token ids, and the answer's places among them.
+    blocks, and of one path alone where batches cannot grow, or without gradients, where its points fill it. ids: the
+    tokens that are run; target: all token ids, and the answer's places among them.
     """
-    passes, room, shared = [], 0, arch["grows"] and method == "gradients"
+    passes, room, shared = [], 0, arch["grows"] and with_gradients
     for k, (path, points) in enumerate(requests):
         while points:
             if not room or not shared or passes[-1][-1][1]["l"] == path["l"]:
@@ -147,20 +147,20 @@ def _sampled(llm, arch, requests, ids, target, rows, method):
             points, room = points[room:], room - len(points[:room])
     slopes, f = [[] for _ in requests], [[] for _ in requests]
     for pieces in passes:
-        of_pieces = _one_pass(llm, arch, pieces, ids, target, method)
+        of_pieces = _one_pass(llm, arch, pieces, ids, target, with_gradients)
         for (k, *_), (slope, probability) in zip(pieces, of_pieces, strict=True):
             slopes[k].append(slope)
             f[k] += probability
-    return [(torch.cat(s) if method == "gradients" else None, p) for s, p in zip(slopes, f, strict=True)]
+    return [(torch.cat(s) if with_gradients else None, p) for s, p in zip(slopes, f, strict=True)]
 
 
-def _one_pass(llm, arch, pieces, ids, target, method):
+def _one_pass(llm, arch, pieces, ids, target, with_gradients):
     """Of each piece, (_, path, points), what `_sampled` returns; its rows join the batch before the block that reads
     them."""
-    n_rows, n_layers, with_gradients = [len(points) for _, _, points in pieces], arch["n_layers"], method == "gradients"
-    batch = inputs(ids, batch=1 if arch["grows"] else sum(n_rows))
+    n_rows, n_layers = [len(points) for _, _, points in pieces], arch["n_layers"]
+    last = pieces[-1][1]["l"] == n_layers  # its rows are final residuals
     with torch.set_grad_enabled(with_gradients):
-        with llm.trace(batch, use_cache=False):
+        with llm.trace(inputs(ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False):
             rows, moving = None, []
             for _, path, points in pieces:
                 l, x = path["l"], _places(path, points)
@@ -176,26 +176,29 @@ def _one_pass(llm, arch, pieces, ids, target, method):
                     if l < n_layers:
                         start_at(llm, arch, l, rows)
                 if path["within"]:
-                    moved = x
-                    for module, scale, bias in parts(llm.blocks[l], arch)["attention"]:
-                        moved = moved if bias is None else moved - bias
-                        output = module.output
-                        added = first(output)
-                        others = added.reshape(rows.shape)[: -len(points)]
-                        added = torch.cat([others, (moved / scale).to(added)]).reshape(added.shape)
-                        module.output = with_first(output, added)
-                        moved = torch.zeros_like(x)  # the first module's output is all that attention adds
-            if pieces[-1][1]["l"] < n_layers:
+                    _attend(llm.blocks[l], arch, x, rows.shape)
+            if not last:
                 rows = final_residual(llm, arch)
             f = _answer_probability(llm, arch, rows[:, [place - 1 for place in target[1]]], *target)
             slopes = [None] * len(pieces)
             if with_gradients:
-                steps = [path["step"] for _, path, _ in pieces]
                 gradients = torch.autograd.grad(f.sum(), moving)
-                slopes = [(g * step).sum(-1).cpu() for g, step in zip(gradients, steps, strict=True)]
+                slopes = [(g * path["step"]).sum(-1).cpu() for g, (_, path, _) in zip(gradients, pieces, strict=True)]
             f = [piece.tolist() for piece in f.split(n_rows)]
-            finish(llm, arch, n_layers if pieces[0][1]["l"] < n_layers else 0, rows.detach())
+            finish(llm, arch, 0 if pieces[0][1]["l"] == n_layers else n_layers, rows.detach())
     return list(zip(slopes, f, strict=True))
+
+
+def _attend(block, arch, x, shape):
+    """Let x [R, T', d] be all that attention adds in the last R rows of a block's input, of this shape."""
+    for module, scale, bias in parts(block, arch)["attention"]:
+        x = x if bias is None else x - bias
+        output = module.output
+        added = hidden_states(output)
+        others = added.reshape(shape)[: -len(x)]
+        added = torch.cat([others, (x / scale).to(added)]).reshape(added.shape)
+        module.output = with_hidden_states(output, added)
+        x = torch.zeros_like(x)  # the first module's output is all of it
 
 
 def _places(path, points):

@@ -55,41 +55,21 @@ def _of_prompt(llm, arch, ids, first, further):
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
-            sums, compare = 0, _of_tokens if further else _divergence_and_overlap
-            at_a_time = max(1, rows_of_logits(llm, h[-1]) // len(h))
+            sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
-                sums += torch.cat([compare(arch, part, at_once) for part in parts], dim=1).sum(1)
+                sums += torch.cat([_of_tokens(arch, part, at_once, further) for part in parts], dim=1).sum(1)
             sums = sums.cpu()
             finish(llm, arch, arch["n_layers"], h[-1][None])
     return sums
 
 
-def _divergence_and_overlap(arch, logits, at_once):
-    """The first two of KEYS [2, n, L], as `_of_tokens`."""
-    logits, final = logits[:, :-1], to_logits(arch, logits[:, -1:])
-    _, five_of_final = _five_largest(final)
-    log_y = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
-    log_total_y = log_y.clamp_min(-80).exp_().sum(-1).log()
-    found = []
-    for z in logits.split(max(1, at_once // (len(logits) * logits.shape[-1])), dim=1):
-        z = to_logits(arch, z)
-        largest, _ = _five_largest(z)
-        overlap = _at(z, five_of_final).ge(largest[..., -1:]).sum(-1) / 5
-        log_e = z.sub_(largest[..., :1]).clamp_min_(-70)
-        e = log_e.exp()
-        total = e.sum(-1)
-        e_log_ratio = torch.linalg.vecdot(e, log_e.sub_(log_y))
-        kl = e_log_ratio / total - total.log() + log_total_y
-        found.append(torch.stack([kl, overlap]))
-    return torch.cat(found, dim=2)
-
-
-def _of_tokens(arch, logits, at_once):
-    """All of KEYS [len(KEYS), n, L] of n tokens, from their unembedded h_0..h_L [n, L + 1, V], which are overwritten.
+def _of_tokens(arch, logits, at_once, further=True):
+    """All of KEYS or the first two [len(KEYS) or 2, n, L] of n tokens, from their unembedded h_0..h_L [n, L + 1, V],
+    which are overwritten.
 
     About `at_once` logits are compared at a time.
     """
@@ -97,14 +77,18 @@ def _of_tokens(arch, logits, at_once):
     _, five_of_final = _five_largest(final)
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
-    total_y = y.sum(-1)
-    y /= total_y[..., None]
-    half_y = y / 2
+    total_y, half_y = y.sum(-1), None
+    if further:
+        y /= total_y[..., None]
+        half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
-    pieces = [_compared(to_logits(arch, z), five_of_final, half_y, log_e) for z in logits.split(rows, dim=1)]
-    n_shared, n_above, total, e_log_e, e_log_ratio, mean_log_mean = torch.cat(pieces, dim=1).unbind(-1)
-    log_total = total.log()
-    rank, kl, entropy = n_above + 1, e_log_ratio / total - (total / total_y).log(), log_total - e_log_e / total
+    pieces = [_compared(to_logits(arch, z), five_of_final, log_e, half_y) for z in logits.split(rows, dim=1)]
+    n_shared, total, e_log_ratio, *others = torch.cat(pieces, dim=1).unbind(-1)
+    kl = e_log_ratio / total - (total / total_y).log()
+    if not further:
+        return torch.stack([kl, n_shared / 5])
+    n_above, e_log_e, mean_log_mean = others
+    rank, entropy = n_above + 1, total.log() - e_log_e / total
     mean_entropy = (entropy + total_y.log() - (y * log_e).sum(-1)) / 2
     jsd = (-mean_log_mean - mean_entropy) / torch.log(torch.tensor(2.0, dtype=torch.float32))
     settled = jsd.cummin(1).values <= 0.5
@@ -112,25 +96,28 @@ def _of_tokens(arch, logits, at_once):
     return torch.stack([distance.float() for distance in distances])
 
 
-def _compared(logits, five_of_final, half_y, log_e_of_final):
-    """Logits [n, r, V], which are overwritten, against the model's own: their top five tokens [n, 1, 5], y / 2 and,
-    less the largest, the logits themselves [n, 1, V].
+def _compared(logits, five_of_final, log_e_of_final, half_y):
+    """Logits [n, r, V], which are overwritten, against the model's own: their top five tokens [n, 1, 5], the logits
+    themselves less the largest [n, 1, V] and, unless it is None, y / 2.
 
-    Returns six numbers [n, r, 6]: how many of the five are in the top five; how many logits exceed that of the model's
-    top token; Σ e, Σ e log e and Σ e (log e − log e of the model's own), where e = exp(logits − the largest) is p
-    before it is normalised; and Σ m log m, where m = (p + y) / 2. That ratio is 0 where p is y, and exact near it.
+    Returns three numbers [n, r, 3]: how many of the five are in the top five, Σ e and Σ e (log e − log e of the model's
+    own), where e = exp(logits − the largest) is p before it is normalised (0 where p is y, and exact near it). With
+    y / 2 three more: how many logits exceed that of the model's top token, Σ e log e, and Σ m log m, where
+    m = (p + y) / 2.
     """
     (largest, _), of_five = _five_largest(logits), _at(logits, five_of_final)
-    n_shared = of_five.ge(largest[..., -1:]).sum(-1)
-    e = torch.empty_like(logits)
-    n_above = torch.gt(logits, of_five[..., :1], out=e).sum(-1)  # sums of bools are slow
+    n_shared, e = of_five.ge(largest[..., -1:]).sum(-1), torch.empty_like(logits)
+    if half_y is not None:
+        n_above = torch.gt(logits, of_five[..., :1], out=e).sum(-1)  # sums of bools are slow
     log_e = logits.sub_(largest[..., :1]).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
     total = torch.exp(log_e, out=e).sum(-1)
+    if half_y is None:
+        return torch.stack([n_shared, total, torch.linalg.vecdot(e, log_e.sub_(log_e_of_final))], dim=-1)
     e_log_e = log_e.mul_(e).sum(-1)
     e_log_ratio = log_e.addcmul_(e, log_e_of_final, value=-1).sum(-1)
     mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)
     mean_log_mean = torch.log(mean, out=log_e).mul_(mean).sum(-1)
-    return torch.stack([n_shared, n_above, total, e_log_e, e_log_ratio, mean_log_mean], dim=-1)
+    return torch.stack([n_shared, total, e_log_ratio, n_above, e_log_e, mean_log_mean], dim=-1)
 
 
 def _at(logits, ids):

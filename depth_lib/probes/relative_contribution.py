@@ -14,7 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import a_and_m, entering, exact, finish, inputs, leaving
+from .residual_stream import a_and_m, entering, finish, inputs, leaving
 from .updates import Updates
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
@@ -26,8 +26,7 @@ def relative_contribution(llm, arch, prompts):
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
     value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums` of `_geometry`,
-    `n_tokens` [P] and `change`, 1 − io_cos of every token of all
-    prompts, one after the other [T₁ + … + T_P, L].
+    `n_tokens` [P] and `change`, 1 − io_cos of every token of all prompts, one after the other [T₁ + … + T_P, L].
     """
     results = [_of_prompt(llm, arch, ids) for ids in prompts]
     changes = [result.pop("change") for result in results]
@@ -71,45 +70,22 @@ def _measures(h, a, m, parallel):
 def _compared(x, y):
     """‖x‖ / ‖y‖ and cos(x, y) [T]."""
     norm_x, norm_y = x.norm(dim=-1), y.norm(dim=-1).clamp_min(1e-6)
-    with exact(x):
-        product = torch.linalg.vecdot(x, y)
-    return norm_x / norm_y, product / (norm_x.clamp_min(1e-6) * norm_y)
+    return norm_x / norm_y, torch.linalg.vecdot(x, y) / (norm_x.clamp_min(1e-6) * norm_y)
 
 
 def _geometry(residuals):
     """Angles and progress of a prompt's residuals, L + 1 tensors h_l [T, d], summed over tokens.
 
-    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1].
-
-    The angles follow from inner products, float32, of unit vectors u_l = h_l / ‖h_l‖ and of their differences
-    u_{l+1} − u_l, which keep nearly parallel neighbours apart: their errors are relative to those differences.
+    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1], from the distances of unit vectors, which tell nearly parallel
+    ones apart where cosines round to 1; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1].
     """
-    products, progress = [], []
+    angular = progress = 0
     for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, as stacking copies them
         h = torch.stack([x.to(residuals[-1].device) for x in some], dim=1).float()  # [t, L + 1, d]
-        moved = h - h[:, :1]
         unit = h / h.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        with exact(h):
-            along = (moved @ moved[:, -1, :, None])[..., 0]
-            products.append(torch.stack([unit @ unit.mT, _gram_of_steps(unit)], dim=1))
-        progress.append(along / along[:, -1:].clamp_min(1e-12))
-    angular = sum(_angles(*some.unbind(1)).sum(0) for some in torch.cat(products).cpu().split(64))
-    return {"angular_sums": angular.float(), "progress_sums": torch.cat(progress).sum(0).cpu()}
-
-
-def _gram_of_steps(unit):
-    """The inner products of all u_{l+1} − u_l [t, L, L], with a first row and column of zeros [t, L + 1, L + 1]."""
-    steps = torch.nn.functional.pad(unit.diff(dim=1), (0, 0, 1, 0))
-    return steps @ steps.mT
-
-
-def _angles(cosines, steps):
-    """The angles in units of π between unit vectors, from their inner products [t, L + 1, L + 1] and `_gram_of_steps`.
-
-    ‖u_l − u_k‖² is the sum of a square of the latter: it gives angles below π / 4, the cosine the others.
-    """
-    total = steps.double().cumsum(1).cumsum(2)  # ⟨u_l − u_0, u_k − u_0⟩
-    squares = total.diagonal(dim1=1, dim2=2)
-    apart = (squares[:, :, None] + squares[:, None] - 2 * total).clamp_min(0).sqrt()
-    small = 2 * (apart / 2).clamp_max(1).arcsin()
-    return torch.where(cosines > 0.7, small, cosines.double().clamp(-1, 1).arccos()) / torch.pi
+        apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist")
+        angular += 2 * (apart / 2).clamp_max(1).arcsin().sum(0) / torch.pi
+        moved = h - h[:, :1]
+        along = torch.linalg.vecdot(moved, moved[:, -1:])
+        progress += (along / along[:, -1:].clamp_min(1e-12)).sum(0)
+    return {"angular_sums": angular.cpu(), "progress_sums": progress.cpu()}

@@ -15,7 +15,7 @@ import torch
 from .clean_run import CleanRun
 from .growing_batch import growing_batch, rounding_floor
 from .packing import Places
-from .residual_stream import residuals
+from .residual_stream import clean_run
 
 
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
@@ -23,7 +23,7 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
 
     ids: the T token ids of question and answer; answer: the places of the answer's tokens among them; layers:
     consecutive blocks l, at whose input h_l is erased; with the last block also h_L; baseline_prompts: token ids of the
-    prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(cost, total): told what is done.
+    prompts that u is the mean of; budget: tokens in one forward pass, or None; tick(share): told what is done.
 
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
     Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
@@ -82,7 +82,7 @@ def _erase(clean, n_tokens, work, layers, last, baseline_prompts, tick):
         for t, change in zip(pack.starts, of_suffixes, strict=True):
             effects[name][: len(erased_at), t] = change.amax(-1)
         if tick:
-            tick(1, len(jobs))
+            tick(1 / len(jobs))
 
     def erase_one(k, row):  # of eight tokens, all over the prompt, for what rounding does once something is erased
         row[:, k * row.shape[1] // 8] = u_0.to(row)
@@ -96,7 +96,7 @@ def _mean_residuals(llm, arch, prompts, layers, like):
     """u_l [d] of these l, the mean of h_l over all tokens of the prompts, float32, where h_l is."""
     sums = [0] * len(layers)
     for ids in prompts:
-        h = residuals(llm, arch, ids)
+        h, _ = clean_run(llm, arch, ids)
         sums = [total + h[l].float().sum(0) for total, l in zip(sums, layers, strict=True)]
     n_tokens = sum(map(len, prompts))
     return [(total / n_tokens).to(like[l].device) for total, l in zip(sums, layers, strict=True)]

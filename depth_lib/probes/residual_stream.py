@@ -5,13 +5,7 @@ import torch
 from .ranks import is_sharded
 
 
-def exact(x):
-    """A context for float32 products of ours, on the device of x: a server may run requests under autocast, which would
-    round them to bfloat16. For arithmetic on tensors only: the model runs in this thread too, and would run so."""
-    return torch.autocast(x.device.type, enabled=False)
-
-
-def first(output):
+def hidden_states(output):
     """The hidden states of a module that returns them alone or before others."""
     return output[0] if isinstance(output, tuple | list) else output
 
@@ -21,7 +15,7 @@ def inputs(ids, batch=1):
     return {"input_ids": torch.tensor(ids).expand(batch, -1)}
 
 
-def with_first(output, h):
+def with_hidden_states(output, h):
     """A module's output with other hidden states."""
     return type(output)([h, *output[1:]]) if isinstance(output, tuple | list) else h
 
@@ -33,7 +27,7 @@ def entering(block):
 
 def leaving(block):
     """h [B, T, d] that leaves a block."""
-    return first(block.output).flatten(2)
+    return hidden_states(block.output).flatten(2)
 
 
 def enter(llm, arch, l, h):
@@ -66,9 +60,9 @@ def finish(llm, arch, l, h):
         getattr(llm, arch["tail"][-1]).skip(h[:1, :1, :1].clone())
 
 
-def _skip(llm, arch, first, end, h):
-    """Skip the blocks from `first` on, and let that before `end` return h."""
-    for l in range(first, end):
+def _skip(llm, arch, begin, end, h):
+    """Skip the blocks from `begin` on, and let that before `end` return h."""
+    for l in range(begin, end):
         llm.blocks[l].skip(_as_output(arch, h if l == end - 1 else h[:1, :1].clone()))
 
 
@@ -83,29 +77,22 @@ def final_residual(llm, arch):
     return leaving(llm.blocks[arch["n_layers"] - 1])
 
 
-def contributions(block, arch):
-    """h, a and m [B, T, d] of a block, float32 on its device: what enters it, and what attention and MLP add to that.
-
-    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds.
-    """
-    h = entering(block).clone()
-    a, m = a_and_m(block, arch, h)
-    return h.to(a.device).float(), a, m
-
-
 def a_and_m(block, arch, h, after=None, read=None):
-    """a and m of a block that h enters, as in `contributions`. after: what leaves it, if that was read; read: as for
-    `total_output`."""
+    """a and m [B, T, d] of a block that h enters: what attention and MLP add to it, float32 on the block's device.
+
+    0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. after:
+    what leaves the block, if that was read; read: as for `total_output`.
+    """
     if arch["parts"]:
         a, m = (total_output(modules, h.shape, read=read) for modules in parts(block, arch).values())
     else:
-        a, m = change(h, leaving(block) if after is None else after), None
+        a, m = difference(h, leaving(block) if after is None else after), None
     device = h.device if a is None else a.device
     zero = torch.zeros(h.shape, dtype=torch.float32, device=device)
     return zero if a is None else a, zero if m is None else m.to(device)
 
 
-def change(before, after):
+def difference(before, after):
     """after − before, float32."""
     wide = torch.promote_types(before.dtype, torch.float32)
     return (after.to(wide) - before.to(wide)).float()
@@ -123,8 +110,7 @@ def parts(block, arch):
 
 def rescaling(total, after):
     """The number that makes h + a + m what leaves the block; 1 in most families."""
-    with exact(total):
-        return (total * after).sum() / total.square().sum()
+    return (total * after).sum() / total.square().sum()
 
 
 def total_output(modules, shape, start=0, total=None, read=None):
@@ -134,7 +120,7 @@ def total_output(modules, shape, start=0, total=None, read=None):
     (default: waits for it). The first output is copied, as some families add in place right after a module returns.
     """
     for module, scale, bias in modules:
-        x = first(read(module) if read else module.output)
+        x = hidden_states(read(module) if read else module.output)
         x = x.reshape(shape)[:, start:]
         x = x if scale == 1 else x.float() * scale
         x = x if bias is None else x.float() + bias
@@ -150,7 +136,7 @@ def read_whole(arch):
 def silence(block, arch, h, part, rows, places):
     """Make a part ("attention", "mlp") of a block, which h [B, T, d] enters, 0 in these rows and places."""
     for module, scale, bias in parts(block, arch)[part]:
-        first(module.output).view(h.shape)[rows, places] = 0 if bias is None else -bias / scale
+        hidden_states(module.output).view(h.shape)[rows, places] = 0 if bias is None else -bias / scale
 
 
 def modules_of(block, arch):
@@ -169,7 +155,7 @@ def read_stream(llm, arch, h_0, with_contributions=False, last=None):
             c.append(sum_of_parts(block, arch, h[-1][None].shape)[0])
         h.append(leaving(block)[0].clone())
         if with_contributions and whole:
-            c.append(change(h[-2], h[-1]))
+            c.append(difference(h[-2], h[-1]))
     return h, c
 
 
@@ -186,15 +172,10 @@ def sum_of_parts(block, arch, shape, start=0, read=None):
     return total
 
 
-def clean_run(llm, arch, ids, with_contributions=True, last=None):
+def clean_run(llm, arch, ids, with_contributions=False, last=None):
     """What `read_stream` reads of a prompt's tokens; no block runs after those that are read."""
     with torch.no_grad():
         with llm.trace(inputs(ids), use_cache=False):
             h, c = read_stream(llm, arch, first_residual(llm), with_contributions, last)
             finish(llm, arch, len(h) - 1, h[-1][None])
     return h, c
-
-
-def residuals(llm, arch, ids, last=None):
-    """h_0..h_L of a prompt, as in `clean_run`."""
-    return clean_run(llm, arch, ids, with_contributions=False, last=last)[0]

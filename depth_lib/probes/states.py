@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import clean_run, residuals
+from .residual_stream import clean_run
 
 
 def states(llm, arch, ids, layers, what):
@@ -11,10 +11,8 @@ def states(llm, arch, ids, layers, what):
     ids: its T token ids; layers: the wanted l, ascending, after the last of which no block runs. Returns `states`
     [len(layers), T, d] in the model's dtype (contributions: float32), where the first of these layers is.
     """
-    if what == "contribution":
-        _, values = clean_run(llm, arch, ids, last=layers[-1])
-    else:
-        values = residuals(llm, arch, ids, last=layers[-1])
+    h, c = clean_run(llm, arch, ids, with_contributions=what == "contribution", last=layers[-1])
+    values = c or h
     return {"states": torch.stack([values[l].to(values[layers[0]].device) for l in layers])}
 
 

@@ -1,6 +1,6 @@
 """What each block adds to the residual stream of a batch, while it runs."""
 
-from .residual_stream import change, first, leaving, modules_of, read_whole, sum_of_parts
+from .residual_stream import difference, hidden_states, leaving, modules_of, read_whole, sum_of_parts
 
 
 class Updates:
@@ -22,12 +22,12 @@ class Updates:
         self.block, self.shape, self.copies = block, h.shape, {}
         if self.cache is None:
             h = h.clone()  # some families add in place
-            self.change = change(h, leaving(block))
+            self.change = difference(h, leaving(block))
             return
         changed = tuple(f".{path}" for path in self.arch["in_place"])  # by now as they were returned
         for module in modules_of(block, self.arch) if changed else ():
             if module.path.endswith(changed):
-                self.copies[module.path] = first(module.output).clone()
+                self.copies[module.path] = hidden_states(module.output).clone()
 
     def after(self, start):
         """What that block added at the places from `start` on [B, N − start, d], float32."""

@@ -1,4 +1,4 @@
-"""No pass is larger than its budget."""
+"""No pass is larger than its budget, and no number depends on it."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import depth_lib as dl
 from tests.benchmarks.counts import Kernels
 from tests.families import L, build
-from tests.probes.comparing import SIXTY, loaded
+from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
 QUESTION, ANSWER = SIXTY[:50], SIXTY[50:]
 PROBES = {
@@ -24,27 +24,31 @@ PROBES = {
 }
 
 
-@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16])
+@pytest.fixture(scope="module", params=[("llama", False), ("llama", True), ("bloom", False), ("gemma2", False)])
 def llm(request, tmp_path_factory):
-    return loaded(build("llama", request.param), tmp_path_factory.mktemp("llama"))
+    """A model, whose interventions are compared with a row of their own batch (as in half precision) or not."""
+    name, in_batch = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        compare_in_batch(patch, in_batch)
+        yield loaded(build(name), tmp_path_factory.mktemp(name))
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 @pytest.mark.parametrize("name", PROBES)
-def test_no_pass_has_more_tokens_than_the_budget_or_one_row_in_any_precision(llm, name):
+def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_same(llm, name):
     largest = []
     hooks = [
         block.register_forward_pre_hook(lambda module, args: largest.append(args[0].shape[:2].numel()))
-        for block in llm._module.model.layers
+        for block in llm.blocks._module
     ]
     n_tokens = len(llm.tokenizer(SIXTY)["input_ids"])
     whole = PROBES[name](llm, None)
-    for budget in (1, 2 * n_tokens - 1, 2 * n_tokens, 170):
+    for budget in (1, 2 * n_tokens - 1, 170):
         largest.clear()
         found = PROBES[name](llm, budget)
         assert max(largest) <= max(budget, n_tokens), budget
         for key, value in found.items():
-            if torch.is_tensor(value) and llm.dtype == torch.float32 and "node" not in key and key != "error":
+            if torch.is_tensor(value) and key not in ("n_nodes", "error"):
                 torch.testing.assert_close(value, whole[key], rtol=1e-4, atol=1e-5, equal_nan=True)
     for hook in hooks:
         hook.remove()

@@ -8,9 +8,8 @@ from depth_lib.data.examples import Example
 from depth_lib.effective_depth.difficulty import importance
 from depth_lib.effective_depth.rules import depth_score
 from tests import oracles as oracle
-from tests.families import L, build, make_identity, save_family
-from tests.probes.comparing import TOLERANCE, load, loaded
-from tests.tiny_tokenizers import char_tokenizer
+from tests.families import L, build, make_identity
+from tests.probes.comparing import TOLERANCE, close, load, loaded
 
 LONG = " so it is 7 and then 19 is the sum"
 EXAMPLES = [
@@ -21,43 +20,32 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "bloom", "mistral_sliding"])
-def pair(request, tmp_path_factory):
-    return load(request.param, tmp_path_factory.mktemp(request.param))
-
-
-def close(ours, truth, scale):
-    assert ours.shape == truth.shape and ours.dtype == torch.float32
-    assert (ours - truth).abs().max() <= TOLERANCE * truth.abs().max().clamp_min(scale)
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return load("llama", tmp_path_factory.mktemp("llama"))
 
 
 def test_both_effects_of_every_example_equal_the_oracle(pair):
     llm, model = pair
     ours, (D, o) = dl.depth_by_difficulty(llm, EXAMPLES), oracle.depth_by_difficulty(model, llm.tokenizer, EXAMPLES)
     assert (D.amax((1, 2)) > 1e-3).all() and (o.amax(1) > 1e-5).all()
-    close(ours["layer_effect"], D, 1e-9)
-    close(ours["output_effect"], o, 0.1)
+    close(ours["layer_effect"], D, TOLERANCE)
+    close(ours["output_effect"], o, TOLERANCE, 0.1)
     assert ours["level"].tolist() == [2, 3, 3, 2] and ours["levels"].tolist() == [2, 3]
     for name, truth in (("layer_effect", D), ("output_effect", o)):
         levels = [truth[[0, 3]], truth[[1, 2]]]
-        close(ours[f"mean_{name}"], torch.stack([level.mean(0) for level in levels]), 0.1)
-        close(ours[f"max_{name}"], torch.stack([level.amax(0) for level in levels]), 0.1)
+        close(ours[f"mean_{name}"], torch.stack([level.mean(0) for level in levels]), TOLERANCE, 0.1)
+        close(ours[f"max_{name}"], torch.stack([level.amax(0) for level in levels]), TOLERANCE, 0.1)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "bloom"])
 @pytest.mark.parametrize("s", range(L - 1))
-def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(family, s, tmp_path):
+def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s, tmp_path):
     """The last block reads what block s wrote; nobody reads what the last one wrote at earlier tokens."""
-    model = make_identity(build(family), set(range(L)) - {s, L - 1})
+    model = make_identity(build("llama"), set(range(L)) - {s, L - 1})
     found = dl.depth_by_difficulty(loaded(model, tmp_path), EXAMPLES)
     for effect in ("layer", "output"):
         for e in importance(found, effect):
             assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    return dl.load_model(str(save_family("llama", tmp_path_factory.mktemp("llama"), char_tokenizer())))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +65,6 @@ def llama(tmp_path_factory):
         ([Example(1, "=", "5")], r"example 0 \('='\) has no token to skip; give a longer question"),
     ],
 )
-def test_what_cannot_be_measured_is_named(llama, examples, message):
+def test_what_cannot_be_measured_is_named(pair, examples, message):
     with pytest.raises(ValueError, match=message):
-        dl.depth_by_difficulty(llama, examples)
+        dl.depth_by_difficulty(pair[0], examples)

@@ -100,27 +100,6 @@ def test_increments_converge_to_the_integral(at):
     assert (off[2] <= torch.maximum(off[1] / 3, 3 * result["error"].clamp_min(1e-5))).all(), (off, result["error"])
 
 
-def test_increments_are_the_same_by_any_budget_and_no_pass_exceeds_it(monkeypatch):
-    llm, passes = dl.load_model("toy-4l"), []
-    one_pass = probe._one_pass
-
-    def noted(llm, arch, pieces, ids, *others):
-        passes.append(len(ids) * sum(len(points) for _, _, points in pieces))
-        return one_pass(llm, arch, pieces, ids, *others)
-
-    monkeypatch.setattr(probe, "_one_pass", noted)
-    for how in ({"method": "increments", "steps": 2}, {"quadrature": 1.0}):
-        for dtype in ("float32", "bfloat16"):
-            llm, results = dl.load_model("toy-4l", dtype=dtype), []
-            for budget in (1, 50, None):
-                passes.clear()
-                results.append(dl.integrated_gradients(llm, "5 + 7 = ", "12", **how, budget=budget)["igrads"])
-                n_tokens = len(results[-1][0])
-                assert budget is None or max(passes) <= max(budget, n_tokens)
-            if dtype == "float32":
-                torch.testing.assert_close(results[0], results[2], rtol=0, atol=1e-5)
-
-
 def test_only_some_blocks_paths_are_kept_at_once_and_no_zeros(monkeypatch):
     kept, paths = [], probe._paths
     monkeypatch.setattr(probe, "_paths", lambda *work: kept.append(paths(*work)) or kept[-1])

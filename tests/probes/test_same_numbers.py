@@ -1,35 +1,12 @@
 """A probe's numbers do not depend on how its runs are packed."""
 
-import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib.models.families import describe
 from depth_lib.probes import distributions
 from tests.families import build, make_identity
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, compare_in_batch, load, loaded
-
-
-@pytest.mark.parametrize("name, in_batch", [("llama", True), ("bloom", False), ("gemma2", False)])
-def test_a_small_budget_gives_the_same_numbers(name, in_batch, tmp_path, monkeypatch):
-    llm, _ = load(name, tmp_path)
-    whole = measure(llm)
-    if in_batch:
-        compare_in_batch(monkeypatch)
-    for key, value in measure(llm, budget=100).items():
-        close(value, whole[key])
-
-
-def measure(llm, budget=None):
-    return {
-        "future": dl.layer_effects(llm, [SIXTY], budget=budget)["max_future_layer"],
-        "out": dl.layer_effects(llm, [SIXTY], mode="all", budget=budget)["max_all_out"],
-        "kl": dl.layer_effects(llm, [SIXTY], mode="all", budget=budget, part="attention")["all_kl"],
-        "local": dl.local_effects(llm, [SIXTY], budget=budget)["max_future_local"],
-        "erasure": dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY], budget=budget)["erasure_effect"],
-        "past": dl.future_erasure(llm, QUESTION, ANSWER, [SIXTY], budget=budget)["past_erasure"],
-        "igrads": dl.integrated_gradients(llm, QUESTION, ANSWER, budget=budget)["igrads"],
-    }
+from tests.probes.comparing import SIXTY, load, loaded
 
 
 def test_plain_families_share_prefixes_and_passes():
