@@ -37,33 +37,23 @@ def make_table(plan: Plan) -> int:
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     out, start = Path(plan.folder), time.time()
-    chosen, stamp = json.dumps([plan.SET, plan.MODELS, plan.DATASETS]), out / ".table.json"
-    made = " ".join(str(out / name) for name in TABLES)
-    if _missing(out) == [] and stamp.is_file() and stamp.read_text() == chosen and _newest(out) < stamp.stat().st_mtime:
-        say(f"table and figures: nothing has changed: {made}")
-        return 0
+    files, stamp = [out / name for name in TABLES], out / ".table.json"
+    made, chosen = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS])
+    if all(path.is_file() for path in (*files, stamp)) and stamp.read_text() == chosen:
+        if _newest(out) < stamp.stat().st_mtime:
+            say(f"table and figures: nothing has changed: {made}")
+            return 0
     models, datasets = chosen_results(plan)
     from ..results.study import Study
 
     Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
-    table = Notebook(
-        "table and figures",
-        "effective_depth",
-        out,
-        {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets},
-        lock=out / ".table",
-        is_finished=lambda: False,
-        missing=lambda: _missing(out),
-    )
+    parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
+    table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
     status = Executor().execute([table], lambda: f": {made}")
     if status == 0:
         stamp.write_text(chosen)
         os.utime(stamp, (start, start))  # later changes are newer
     return status
-
-
-def _missing(out: Path) -> list[Path]:
-    return [out / name for name in TABLES if not (out / name).is_file()]
 
 
 def _newest(out: Path) -> float:

@@ -24,7 +24,7 @@ def sweep(out, ranks=2, launch="", **how):
     """The process of a sweep over two toys."""
     words = ["--models", *MODELS, "--datasets", "gsm8k", "--out", str(out), "--probes", *PROBES]
     given = [f"TENSOR_PARALLEL={ranks}", "N_EXAMPLES=2", "SOURCE=embedded"]
-    words += [word for parameter in given for word in ("-p", parameter)] + (["--launch", launch] if launch else [])
+    words += [f"--{parameter}" for parameter in given] + (["--launch", launch] if launch else [])
     command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
 
