@@ -19,13 +19,15 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     """
     from ..results.study import by_paper, find_results  # loads torch
 
-    runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
+    there = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
     # the folder of a model's results has the last part of its path or Hub id as its name
     models = [Path(name).name.removesuffix(".gguf") for name in plan.models] if plan.MODELS or plan.SET else []
-    for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", models if plan.MODELS else [])):
-        if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
-            raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    datasets = {dataset for dataset, model in runs if not models or model in models}
+    problem = not_among(sorted({dataset for dataset, _ in there}), "DATASETS", *plan.DATASETS)
+    if plan.MODELS and not problem:
+        problem = not_among(sorted({model for _, model in there}), "MODELS", *models)
+    if problem:
+        raise ParamsError(f"{problem}, of which {plan.folder} has results")
+    datasets = {dataset for dataset, model in there if not models or model in models}
     if not datasets.intersection(plan.DATASETS or datasets):
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return models, plan.DATASETS or sorted(datasets, key=by_paper)

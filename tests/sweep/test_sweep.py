@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -20,7 +21,7 @@ from depth_lib.results.schemas import artifact_path
 from depth_lib.sweep import cli
 from depth_lib.sweep.launch import gpus_of_runs
 from depth_lib.sweep.plan import Plan
-from depth_lib.sweep.processes import Notebook, how_it_ended, say
+from depth_lib.sweep.processes import SIGNALS, Notebook, how_it_ended, say
 from depth_lib.sweep.status import KILLED
 from depth_lib.sweep.table import TABLES
 from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
@@ -92,8 +93,10 @@ def test_the_list_of_runs_is_commands_that_do_each_of_them(command, study):
 def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(command, study):
     (study / "fail-toy-4l").touch()
     two = ("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k")
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     failed = command(*two)
     assert failed.status == 1 and len(failed.calls) == 1
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
     why = "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file; see outputs/demo/gsm8k/toy-4l/probe.log\n"
     assert (
         failed.output == f"2 runs left, 1 at a time\n{why}outputs/demo: 0 of 2 runs finished, 1 failed, 1 not started\n"
@@ -293,21 +296,18 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     checkpoint = shutil.copytree(toy_path("toy-4l"), study / "checkpoint")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
-    assert command("init", "my-model", "--model-id", "checkpoint").status == 0
+    command("init", "my-model", "--model-id", "checkpoint")
     assert command.output.startswith("params/models/mine/my-model.yaml is written; ")
     (call,) = command("sweep", "--set", "mine", "--datasets", "gsm8k").calls
     expected = {"MODEL": "my-model", "MODEL_ID": str(checkpoint), "SOURCE": "hub", "DEVICE_MAP": "auto"}
     assert {name: call[name] for name in expected} == expected and call["DTYPE"] == "bfloat16"
-    assert command("init", "checkpoint", "--model-id", "").status == 0
+    command("init", "checkpoint")
     assert find_model("checkpoint")["MODEL_ID"] == "checkpoint"
-    assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
-    assert command("init", "of-toy", "--model-id", "toy-8l").status == 0 and find_model("of-toy")["DTYPE"] == "float32"
-    assert command("init", "other", "--model-id", "a/b", "--n-examples", "3").status == 1
-    assert 'init option "--n-examples" is not known; use ' in command.error
+    assert "there is a model toy-4l" in command("init", "toy-4l").error and command.status == 1
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", str(checkpoint), "bfloat16")
-    (checkpoint / "tokenizer.json").unlink()
-    (checkpoint / "tokenizer_config.json").unlink()
+    for path in checkpoint.glob("tokenizer*"):
+        path.unlink()
     command("init", "without", "--model-id", "checkpoint")
     assert command.error.startswith("checkpoint has no tokenizer; write it there: tokenizer.save_pretrained(")
     shutil.rmtree(checkpoint)
