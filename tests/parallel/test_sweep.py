@@ -79,7 +79,7 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "toy-4l: FAILED" in printed
     if who.startswith("kernel"):
-        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError", printed)
+        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError: killed by SIGKILL", printed)
     again = sweep(tmp_path)
     printed, _ = again.communicate(timeout=400)
     assert again.returncode == 0, printed
