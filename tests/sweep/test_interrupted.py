@@ -53,6 +53,7 @@ def test_two_sweeps_on_one_folder_share_the_work(make, study):
     gate.unlink()
     outputs = [sweep.communicate()[0] for sweep in both]
     assert [sweep.returncode for sweep in both] == [0, 0], outputs
+    assert "toy-4l: another process is at it" not in outputs[1], "it is said once"
     runs = [(call["DATASET"], call["MODEL"]) for call in calls_in(study)]
     assert len(runs) == len(set(runs)) == 3, "each run once"
     assert left_over(study / "outputs/demo") == []

@@ -318,6 +318,10 @@ def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_
     assert (asked["MODEL"], asked["MODEL_ID"]) == ("own", "owner/own")
     said = capsys.readouterr().out
     assert "N_EXAMPLES" not in said and "DTYPE" not in said
+    (tmp_path / "params/datasets").mkdir(parents=True)
+    (tmp_path / "params/datasets/rows.yaml").write_text("REPOSITORY: owner/rows\n")
+    asked = {name: RunSpec({"MODEL": "toy-4l", "DATASET": name}).params["SOURCE"] for name in ("gsm8k", "rows")}
+    assert asked == {"gsm8k": "embedded", "rows": "hub"}, "a toy's samples are of the datasets that ship"
 
 
 def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
