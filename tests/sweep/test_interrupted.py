@@ -63,6 +63,7 @@ def test_a_killed_sweep_ends_its_notebook_too_and_the_next_one_takes_over(make, 
     second = start_make(study, *ONE)
     while "waiting" not in (line := second.stdout.readline()):
         assert line, "it ended before it waited"
+    time.sleep(1)  # in which it tries again
     (notebook,) = executions(study)
     sweep = next(process for process in notebook.parents() if process.pid != first.pid)
     sweep.kill()
