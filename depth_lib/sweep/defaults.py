@@ -54,14 +54,20 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     values["MODEL"] = model["MODEL"]
     origins = {
         study_file(out): remembered(out),
-        params_files("models").get(model["MODEL"], f"model {model['MODEL']}"): model,
-        params_files("datasets").get(name, f"dataset {name}"): dataset,
+        _file_of("models", model["MODEL"]): model,
+        _file_of("datasets", name): dataset,
         "by default": Params().model_dump(),
     }
     for origin, said in origins.items():
         origins[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}
         values |= origins[origin]
     return values, origins
+
+
+def _file_of(kind: str, name: str) -> str:
+    """The params file of a model or dataset as it is printed, without a folder of this machine."""
+    file = params_files(kind).get(name)
+    return f"params/{kind}/{file.as_posix().rpartition(f'/{kind}/')[2]}" if file else f"{kind[:-1]} {name}"
 
 
 def _model(name: str, model_id: str | None) -> dict:
