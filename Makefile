@@ -20,13 +20,13 @@ READY  := $(VENV)/.depth-lib-installed
 ## JOBS=4                 runs at a time, as -j4, sharing the GPUs; without it one, or one per GPU
 ## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   put in front of each run's command: a cluster's scheduler
 ## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
-## GPUS="0 1 2 3"         instead of all GPUs there are; "0,1 2,3": two runs with two each
+## GPUS="0 1 2 3"         instead of all GPUs there are; with JOBS=2 two for each run
 ## LIST=1                 print the command of each unfinished run, for a job array; none is run
 ## LICENCE=cc-by-4.0      of share: the licence of the numbers; TO=folder to write, by default OUT/shared
 SWEEP := $(PY) -m depth_lib.sweep
 NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
-VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),-p $(name)="$$$(name)"))
-PAIR_WORDS = $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),-p $(name)="$$$(name)"))
+VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),--$(name)="$$$(name)"))
+PAIR_WORDS = $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),--$(name)="$$$(name)"))
 JFLAG  = $(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS)))
 # of -j4, make 3.81 keeps the number to itself; its command line has it
 COUNT  = $(or $(patsubst -j%,%,$(JFLAG)),$(shell ps -o args= -p $$PPID | sed -n 's/^[^=]* -k*j *\([0-9][0-9]*\).*/\1/p'))

@@ -5,7 +5,6 @@ params files say. Params files (`load_params`), the command line and make (`from
 """
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -117,17 +116,19 @@ def load_params(path: str | Path, refused: Iterable[str] = ()) -> dict:
     Raises ParamsError with all problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
     MODEL or DATASET that is not the file's own name.
     """
+    path = Path(path)
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ParamsError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
         raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
-    wrong, name = problems(values, ParamsFile), Path(path).stem
-    for key in ("MODEL", "DATASET"):
-        if values.get(key, name) != name:
-            wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
-    wrong += [f"{key} belongs in the other kind of params file, models or datasets" for key in values if key in refused]
+    wrong = problems(values, ParamsFile)
+    for key, value in values.items():
+        if key in ("MODEL", "DATASET") and value != path.stem:
+            wrong.append(f"{key} is {_shown(value)}; name the file {value}.yaml")
+        if key in refused:
+            wrong.append(f"{key} belongs in the other kind of params file, models or datasets")
     if wrong:
         raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
     return values
@@ -179,39 +180,37 @@ def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
             key = item["loc"][0]
             if item["type"] == "extra_forbidden":
                 lines[key] = not_among(fields.model_fields, "key", key)
-            else:
-                line = f"{key} is {_shown(item['input'])}; {item['msg']}: {fields.model_fields[key].description}"
-                lines.setdefault(key, line)
+            elif key not in lines:
+                meaning = fields.model_fields[key].description
+                lines[key] = f"{key} is {_shown(item['input'])}; {item['msg']}: {meaning}"
     return list(lines.values())
 
 
 def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
-    """The value of one of these fields given as text, on the command line or to make.
+    """The value of a field given as text, on the command line or to make.
 
-    `null` is None. Otherwise the first of these that is valid: the text itself, the text as YAML, its words as a list,
-    1 and 0 as true and false. ParamsError if none is.
+    `null` is None. Otherwise the first of these that is valid: the text itself, the text as YAML, 1 and 0 as true and
+    false. ParamsError if none is.
     """
     try:
         as_yaml = yaml.safe_load(text)
     except yaml.YAMLError:
         as_yaml = text
-    readings = [text, as_yaml, text.split(), {"0": False, "1": True}.get(text, text)]
-    if text.lower() in ("null", "none"):
-        readings = [None, None]
-    for value in readings:
+    readings = [text, as_yaml, {"0": False, "1": True}.get(text, text)]
+    for value in [None] if text.lower() in ("null", "none") else readings:
         if not problems({key: value}, fields):
             return value
-    raise ParamsError(problems({key: readings[1]}, fields)[0])
+    raise ParamsError(problems({key: as_yaml}, fields)[0])
 
 
-def not_among(allowed: Iterable, kind: str, *names: object) -> str | None:
+def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
     """A message on the first name that is not allowed, with those that are; None if all are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
-            by_small_letters = {str(one).lower(): one for one in allowed}
-            near = get_close_matches(str(name).lower(), by_small_letters, n=1)
-            hint = f"did you mean {by_small_letters[near[0]]}? " if near else ""
+            by_lower_case = {one.lower(): one for one in allowed}
+            near = get_close_matches(str(name).lower(), by_lower_case, n=1)
+            hint = f"did you mean {by_lower_case[near[0]]}? " if near else ""
             return f"{kind} {_shown(name)} is not known; {hint}use {', '.join(map(_shown, allowed))}"
     return None
 
@@ -227,35 +226,33 @@ def remembered(out: str | Path) -> dict:
     return load_params(path) if path.is_file() else {}
 
 
-def as_texts(values: Mapping) -> dict[str, str | bool]:
-    """Parameters as they are written on the command line."""
-    return {name: "null" if value is None else value if value is True else str(value) for name, value in values.items()}
+def study_line(out: str | Path) -> str:
+    """The parameters in `study_file` on one line; "" if there are none."""
+    words = [f"{name}={as_text(value)}" for name, value in remembered(out).items()]
+    return f"{study_file(out)}: {' '.join(words)}" if words else ""
 
 
-def command(target: str, *names: str, **variables: str | bool) -> str:
-    """A `depth-lib` command for a message, which works as pasted. Empty variables are left out.
+def as_text(value: object) -> str:
+    """A parameter's value as it is written on the command line."""
+    return "null" if value is None else str(value)
+
+
+def command(target: str, *names: str, **variables: object) -> str:
+    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out.
 
     A sweep gets the parameters in the study file of OUT.
     """
-    words = [*_program(), target, *names]
-    if target == "sweep":
-        variables = variables | as_texts(remembered(variables.get("OUT") or "outputs")) | variables
-    for name, value in variables.items():
-        if value and (name, value) != ("OUT", "outputs"):
-            words.append(f"--{name.lower().replace('_', '-')}" + ("" if value is True else f"={value}"))
-    return shlex.join(words)
-
-
-def _program() -> list[str]:
-    """`depth-lib`, with its path if it is not on PATH, or the module."""
     script = Path(sys.executable).with_name("depth-lib")
-    if shutil.which("depth-lib") == str(script):
-        return ["depth-lib"]
-    return (
-        [min(os.path.relpath(script), str(script), key=len)]
-        if script.is_file()
-        else [sys.executable, "-m", "depth_lib.sweep"]
-    )
+    words = ["depth-lib" if shutil.which("depth-lib") == str(script) else str(script)]
+    if not script.is_file():
+        words = [sys.executable, "-m", "depth_lib.sweep"]
+    if target == "sweep":
+        variables = variables | remembered(variables.get("OUT") or "outputs") | variables
+    for name, value in variables.items():
+        if value != "" and (name, value) != ("OUT", "outputs"):
+            option = f"--{name.lower().replace('_', '-')}"
+            names += (option if value is True else f"{option}={as_text(value)}",)
+    return shlex.join([*words, target, *names])
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A bar for who watches a probe, by tqdm; what is piped has none. Of a sweep's run it goes into the run's log."""
+"""A progress bar for a probe, by tqdm: on a terminal, in a notebook, and in the log of a sweep's run."""
 
 import contextlib
 import os
@@ -9,13 +9,12 @@ from typing import TextIO
 from tqdm import tqdm as plain
 from tqdm.auto import tqdm
 
-LOG = "DEPTH_LIB_LOG"  # of a sweep's run: the file that its bars are written to
-_FORM = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+LOG = "DEPTH_LIB_LOG"  # in a sweep's run: the file that its bars are written to
 
 
 def steps(items: Sequence, label: str) -> Iterator:
     """The items one after the other under a bar; a single one has none."""
-    return iter(_bar(label, iterable=items, **({} if len(items) > 1 else {"disable": True})))
+    return iter(_bar(label, iterable=items) if len(items) > 1 else items)
 
 
 @contextlib.contextmanager
@@ -26,12 +25,11 @@ def ticked(label: str) -> Iterator[Callable[[float], None]]:
 
 
 def _bar(label: str, **how: object) -> plain:
+    how |= {"desc": label, "leave": False, "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"}
     path = os.environ.get(LOG, "")
     if os.path.exists(path):
-        shown = {"disable": False, "file": _opened(path), "mininterval": 1}
-        return plain(desc=label, leave=False, bar_format=_FORM, **shown | how)
-    # disable=None: shown on a terminal and in a notebook
-    return tqdm(desc=label, leave=False, bar_format=_FORM, **{"disable": None} | how)
+        return plain(**how, file=_opened(path), mininterval=1)
+    return tqdm(**how, disable=None)  # shown on a terminal and in a notebook
 
 
 @cache

@@ -103,21 +103,11 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
     assert printed(notebook).count("See: the best layers") == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "said"),
-    [
-        ("probe", {"MODEL_ID": "toy-9l"}, 'ParamsError: MODELS "toy-9l" is not known; did you mean toy-'),
-        (
-            "effective_depth",
-            {"OUT": "nowhere"},
-            "depth-lib sweep --out=nowhere, or give the folder of a study, such as outputs/demo",
-        ),
-    ],
-)
-def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute, name, parameters, said):
+def test_bad_input_ends_the_notebook_with_one_line_that_names_it(execute):
     with pytest.raises(papermill.PapermillExecutionError) as raised:
-        execute(name, **parameters)
-    assert said in str(raised.value).strip().splitlines()[-1]
+        execute("probe", MODEL_ID="toy-9l")
+    line = str(raised.value).strip().splitlines()[-1]
+    assert line.startswith('ParamsError: MODELS "toy-9l" is not known; did you mean toy-')
 
 
 @pytest.mark.slow

@@ -116,7 +116,6 @@ def test_params_of_the_working_directory_are_found_beside_the_packages_and_repla
         ("REMOTE", "local", "local"),
         ("QUANTIZATION", "null", None),
         ("REVISION", "1234567", "1234567"),
-        ("PROBES", "logit_lens layer_effects", ["logit_lens", "layer_effects"]),
         ("ANSWER", " 12", " 12"),
     ],
 )

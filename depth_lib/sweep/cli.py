@@ -7,6 +7,7 @@ torch is imported only by the commands that need it.
 import argparse
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -52,14 +53,13 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
     (run,) = plan.runs()
     study = Study(run.out, [run.params["MODEL"]], [run.dataset])
-    lines = []
     if study.with_depths:
-        lines = ["effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run"]
-        lines += summary_lines(effective_depth_table(study))
+        say("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
+        for line in summary_lines(effective_depth_table(study)):
+            say(line)
     if len(scores := scores_by_level(study)):
-        lines += [*scores.answer.unique()]
-    for line in lines:
-        say(line)
+        for line in scores.answer.unique():
+            say(line)
     return 0
 
 
@@ -89,11 +89,12 @@ def status(plan: Plan) -> int:
     if plan.MODELS or plan.SET or plan.DATASETS:
         studies = {plan.folder: plan.runs()}
     else:
-        folders = [plan.folder] if plan.OUT else [plan.folder, *sorted(map(str, Path(plan.folder).glob("*/")))]
-        studies = {folder: runs for folder in folders if (runs := runs_in(folder))}
-    if not studies:
+        subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
+        studies = {folder: runs_in(folder) for folder in (plan.folder, *subfolders)}
+    tables = [matrix(folder, list(map(status_of, runs))) for folder, runs in studies.items() if runs]
+    if not tables:
         raise ParamsError(f"{plan.folder} has no runs yet; name some: {command('status', SET='paper', OUT=plan.OUT)}")
-    print(*(matrix(folder, list(map(status_of, runs))) for folder, runs in studies.items()), sep="\n\n")
+    print(*tables, sep="\n\n")
     return 0
 
 
@@ -190,40 +191,43 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments; ParamsError for a wrong option or value."""
+    """The command, its plan and its positional arguments; ParamsError for a wrong option or value.
+
+    make writes an option by the parameter's own name: --N_EXAMPLES=3.
+    """
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    for name in COMMANDS:
-        _add(commands, name, COMMANDS[name])
+    for name, one in COMMANDS.items():
+        about = one.do.__doc__.splitlines()[0]
+        usage = " ".join(["depth-lib", name, *one.positional, "[--help] [--OPTION VALUE …]"])
+        how = {"help": about, "description": about, "usage": usage, "argument_default": argparse.SUPPRESS}
+        _add_arguments(commands.add_parser(name, allow_abbrev=False, **how), one)
     if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
         raise ParamsError(problem)
-    given, unknown = parser.parse_known_args(words)
+    given, unknown = parser.parse_known_args(
+        [re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word) for word in words]
+    )
     given = vars(given)
-    name, assignments = given.pop("command"), given.pop("p")
+    name = given.pop("command")
     do, options, arguments = COMMANDS[name]
     if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
         raise ParamsError(problem)
     positional = {argument: given.pop(argument) for argument in arguments}
-    given |= dict(word.partition("=")[::2] for word in assignments)
-    if problem := not_among(options, "variable", *given):
-        raise ParamsError(problem)
     return do, Plan(**{option: _value(option, text) for option, text in given.items()}), positional
 
 
-def _add(commands: argparse._SubParsersAction, name: str, command: Command) -> None:
-    """Add the parser of one command. make passes its variables as `-p NAME=VALUE`."""
-    about = command.do.__doc__.splitlines()[0]
-    usage = " ".join(["depth-lib", name, *command.positional, "[--help] [--OPTION VALUE …]"])
-    parser = commands.add_parser(
-        name, help=about, description=about, usage=usage, allow_abbrev=False, argument_default=argparse.SUPPRESS
-    )
+def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Add the arguments of one command; a true or false one may be given without a value."""
     for argument in command.positional:
         parser.add_argument(argument)
-    parser.add_argument("-p", action="append", default=[], help=argparse.SUPPRESS)
     for option in command.options:
-        how = {list[str]: {"nargs": "*"}, bool: {"action": "store_const", "const": "1"}}
-        how = {"nargs": "?", "const": "1"} if option == "REMOTE" else how.get(FIELDS[option].annotation, {})
-        parser.add_argument(_flag(option), dest=option, help=FIELDS[option].description, metavar="…", **how)
+        field = FIELDS[option]
+        how = {"dest": option, "help": field.description, "metavar": "…"}
+        if field.annotation == list[str]:
+            how["nargs"] = "*"
+        elif field.default is False:
+            how |= {"nargs": "?", "const": "1"}
+        parser.add_argument(_flag(option), **how)
 
 
 def _flag(option: str) -> str:
@@ -232,7 +236,6 @@ def _flag(option: str) -> str:
 
 def _value(option: str, given: str | list[str]) -> object:
     """The value of an option, given as text; as several words if it is a list."""
-    texts = [given] if isinstance(given, str) else given
-    if FIELDS[option].annotation == list[str]:
-        return [word for text in texts for word in ([text] if os.path.exists(text) else text.split())]
-    return from_text(option, texts[0], Plan if option in Plan.model_fields else ParamsFile)
+    if isinstance(given, list):
+        return [word for text in given for word in ([text] if os.path.exists(text) else text.split())]
+    return from_text(option, given, Plan if option in Plan.model_fields else ParamsFile)

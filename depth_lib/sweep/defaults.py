@@ -19,7 +19,21 @@ from ..params import (
     remembered,
     study_file,
 )
-from .spec import in_project
+
+
+def in_project(path: str | Path) -> Path:
+    """A path, relative to the clone's root if the working directory is notebooks/, where Jupyter starts kernels.
+
+    Paths that begin with .., or exist in notebooks/ itself, and all paths elsewhere are left as they are.
+    """
+    root, path = Path(__file__).resolve().parents[2], Path(path).expanduser()
+    from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
+    return root / path if from_notebooks else path
+
+
+def as_cell(params: Mapping) -> dict:
+    """Parameters as a notebook's cell sets them: "null" is None, as None means what the params files say."""
+    return {name: "null" if value is None else value for name, value in params.items()}
 
 
 def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
@@ -29,40 +43,39 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     that cannot be read.
     """
     given = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
-    if Params.model_fields.keys() == given.keys():
-        return given, {}
-    run = Params().model_dump() | given
-    known, model_id = find_model(run["MODEL"]), run["MODEL_ID"]
-    if model_id and (not known or model_id not in (run["MODEL"], known["MODEL_ID"])):
-        model = model_params(model_id) | {"MODEL": run["MODEL"]}
-    else:
-        model = model_params(run["MODEL"])
-    dataset = find_dataset(run["DATASET"]) or {"DATASET": run["DATASET"]}
-    values, origins = given | {"MODEL": model["MODEL"]}, {}
-    for origin, said in reversed(defaults(model, dataset, in_project(run["OUT"])).items()):
-        if new := {name: said[name] for name in Params.model_fields if name in said and name not in values}:
-            origins[origin] = new
-            values |= new
+    values = {name: None if value == "null" else value for name, value in given.items()}
+    if Params.model_fields.keys() == values.keys():
+        return values, {}
+    run = Params().model_dump() | values
+    model, name = _model(run["MODEL"], run["MODEL_ID"]), run["DATASET"]
+    dataset, out = find_dataset(name) or {"DATASET": name}, in_project(run["OUT"])
+    if name not in SAMPLES and "SOURCE" in dataset:
+        model.pop("SOURCE", None)  # it chooses among the samples that ship
+    values["MODEL"] = model["MODEL"]
+    origins = {
+        study_file(out): remembered(out),
+        _file_of("models", model["MODEL"]): model,
+        _file_of("datasets", name): dataset,
+        "by default": Params().model_dump(),
+    }
+    for origin, said in origins.items():
+        origins[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}
+        values |= origins[origin]
     return values, origins
 
 
-def defaults(model: Mapping, dataset: Mapping, out: str | Path) -> dict[str, dict]:
-    """The parameters of a model on a dataset, by the file that sets them; later files win."""
-    # A model's SOURCE chooses among the samples that ship; other datasets have none.
-    if dataset["DATASET"] not in SAMPLES and "SOURCE" in dataset:
-        model = {key: value for key, value in model.items() if key != "SOURCE"}
-    return {
-        "by default": Params().model_dump(),
-        _file_of("datasets", dataset["DATASET"]): dict(dataset),
-        _file_of("models", model["MODEL"]): dict(model),
-        str(study_file(out)): remembered(out),
-    }
-
-
 def _file_of(kind: str, name: str) -> str:
-    """The params file of a model or dataset, relative to the folder with params/; "model x" if there is none."""
+    """The params file of a model or dataset as it is printed, without a folder of this machine."""
     file = params_files(kind).get(name)
-    return str(Path("params", *file.parts[-3 if kind == "models" else -2 :])) if file else f"{kind[:-1]} {name}"
+    return f"params/{kind}/{file.as_posix().rpartition(f'/{kind}/')[2]}" if file else f"{kind[:-1]} {name}"
+
+
+def _model(name: str, model_id: str | None) -> dict:
+    """The parameters of the model of this name, or of another model under this name."""
+    known = find_model(name)
+    if known and model_id in (None, name, known["MODEL_ID"]):
+        return known
+    return model_params(model_id) | {"MODEL": name} if model_id else model_params(name)
 
 
 def model_params(name: str) -> dict:

@@ -48,7 +48,7 @@ def main() -> int:
     # A kernelspec in the user's home must not win over the one of this environment.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.pop("JUPYTER_PATH", None)
-    threading.Thread(target=_end_with_others, args=(os.getppid(), _sweep()), daemon=True).start()
+    threading.Thread(target=_end_with_others, args=(os.getppid(),), daemon=True).start()
     if rank == "0":
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     else:
@@ -78,18 +78,15 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
                 raise
 
 
-def _sweep() -> int | None:
-    """The process id of the sweep, which may have ended; None if it is on another machine, or there is none."""
-    pid, _, place = os.environ.get(SWEEP, "").partition(" ")
-    return int(pid) if place == place_of_processes() else None
-
-
-def _end_with_others(parent: int, sweep: int | None) -> None:
+def _end_with_others(parent: int) -> None:
     """End this process when its parent or the sweep has ended, so that it does not keep its GPU.
 
-    The parent is the sweep, torchrun, or a launcher, which may outlive the sweep. The kernel ends with this process.
+    The parent is the sweep, torchrun, or a launcher, which may outlive the sweep. A sweep on another machine is not
+    watched. The kernel ends with this process.
     """
-    while os.getppid() == parent and (sweep is None or psutil.pid_exists(sweep)):
+    pid, _, place = os.environ.get(SWEEP, "").partition(" ")
+    sweep = int(pid) if place == place_of_processes() else parent
+    while os.getppid() == parent and psutil.pid_exists(sweep):
         time.sleep(1)
     os._exit(1)
 

@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from ..params import NAMED_SOURCES, ParamsError, as_texts, command, find_model
+from ..params import NAMED_SOURCES, ParamsError, find_model
+from .defaults import as_cell, in_project
 from .plan import Plan
 from .processes import Executor, Notebook, say
-from .spec import RunSpec, in_project
-from .status import RUNNING, progress, status_of, write_parameters
+from .spec import RunSpec
+from .status import progress, status_of, write_parameters
 
 
 def run_unfinished(plan: Plan) -> int:
@@ -55,15 +56,12 @@ def run_unfinished(plan: Plan) -> int:
 def _check(runs: Sequence[RunSpec]) -> None:
     """Raise ParamsError for quantised weights on a server or without bitsandbytes, NotReady without a key."""
     for run in runs:
-        quantization = run.params["QUANTIZATION"]
-        if quantization and run.on_server:
-            why = "REMOTE is given too, and the server has chosen its weights"
-        elif quantization and not find_spec("bitsandbytes"):
-            why = "bitsandbytes is not installed; pip install bitsandbytes"
-        else:
-            why = ""
-        if why:
-            raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+        if quantization := run.params["QUANTIZATION"]:
+            why = "" if find_spec("bitsandbytes") else "bitsandbytes is not installed; pip install bitsandbytes"
+            if run.on_server:
+                why = "REMOTE is given too, and the server has chosen its weights"
+            if why:
+                raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
     for host in {run.remote for run in runs if run.on_server}:
         from ..remote.backend import host_and_key  # loads torch
 
@@ -73,17 +71,15 @@ def _check(runs: Sequence[RunSpec]) -> None:
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
 
-    GPUS="0,1 2,3" assigns them. Otherwise the GPUs in GPUS, or all there are, are shared evenly among JOBS runs;
-    without JOBS, each run has as many as TENSOR_PARALLEL. Raises ParamsError if there are too few.
+    The GPUs in GPUS, or all there are, are shared evenly among JOBS runs; without JOBS, each run has as many as
+    TENSOR_PARALLEL. Raises ParamsError if there are too few.
     """
     ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
     here = not plan.LAUNCH and any(run.remote in (False, "local") for run in runs)
     found = _gpus() if here else []
     if plan.GPUS and here and not found:
         raise ParamsError(f"GPUS is {' '.join(plan.GPUS)}, and nvidia-smi finds no GPU here; leave out GPUS")
-    if len(plan.GPUS) > 1 and "," in "".join(plan.GPUS):
-        return plan.GPUS[: plan.JOBS or None]
-    gpus = " ".join(plan.GPUS).replace(",", " ").split() or found
+    gpus = ",".join(plan.GPUS).split(",") if plan.GPUS else found
     if not gpus:
         return [""] * (plan.JOBS or 1)
     if len(gpus) < ranks:
@@ -107,35 +103,27 @@ def _gpus() -> list[str]:
 def _command(plan: Plan, run: RunSpec) -> str:
     """The command of a single run of the plan."""
     name = run.params["MODEL"]
-    texts = {"OUT": plan.folder, "PROBES": " ".join(plan.PROBES), **as_texts(plan.model_extra)}
-    return command("run", name if find_model(name) else run.params["MODEL_ID"], run.params["DATASET"], **texts)
+    return plan.command("run", name if find_model(name) else run.params["MODEL_ID"], run.params["DATASET"])
 
 
 def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
-    """The notebook of a run."""
-    return Notebook(
-        run.name,
-        "probe",
-        run.folder,
-        _in_cell(run),
-        lock=run.folder / RUNNING,
-        is_finished=lambda: status_of(run).finished,
-        missing=lambda: [path for path in map(run.path, run.params["PROBES"]) if not path.is_file()],
-        progress=lambda: progress(run),
-        ranks=run.params["TENSOR_PARALLEL"],
-        launch=launch,
-    )
-
-
-def _in_cell(run: RunSpec) -> dict:
-    """The parameters for a notebook's cell: None as "null", paths absolute, so that the notebook can be executed again
-    from its own folder."""
-    cell = run.params | {"OUT": os.path.abspath(run.out)}
+    """The notebook of a run. Its paths are absolute, so that it can be executed again from its own folder."""
+    cell = as_cell(run.params) | {"OUT": os.path.abspath(run.out)}
     if run.checkpoint:
         cell["MODEL_ID"] = os.path.abspath(run.checkpoint)
     if cell["SOURCE"] not in NAMED_SOURCES:
         cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
-    return {name: "null" if value is None else value for name, value in cell.items()}
+    return Notebook(
+        run.name,
+        "probe",
+        run.folder,
+        cell,
+        results=lambda: map(run.path, run.params["PROBES"]),
+        is_finished=lambda: status_of(run).finished,
+        progress=lambda: progress(run),
+        ranks=run.params["TENSOR_PARALLEL"],
+        launch=launch,
+    )
 
 
 def _environments(plan: Plan, gpus: Sequence[str]) -> list[dict]:

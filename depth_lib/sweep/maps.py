@@ -15,21 +15,18 @@ from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace, why_stale
 from .plan import Plan
 
-HOW = ("DTYPE", "QUANTIZATION")  # for both models
-
 
 def maps(plan: Plan, source_model: str, target_model: str) -> int:
     """Read the maps of two models, or compute them if they are missing or stale; print and draw them."""
-    models, loading = (source_model, target_model), {name.lower(): plan.model_extra.get(name) for name in HOW}
-    made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS, "what": plan.WHAT}
-    made_from |= loading
-    names = [Path(model).name for model in models]
-    what = "" if plan.WHAT == "residual" else f"{plan.WHAT}_"
-    path = Path(plan.folder) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
+    models, names = (source_model, target_model), [Path(model).name for model in (source_model, target_model)]
+    loading = {name.lower(): plan.model_extra.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
-    made_from |= {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
+    made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS, "what": plan.WHAT}
+    made_from |= loading | {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
     if here := [fingerprint(model) for model in models if Path(model).exists()]:
         made_from["weights"] = here  # weights on the Hub are compared by name
+    what = "" if plan.WHAT == "residual" else f"{plan.WHAT}_"
+    path = Path(plan.folder) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
     refuse_to_replace(path, made_from, f"run: mv {path} {path}.old")
     if why_stale(path, made_from):
         start = time.time()

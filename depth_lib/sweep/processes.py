@@ -18,9 +18,9 @@ from pathlib import Path
 from tqdm.std import tqdm
 
 from ..files import Busy, hold
-from ..params import INSTALLED, ParamsError
+from ..params import INSTALLED
 from ..progress import LOG
-from .status import FAILED, KILLED, PROBE_FAILED, SWEEP, place_of_processes
+from .status import FAILED, KILLED, PROBE_FAILED, RUNNING, SWEEP, place_of_processes
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
@@ -41,9 +41,8 @@ class Notebook:
     name: str
     folder: Path
     parameters: Mapping
-    lock: Path  # held while it is executed
-    is_finished: Callable[[], bool]  # whether there is nothing to do
-    missing: Callable[[], list[Path]]  # files that it should have written and has not
+    results: Callable[[], Iterable[Path]]  # the files that it should leave
+    is_finished: Callable[[], bool] = lambda: False  # whether there is nothing to do
     progress: Callable[[], str] = lambda: "running"
     ranks: int = 1  # with several, torchrun starts one process per rank
     launch: Sequence[str] = ()  # words in front of its command
@@ -82,15 +81,11 @@ class Executor:
     """
 
     def __init__(self, environments: Iterable[Mapping] = (os.environ,), keep_going: bool = False):
-        self.free, self.keep_going = list(environments), keep_going
-        self.left, self.waiting, self.errors = [], set(), []
+        self.free, self.keep_going, self.left, self.waiting = list(environments), keep_going, [], set()
         self.counts, self.signal = Counter(), 0  # of notebooks finished, failed, stopped
 
-    def execute(self, notebooks: Sequence[Notebook], report: Callable[[], str] = str) -> int:
-        """Execute the notebooks; the exit status, 0 if all are finished.
-
-        report: what stands after "done in 00:12". Raises the first unexpected error, after all others are done.
-        """
+    def execute(self, notebooks: Sequence[Notebook], report: Callable[[], str]) -> int:
+        """Execute the notebooks; the exit status, 0 if all are finished. report: printed after "done in 00:12"."""
         self.left, self.report, running = list(notebooks), report, []
         handlers = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
@@ -102,8 +97,6 @@ class Executor:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        if self.errors:
-            raise self.errors[0]
         return 128 + self.signal if self.signal else int(self.counts["finished"] < len(notebooks))
 
     def _goes_on(self) -> bool:
@@ -116,62 +109,55 @@ class Executor:
         """Execute one, unless another process has done it or is doing it; yields True while it runs."""
         try:
             notebook.folder.mkdir(parents=True, exist_ok=True)
-            with hold(notebook.lock, wait=False):
+            with hold(notebook.folder / RUNNING, wait=False):
                 if notebook.is_finished():
-                    self._done(notebook, "done by another process")
+                    self._ended(notebook, "finished", "done by another process")
                 else:
-                    yield from self._until_ended(notebook, notebook.start(environment))
+                    start, child = time.time(), notebook.start(environment)
+                    yield from self._while_it_runs(notebook, child, start)
+                    how, why = how_it_ended(notebook, -self.signal or child.returncode)
+                    if how == "finished":
+                        notebook.partial.replace(notebook.folder / f"{notebook.name}.ipynb")
+                        why = f"done in {tqdm.format_interval(time.time() - start)}"
+                    self._ended(notebook, how, why)
         except Busy as other:
             if notebook.title not in self.waiting:
                 self.waiting.add(notebook.title)
                 say(f"{notebook.title}: another process is at it ({other}); waiting, after all others")
             self.left.append(notebook)
-        except ParamsError as problem:  # its prompts can no longer be read
-            self._failed(notebook, str(problem))
         except OSError as error:
             where = error.filename or notebook.folder
-            self._failed(notebook, f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH")
-        except Exception as error:  # noqa: BLE001 (a mistake in one is not the others')
-            self.errors.append(error)
+            why = f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH"
+            self._ended(notebook, "failed", why)
         finally:
             self.free.append(environment)
 
-    def _until_ended(self, notebook: Notebook, child: subprocess.Popen) -> Iterator[bool]:
+    def _while_it_runs(self, notebook: Notebook, child: subprocess.Popen, start: float) -> Iterator[bool]:
         """Show a process group's progress on a terminal until it has ended; end it after a signal."""
-        start, shown, kill_at = time.time(), 0, 0
+        shown = kill_at = 0
         with tqdm(bar_format="{desc}", file=sys.stdout, disable=None, leave=False) as line:
             while child.poll() is None:
                 now = time.time()
-                passed = tqdm.format_interval(now - start)
                 if not line.disable and now > shown + 1:
-                    text, shown = f"{notebook.title}: {notebook.progress()} ({passed})", now
+                    shown, passed = now, tqdm.format_interval(now - start)
+                    text = f"{notebook.title}: {notebook.progress()} ({passed})"
                     line.set_description_str(text[: shutil.get_terminal_size().columns - 1])
                 if self.signal and now > kill_at:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(child.pid, signal.SIGKILL if kill_at else signal.SIGTERM)
                     kill_at = now + GRACE
                 yield True
-        status = child.returncode
-        if who := stopped_by(notebook.log, -self.signal or status):
-            self.counts["stopped"] += 1
-            _end(notebook, f"stopped by {who}; {GO_ON}")
-        elif status:
-            self._failed(notebook, why_failed(notebook.log, status))
-        elif missing := notebook.missing():
-            said = [line for line in _lines(notebook.log) if line.startswith((PROBE_FAILED, FAILED))]
-            why = "; ".join(line.removeprefix(PROBE_FAILED).removeprefix(FAILED).rstrip(".") for line in said)
-            self._failed(notebook, why or f"the notebook left no {missing[0]}")
-        else:
-            notebook.partial.replace(notebook.folder / f"{notebook.name}.ipynb")
-            self._done(notebook, f"done in {tqdm.format_interval(time.time() - start)}")
 
-    def _done(self, notebook: Notebook, how: str) -> None:
-        self.counts["finished"] += 1
-        say(f"{notebook.title}: {how}{self.report()}")
-
-    def _failed(self, notebook: Notebook, why: str) -> None:
-        self.counts["failed"] += 1
-        _end(notebook, f"{FAILED}{why}")
+    def _ended(self, notebook: Notebook, how: str, why: str) -> None:
+        """Count and print how a notebook ended; unless it is finished, write it to the log too, for `status_of`."""
+        self.counts[how] += 1
+        if how == "finished":
+            say(f"{notebook.title}: {why}{self.report()}")
+            return
+        text = f"{FAILED}{why}" if how == "failed" else f"stopped by {why}; {GO_ON}"
+        with contextlib.suppress(OSError), notebook.log.open("a", encoding="utf-8") as file:
+            file.write(f"\n{text}\n")
+        say(f"{notebook.title}: {text}" + (f"; see {notebook.log}" if how == "failed" else ""))
 
 
 def say(text: str) -> None:
@@ -189,38 +175,34 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def stopped_by(log: Path, status: int) -> str | None:
-    """Who ended a notebook's process with a signal, which is no failure; None if nobody did."""
+def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
+    """Whether a notebook with this exit status is "finished", "failed" or "stopped" (which is no failure), and why."""
     if -status in SIGNALS:
-        return signal.Signals(-status).name
-    if not status:
-        return None
-    said = [line[1].strip(" *.") for line in map(_CANCELLED.match, _lines(log)) if line]
-    return f"the scheduler ({max(said, key=lambda line: 'DUE TO' in line)})" if said else None
+        return "stopped", signal.Signals(-status).name
+    text = notebook.log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    cancelled = [line[1].strip(" *.") for line in map(_CANCELLED.match, lines) if line]
+    if status and cancelled:
+        return "stopped", f"the scheduler ({max(cancelled, key=lambda line: 'DUE TO' in line)})"
+    missing = [path for path in notebook.results() if not path.is_file()]
+    if not status and not missing:
+        return "finished", ""
+    return "failed", _why_failed(lines, status, missing, notebook.folder)
 
 
-def why_failed(log: Path, status: int) -> str:
-    """Why a notebook failed, on one line: out of memory, the notebook's own error, or the last line of its log."""
-    if not shutil.disk_usage(log.parent).free:
-        return f"No space left on device for {log.parent}; free the disk or choose another OUT"
-    lines = _lines(log)
+def _why_failed(lines: Sequence[str], status: int, missing: Sequence[Path], folder: Path) -> str:
+    """Why a notebook failed, on one line: out of memory, an error of the notebook, or the last line of its log."""
+    errors = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)][:1]
+    errors = errors or [line.removeprefix(PROBE_FAILED) for line in lines if line.startswith(PROBE_FAILED)]
+    if not shutil.disk_usage(folder).free:
+        return f"No space left on device for {folder}; free the disk or choose another OUT"
     if line := next(filter(None, map(_OUT_OF_MEMORY.match, lines)), None):
         return f"killed for memory ({line[1].strip(' *.')}); ask the scheduler for more, or use a smaller model"
-    if line := next((line for line in lines if line.startswith(FAILED)), None):
-        return line.removeprefix(FAILED).rstrip(".")
+    if errors:
+        return "; ".join(error.rstrip(".") for error in errors)
     if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # itself, in a shell, or a rank
         return KILLED
+    if not status:
+        return f"the notebook left no {missing[0]}"
     said = [line for line in lines if not _BAR.search(line)]
     return said[-1].rstrip(".") if said else f"its command ended with status {status}"
-
-
-def _lines(log: Path) -> list[str]:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _end(notebook: Notebook, text: str) -> None:
-    """Print how a notebook ended, and append it to the log, where `status_of` reads it."""
-    with contextlib.suppress(OSError), notebook.log.open("a", encoding="utf-8") as file:
-        file.write(f"\n{text}\n")
-    say(f"{notebook.title}: {text}" + (f"; see {notebook.log}" if text.startswith(FAILED) else ""))

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 
 import nnsight
 import torch
@@ -33,7 +32,6 @@ from ..remote.errors import NotReady, ServerUnreachable
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale, without_places
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
-from .defaults import filled_in
 from .spec import RunSpec
 from .status import PROBE_FAILED
 
@@ -50,11 +48,11 @@ class Run(RunSpec):
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
-        asked, origins = filled_in(cell)
-        super().__init__(asked, prompts)
+        super().__init__(cell, prompts)
         join_ranks(self.params["TENSOR_PARALLEL"])
-        for origin, values in origins.items() if is_first() else ():
-            print(f"{origin}: {' '.join(f'{name}={json.dumps(value)}' for name, value in values.items())}")
+        for origin, values in self.origins.items():
+            if values and is_first():
+                print(f"{origin}: {' '.join(f'{name}={json.dumps(value)}' for name, value in values.items())}")
 
     def result(
         self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object
@@ -73,7 +71,7 @@ class Run(RunSpec):
         wanted = self.provenance(probe)
         wanted["settings"] |= settings
         if from_rank_0(why_stale(self.path(probe), wanted)):
-            with self._alone() if is_first() else contextlib.nullcontext():
+            with self._alone():
                 self.refuse_to_replace(probe, wanted, "set REPLACE = True")
                 # another process may have computed it before it released the lock
                 if reasons := from_rank_0(why_stale(self.path(probe), wanted)):
@@ -106,6 +104,9 @@ class Run(RunSpec):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of the run's folder, so that no two notebooks compute the same result or send the same job."""
+        if not is_first():  # the first rank holds it for all
+            yield
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         with hold(self.folder / COMPUTING):
             remove_leftovers(self.folder)
@@ -132,8 +133,9 @@ class Run(RunSpec):
             seconds = round(time.perf_counter() - start, 3)
             if not is_first():
                 return True
-            meta = self._described() | wanted | self._circumstances(probe)
-            meta |= {"seconds": seconds, "call": source_of(call)} | ({"jobs": jobs} if jobs else {})
+            meta = self._meta(probe, wanted) | {"seconds": seconds, "call": source_of(call)}
+            if jobs:
+                meta["jobs"] = jobs
             if "igrads" in result:  # a server's sandbox has no gradients
                 meta["method"] = "increments" if "n_steps" in result else "gradients"
             self._move_aside_superseded(probe, wanted)
@@ -142,12 +144,12 @@ class Run(RunSpec):
         return True
 
     def _move_aside_superseded(self, probe: str, wanted: Mapping) -> None:
-        for path in self.kept(probe):
-            with contextlib.suppress(ArtifactError):  # `save_artifact` keeps what cannot be read
-                if differences(path, wanted):
-                    _, n, pair = parse_name(path)
-                    names = filter(None, ARTIFACTS[probe].names(n or "", pair))
-                    for old in filter(Path.exists, map(path.with_name, names)):
+        path = self.path(probe)
+        with contextlib.suppress(ArtifactError):  # `save_artifact` keeps what cannot be read
+            if differences(path, wanted):
+                _, n, pair = parse_name(path)
+                for name in ARTIFACTS[probe].names(n or "", pair):
+                    if name and (old := path.with_name(name)).exists():
                         print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
@@ -165,18 +167,17 @@ class Run(RunSpec):
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
-    def _described(self) -> dict:
-        """The run's parameters, including those that this result does not depend on."""
-        asked = {name.lower(): value for name, value in self.params.items() if name not in NOT_COMPARED}
-        asked |= without_places(asked)
-        rows_of = {} if self.dataset == self.params["DATASET"] else {"rows_of": self.params["DATASET"]}
-        source = self.source if self.source in ("drawn", "list") else asked["source"]
-        return asked | {"dataset": self.dataset, "source": source} | rows_of
-
-    def _circumstances(self, probe: str) -> dict:
-        """The part of the provenance that is known only after the computation."""
+    def _meta(self, probe: str, wanted: Mapping) -> dict:
+        """The provenance of a result that was just computed: all parameters, and what ran where."""
         row, record = ARTIFACTS[probe], known(self.llm)
-        found = {
+        meta = {name.lower(): value for name, value in self.params.items() if name not in NOT_COMPARED}
+        meta |= without_places(meta) | {"dataset": self.dataset}
+        if self.source in ("drawn", "list"):
+            meta["source"] = self.source
+        if self.dataset != self.params["DATASET"]:
+            meta["rows_of"] = self.params["DATASET"]
+        meta |= wanted
+        meta |= {
             "commit": getattr(self.llm.config, "_commit_hash", None) or self.commit,
             "check": record.checked,
             "runs": record.running,
@@ -188,12 +189,12 @@ class Run(RunSpec):
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         if self.on_server and record.running:
-            found["dtype"] = record.running["dtype"]
-            found["quantization"] = self.params["QUANTIZATION"] if record.running["quantized"] else None
+            meta["dtype"] = record.running["dtype"]
+            meta["quantization"] = self.params["QUANTIZATION"] if record.running["quantized"] else None
         if row.reads_prompts:
             prompts = self.baseline if row.baseline else self.examples if row.by_level else self.prompts
-            found |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
-        return found
+            meta |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
+        return meta
 
     def _where(self) -> str:
         if self.on_server:

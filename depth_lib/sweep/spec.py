@@ -16,7 +16,6 @@ from ..models.gguf import WHEELS, gguf_in
 from ..params import (
     NAMED_SOURCES,
     NOT_COMPARED,
-    Params,
     ParamsError,
     find_dataset,
     find_model,
@@ -25,24 +24,15 @@ from ..params import (
     problems,
 )
 from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace
-from ..results.schemas import ARTIFACTS, artifact_path
+from ..results.schemas import ARTIFACTS, Schema, artifact_path
+from .defaults import filled_in, in_project
 
 # Parameters that `provenance` describes in other words, and only for probes that depend on them.
 _APART = ("MODEL_ID", "REVISION", "DATASET", "SOURCE", "N_EXAMPLES", "SEED")
 
 
-def in_project(path: str | Path) -> Path:
-    """A path, relative to the clone's root if the working directory is notebooks/, where Jupyter starts kernels.
-
-    Paths that begin with .., or exist in notebooks/ itself, and all paths elsewhere are left as they are.
-    """
-    root, path = Path(__file__).resolve().parents[2], Path(path).expanduser()
-    from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
-    return root / path if from_notebooks else path
-
-
 class RunSpec:
-    """The parameters of a run, from a cell: "null" is None, and other names are ignored.
+    """The parameters of a run, from a cell: None is as the params files say, "null" is None, other names are ignored.
 
     prompts: a list to use instead of the prompts of DATASET and SOURCE. Raises ParamsError with every wrong parameter.
 
@@ -51,11 +41,13 @@ class RunSpec:
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
-        given = {name: None if cell[name] == "null" else cell[name] for name in Params.model_fields if name in cell}
-        self.params = params = Params().model_dump() | given
+        self.params, self.origins = filled_in(cell)
+        params = self.params
         if wrong := "; ".join(problems(params)) or not_among(ARTIFACTS, "PROBES", *params["PROBES"]):
             raise ParamsError(wrong)
-        params["MODEL_ID"] = _id_of(params["MODEL"], params["MODEL_ID"])
+        name, model_id, known = params["MODEL"], params["MODEL_ID"], find_model(params["MODEL"])
+        if known and model_id not in (name, known["MODEL_ID"]) and find_model(model_id):
+            raise ParamsError(f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; change one")
         self._dataset_file = find_dataset(params["DATASET"]) or {}
         if self._dataset_file.get("FILE"):
             params["SOURCE"] = "hub"  # other files do not replace it
@@ -65,21 +57,17 @@ class RunSpec:
         self.dataset, self.remote, self.out = self._dataset_name(), params["REMOTE"], in_project(params["OUT"])
         self.pair = find_pair(params["PAIR"], params["QUESTION"], params["ANSWER"], params["SEED"])
         self.folder = self.new_path("logit_lens").parent
-        self.name = f"{self.dataset} × {params['MODEL']}"
+        self.name = f"{self.dataset} × {name}"
 
     def new_path(self, probe: str) -> Path:
         """The path of a new result of the probe, with N_EXAMPLES in its name."""
         model, n = self.params["MODEL"], self.params["N_EXAMPLES"]
         return artifact_path(self.out, self.dataset, model, probe, n, self.pair.label)
 
-    def kept(self, probe: str) -> list[Path]:
-        """The probe's results for this question, of any number of examples; that of N_EXAMPLES first."""
-        paths = self.folder.glob(ARTIFACTS[probe].names("*", self.pair.label)[0])
-        return sorted(paths, key=lambda path: (path != self.new_path(probe), path.name))
-
     def path(self, probe: str) -> Path:
-        """The path of the probe's result; if there is none, of a new one."""
-        return next(iter(self.kept(probe)), self.new_path(probe))
+        """The path of the probe's result for this question, of any number of examples; if none, of a new one."""
+        new, names = self.new_path(probe), ARTIFACTS[probe].names("*", self.pair.label)
+        return new if new.exists() else min(self.folder.glob(names[0]), default=new)
 
     def provenance(self, probe: str) -> dict:
         """The provenance that an up-to-date result has; `why_stale` compares it.
@@ -87,27 +75,25 @@ class RunSpec:
         Prompts are compared by their hash, those of the Hub by a hash of the dataset's definition, without the network.
         Raises PromptError for prompts that cannot be read.
         """
-        row, apart = ARTIFACTS[probe], {*NOT_COMPARED, *_APART}
+        row, apart = ARTIFACTS[probe], (*NOT_COMPARED, *_APART)
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
         made_from |= {"settings": self.settings(probe)} | self._weights
         if self.on_server:  # it chooses these itself
             del made_from["dtype"], made_from["quantization"]
             made_from["remote"] = self.remote
-        if row.baseline:
-            on_hub = self.source == "hub"
-            made_from["baseline"] = dataset_named("gsm8k").definition if on_hub else prompts_hash(self.baseline)
-            made_from |= {"n_examples": self.params["N_EXAMPLES"]} if on_hub else {}
-        elif row.reads_prompts:
-            made_from |= self._of_prompts(row.by_level)
-        return made_from
+        return made_from | self._of_prompts(row) if row.reads_prompts else made_from
 
-    def _of_prompts(self, by_level: bool) -> dict:
+    def _of_prompts(self, row: Schema) -> dict:
         """The part of `provenance` on the prompts."""
-        if self.source == "hub" and not self._dataset_file.get("FILE"):
-            shuffled = {"seed": self.params["SEED"]} if by_level else {}
-            definition = dataset_named(self.params["DATASET"]).definition
-            return {"source": "hub", "definition": definition, "n_examples": self.params["N_EXAMPLES"]} | shuffled
-        if by_level:
+        on_hub, n = self.source == "hub", {"n_examples": self.params["N_EXAMPLES"]}
+        if row.baseline and on_hub:
+            return {"baseline": dataset_named("gsm8k").definition} | n
+        if row.baseline:
+            return {"baseline": prompts_hash(self.baseline)}
+        if on_hub and not self._dataset_file.get("FILE"):
+            shuffled = {"seed": self.params["SEED"]} if row.by_level else {}
+            return {"source": "hub", "definition": dataset_named(self.params["DATASET"]).definition} | n | shuffled
+        if row.by_level:
             return {"n_prompts": len(self.examples), "examples_hash": prompts_hash(self.examples)}
         return {"n_prompts": len(self.prompts), "prompts_hash": prompts_hash(self.prompts)}
 
@@ -188,15 +174,3 @@ class RunSpec:
         if stem in params_files("datasets"):
             raise ParamsError(f"results of {self.source} would be filed as the dataset {stem}; rename the file")
         return stem
-
-
-def _id_of(name: str, model_id: str | None) -> str:
-    """The model to load: MODEL_ID, by default that of MODEL. ParamsError if they name two different models."""
-    known = find_model(name)
-    if model_id is None:
-        return known["MODEL_ID"] if known else name
-    if known and model_id not in (name, known["MODEL_ID"]) and find_model(model_id):
-        raise ParamsError(
-            f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; leave MODEL_ID out or change both"
-        )
-    return model_id

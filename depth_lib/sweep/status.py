@@ -12,13 +12,14 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..files import COMPUTING, holder, write_together
-from ..params import as_texts, by_size, remembered, study_file
+from ..params import by_size, study_line
 from ..remote.journal import total_cost
 from ..results.provenance import NONE_YET, read_meta, why_stale
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 from .spec import RunSpec
 
 RUNNING = ".running"  # in a run's folder; locked by the sweep that executes its notebook
+LOG = "probe.log"  # in a run's folder: what its process and its notebook printed
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
 PARAMETERS = "probe.json"  # in a run's folder: its parameters
 FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
@@ -45,14 +46,15 @@ def status_of(run: RunSpec) -> RunStatus:
     """The status of a run."""
     states, notes, jobs = {}, [], []
     for probe in run.params["PROBES"]:
+        path = run.path(probe)
         try:
-            reasons = why_stale(run.path(probe), run.provenance(probe))
+            reasons = why_stale(path, run.provenance(probe))
         except (ValueError, OSError) as error:  # the prompts cannot be read
-            reasons = [str(error)] if run.kept(probe) else [NONE_YET, str(error)]
+            reasons = [str(error)] if path.exists() else [NONE_YET, str(error)]
         states[probe] = "done" if not reasons else "missing" if reasons[0] == NONE_YET else "stale"
         if not reasons:
-            jobs += read_meta(run.path(probe)).get("jobs", [])
-        if reasons not in ([], [NONE_YET]):
+            jobs += read_meta(path).get("jobs", [])
+        elif reasons != [NONE_YET]:
             notes.append(f"{probe} is {states[probe]}: {'; '.join(reasons)}")
     for journal in sorted(run.folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, ArtifactError):  # the run may just remove it, or it is not ours
@@ -60,8 +62,8 @@ def status_of(run: RunSpec) -> RunStatus:
             notes.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
     if jobs:
         notes.append(total_cost(jobs))
-    partial, log = (run.folder / PARTIAL).exists(), run.folder / "probe.log"
-    last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2] if log.is_file() else ""
+    partial, log = (run.folder / PARTIAL).exists(), run.folder / LOG
+    last_line = _text(log).rstrip().rpartition("\n")[2]
     if process := holder(run.folder / RUNNING) or holder(run.folder / COMPUTING):
         notes.append(f"running ({process}), {progress(run)}")
     elif last_line.startswith(FAILED):
@@ -80,28 +82,29 @@ def place_of_processes() -> str:
 
 def progress(run: RunSpec) -> str:
     """The progress of a running notebook, from its log: "probe 2/5: logit lens, 40 %"."""
-    log, n_probes = run.folder / "probe.log", len(run.params["PROBES"])
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", text, flags=re.MULTILINE)
+    n_probes = len(run.params["PROBES"])
+    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", _text(run.folder / LOG), flags=re.MULTILINE)
     bars = re.findall(r"([\w ,]+): +(\d+)%\|", now)
     bar = f": {bars[-1][0].strip()}, {bars[-1][1]} %" if bars else ""
     return f"probe {min(len(finished) + 1, n_probes)}/{n_probes}{bar}"
 
 
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+
+
 def matrix(out: str, runs: Sequence[RunStatus]) -> str:
     """A table with a row per run and a column per probe, then all notes, and a count."""
     probes = [probe for probe in ARTIFACTS if any(probe in run.states for run in runs)]
-    heads = zip_longest(*(head.split("_") for head in ("dataset", "model", *probes)), fillvalue="")
-    rows = [*map(list, heads)]
+    rows = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
     rows += [[run.dataset, run.model, *(run.states.get(probe, "–") for probe in probes)] for run in runs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     counts = Counter(state for run in runs for state in run.states.values())
     others = "".join(f", {counts[state]} {state}" for state in ("stale", "missing") if counts[state])
-    count = f"{out}: {counts['done']} of {counts.total()} done{others}"
-    given = " ".join(f"{name}={text}" for name, text in as_texts(remembered(out)).items())
-    settings = [f"{study_file(out)}: {given}"] if given else []
-    return "\n".join([*lines, *(note for run in runs for note in run.notes), *settings, count])
+    notes = [note for run in runs for note in run.notes]
+    lines = [*table, *notes, study_line(out), f"{out}: {counts['done']} of {counts.total()} done{others}"]
+    return "\n".join(filter(None, lines))
 
 
 def write_parameters(run: RunSpec) -> None:

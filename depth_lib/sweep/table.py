@@ -19,13 +19,15 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     """
     from ..results.study import by_paper, find_results  # loads torch
 
-    runs = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
+    there = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
     # the folder of a model's results has the last part of its path or Hub id as its name
     models = [Path(name).name.removesuffix(".gguf") for name in plan.models] if plan.MODELS or plan.SET else []
-    for place, kind, names in ((0, "DATASETS", plan.DATASETS), (1, "MODELS", models if plan.MODELS else [])):
-        if problem := not_among(sorted({run[place] for run in runs}), kind, *names):
-            raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    datasets = {dataset for dataset, model in runs if not models or model in models}
+    problem = not_among(sorted({dataset for dataset, _ in there}), "DATASETS", *plan.DATASETS)
+    if plan.MODELS and not problem:
+        problem = not_among(sorted({model for _, model in there}), "MODELS", *models)
+    if problem:
+        raise ParamsError(f"{problem}, of which {plan.folder} has results")
+    datasets = {dataset for dataset, model in there if not models or model in models}
     if not datasets.intersection(plan.DATASETS or datasets):
         raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return models, plan.DATASETS or sorted(datasets, key=by_paper)
@@ -37,33 +39,23 @@ def make_table(plan: Plan) -> int:
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     out, start = Path(plan.folder), time.time()
-    chosen, stamp = json.dumps([plan.SET, plan.MODELS, plan.DATASETS]), out / ".table.json"
-    made = " ".join(str(out / name) for name in TABLES)
-    if _missing(out) == [] and stamp.is_file() and stamp.read_text() == chosen and _newest(out) < stamp.stat().st_mtime:
-        say(f"table and figures: nothing has changed: {made}")
-        return 0
+    files, stamp = [out / name for name in TABLES], out / ".table.json"
+    made, chosen = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS])
+    if all(path.is_file() for path in (*files, stamp)) and stamp.read_text() == chosen:
+        if _newest(out) < stamp.stat().st_mtime:
+            say(f"table and figures: nothing has changed: {made}")
+            return 0
     models, datasets = chosen_results(plan)
     from ..results.study import Study
 
     Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
-    table = Notebook(
-        "table and figures",
-        "effective_depth",
-        out,
-        {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets},
-        lock=out / ".table",
-        is_finished=lambda: False,
-        missing=lambda: _missing(out),
-    )
+    parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
+    table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
     status = Executor().execute([table], lambda: f": {made}")
     if status == 0:
         stamp.write_text(chosen)
         os.utime(stamp, (start, start))  # later changes are newer
     return status
-
-
-def _missing(out: Path) -> list[Path]:
-    return [out / name for name in TABLES if not (out / name).is_file()]
 
 
 def _newest(out: Path) -> float:

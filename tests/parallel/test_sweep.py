@@ -24,7 +24,7 @@ def sweep(out, ranks=2, launch="", **how):
     """The process of a sweep over two toys."""
     words = ["--models", *MODELS, "--datasets", "gsm8k", "--out", str(out), "--probes", *PROBES]
     given = [f"TENSOR_PARALLEL={ranks}", "N_EXAMPLES=2", "SOURCE=embedded"]
-    words += [word for parameter in given for word in ("-p", parameter)] + (["--launch", launch] if launch else [])
+    words += [f"--{parameter}" for parameter in given] + (["--launch", launch] if launch else [])
     command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
 
@@ -79,7 +79,7 @@ def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "toy-4l: FAILED" in printed
     if who.startswith("kernel"):
-        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError", printed)
+        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError: killed by SIGKILL", printed)
     again = sweep(tmp_path)
     printed, _ = again.communicate(timeout=400)
     assert again.returncode == 0, printed

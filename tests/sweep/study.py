@@ -1,22 +1,20 @@
-"""A folder like a clone for tests of sweeps, whose environment runs this Python and a stand-in for papermill.
+"""A folder like a clone for tests of sweeps, whose environment runs this Python and stand_in.py as papermill."""
 
-The stand-in writes down how it was called and leaves files of the papers' names with the metadata of a run and no
-tensors; it takes TAKES seconds for each, and as long as there is a file gate; with a file fail-<MODEL> it fails.
-"""
-
+import contextlib
 import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from depth_lib.sweep import cli
-from depth_lib.sweep.status import status_of
+from depth_lib.sweep.processes import Notebook
+from tests.sweep import stand_in
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROOT = Path(__file__).parents[2]
@@ -25,49 +23,6 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in OUT
 
 DEMO = ("--set", "demo")
 TOY_4L = ("--models", "toy-4l", "--out", "outputs/demo")
-
-STAND_IN = """
-import json, os, time, zipfile
-from pathlib import Path
-
-from depth_lib.results.provenance import why_stale
-from depth_lib.sweep.spec import RunSpec
-
-
-class PapermillExecutionError(Exception):
-    def __init__(self, ename, evalue):
-        self.ename, self.evalue = ename, evalue
-
-
-def execute_notebook(notebook, output, given, **_):
-    call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-    call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
-    with open("calls.jsonl", "a") as calls:
-        calls.write(json.dumps(call) + "\\n")
-    if output:  # of the first rank
-        Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
-    if "TAKES" in os.environ:
-        print("FAILED: DeadKernelError, as when a signal ends a kernel", flush=True)
-        time.sleep(float(os.environ["TAKES"]))
-    while Path("gate").exists():
-        time.sleep(0.02)
-    if Path(f"fail-{given.get('MODEL')}").exists():
-        raise PapermillExecutionError("RuntimeError", "no luck; remove the file\\nand more")
-    for probe in Path("fail-probe").read_text().split() if Path("fail-probe").exists() else ():
-        given["PROBES"].remove(probe)
-        print(f"failed: {probe}: ValueError: texts are too short.")
-    if notebook.endswith("effective_depth.ipynb"):
-        for name in ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html"):
-            Path(given["OUT"], name).write_text("table")
-        return
-    asked = RunSpec(given)
-    for probe in given["PROBES"]:
-        path = asked.path(probe)
-        meta = asked.provenance(probe) | {"version": 1}
-        if why_stale(path, meta) and not Path("idle").exists():
-            with zipfile.ZipFile(path, "w") as stored:
-                stored.writestr("archive/meta.json", json.dumps(meta))
-"""
 
 
 def script(path, text):
@@ -86,7 +41,7 @@ def new_study(folder):
     for name in ("probe", "effective_depth"):
         (folder / "notebooks" / f"{name}.ipynb").write_text("template")
     (folder / "stand_in").mkdir()
-    (folder / "stand_in" / "papermill.py").write_text(STAND_IN)
+    shutil.copy(ROOT / "tests/sweep/stand_in.py", folder / "stand_in" / "papermill.py")
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / "gpus").mkdir()
     script(folder / "gpus" / "nvidia-smi", "#!/bin/sh\nprintf '%s\\n' $FAKE_GPUS\n")
@@ -127,12 +82,17 @@ def run_make(study, *arguments, **variables):
 
 
 class Command:
-    """depth-lib in a study, in this process: what it said, its exit status, and how papermill was called."""
+    """depth-lib in a study, in this process: what it said, its exit status, and how papermill was called.
 
-    def __init__(self, study, monkeypatch, capsys):
+    Notebooks are executed in this process too, one after the other, unless `spawns`.
+    """
+
+    def __init__(self, study, monkeypatch, capsys, spawns):
         self.study, self._capsys = study, capsys
         monkeypatch.chdir(study)
         monkeypatch.setenv("PYTHONPATH", str(study / "stand_in"))
+        if not spawns:
+            monkeypatch.setattr(Notebook, "start", execute_here)
 
     def __call__(self, *words):
         (self.study / "calls.jsonl").unlink(missing_ok=True)
@@ -147,10 +107,19 @@ class Command:
         self.runs = sorted((call["DATASET"], call["MODEL"]) for call in self.calls if "MODEL" in call)
         return self
 
-    def runs_of(self, *words):
-        """The runs that `depth-lib status` shows, by dataset and model."""
-        _, plan, _ = cli.parse(["status", *map(str, words)])
-        return {(run.dataset, run.params["MODEL"]): asdict(status_of(run)) for run in plan.runs()}
+
+def execute_here(notebook, environment):
+    """Execute a notebook by the stand-in at once, and leave the log of its process; the process, ended."""
+    done = SimpleNamespace(returncode=0, poll=lambda: done.returncode)
+    with notebook.log.open("w") as log, contextlib.redirect_stdout(log), pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        try:
+            stand_in.execute_notebook(f"{notebook.name}.ipynb", str(notebook.partial), notebook.parameters)
+        except Exception as error:
+            done.returncode = 1
+            print(f"FAILED: {getattr(error, 'ename', type(error).__name__)}: {error}".partition("\n")[0])
+    return done
 
 
 def clean(study):

@@ -22,18 +22,6 @@ def test_help_lists_every_target_a_person_may_ask_for(make):
     assert make().stdout == shown, "make alone helps"
 
 
-def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(make, study):
-    first = make("demo")
-    assert first.returncode == 0, first.stderr
-    *runs, table = first.calls
-    toys, papers = ["toy-4l", "toy-8l", "toy-16l"], ["hellaswag", "gsm8k", "aime24"]
-    assert {(run["DATASET"], run["MODEL"]) for run in runs} == {(one, toy) for one in papers for toy in toys}
-    assert len(runs) == 9 and {run["SOURCE"] for run in runs} == {"embedded"}
-    assert (table["OUT"], table["MODELS"], table["DATASETS"]) == (str(study / "outputs/demo"), toys, papers)
-    assert len(list((study / "outputs/demo").glob("*/*/*.pt"))) == 3 * (5 + 3 + 3)
-    assert make("demo").calls == []
-
-
 def test_any_parameter_is_a_variable_of_make_and_a_path_may_have_spaces(make, study):
     (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
     given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=local", "REVISION=v1", "SOURCE=it's my.jsonl", "SEED=7")
@@ -46,16 +34,12 @@ def test_any_parameter_is_a_variable_of_make_and_a_path_may_have_spaces(make, st
     assert {name: call[name] for name in expected} == expected
 
 
-def test_awkward_words_reach_a_run_as_they_are(make):
-    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "ANSWER=-10 'x'", "PROBES=residual_erasure logit_lens", "GPUS=5")
-    (call,) = make("sweep", *TOY_4L, *given, "REMOTE=http://there:1", "LAUNCH=env A='b $$c' LAUNCHED=yes").calls
-    assert (call["QUESTION"], call["ANSWER"], call["REMOTE"]) == (AWKWARD, "-10 'x'", "http://there:1")
+def test_awkward_words_reach_a_run_as_they_are_and_an_answer_from_the_environment_keeps_its_space(make):
+    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "PROBES=residual_erasure logit_lens", "GPUS=5")
+    where = ("REMOTE=http://there:1", "LAUNCH=env A='b $$c' LAUNCHED=yes")
+    (call,) = make("sweep", *TOY_4L, *given, *where, ANSWER=" -10 'x'").calls
+    assert (call["QUESTION"], call["ANSWER"], call["REMOTE"]) == (AWKWARD, " -10 'x'", "http://there:1")
     assert (call["cuda_visible_devices"], call["launched"]) == ("5", "yes")
-
-
-def test_an_answer_from_the_environment_keeps_its_space(make):
-    (call,) = make("sweep", *TOY_4L, "QUESTION=2 + 10 =", ANSWER=" 12").calls
-    assert call["ANSWER"] == " 12"
 
 
 def test_jobs_and_keep_going_are_makes_own_flags(make, study):
@@ -73,24 +57,16 @@ def test_j_without_a_number_of_jobs_is_refused_in_one_line(make):
     assert answer.startswith("JOBS is null; Input should be a valid integer: number of runs at a time")
 
 
-@pytest.mark.parametrize("reader", ["head -n 1", "true"])  # true is gone before a word is written
-def test_a_pipe_that_is_closed_early_is_no_traceback(make, study, reader):
-    status = f"make status SET=paper | {reader}"
+def test_a_pipe_that_is_closed_early_is_no_traceback(make, study):
+    status = "make status SET=demo | true"  # which is gone before a word is written
     done = subprocess.run(["bash", "-c", status], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("variable", "message"),
-    [
-        ("MODEL=toy-4l", 'variable "MODEL" is not known; did you mean MODELS?'),
-        ("JOBS=one", 'JOBS is "one"; Input should be a valid integer'),
-        ("JOBS=-1", "JOBS is -1; Input should be greater than or equal to 0: number of runs at a time"),
-    ],
-)
-def test_a_variable_is_understood_or_refused(make, variable, message):
-    done = make("sweep", "SET=demo", variable)
-    assert done.returncode != 0 and done.calls == [] and message in done.stderr
+def test_a_variable_that_is_not_known_is_refused(make):
+    done = make("sweep", "SET=demo", "MODEL=toy-4l")
+    assert done.returncode != 0 and done.calls == []
+    assert 'sweep option "--model" is not known; did you mean --models?' in done.stderr
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
 
 
 def test_other_settings_do_not_replace_results_unless_told_to_and_a_study_remembers_its_own(command, study):
-    command("sweep", *ONE, "--n-examples", "20", "-p", "DTYPE=bfloat16")
+    command("sweep", *ONE, "--n-examples", "20", "--DTYPE=bfloat16")
     file = "outputs/demo/study.yaml: DTYPE=bfloat16 N_EXAMPLES=20"
     assert file in command("status", *ONE).output and "5 of 5 done" in command("status", *ONE).output
     again = command("sweep", *ONE)
@@ -109,7 +109,7 @@ def test_a_file_of_prompts_is_a_dataset_of_its_own_and_other_files_do_not_replac
     (study / "mine.txt").write_text("A prompt.\nAn edited one.\n")
     assert "mine/toy-4l/logitlens_2exps.pt was made with" in command("sweep", *own, "--source", "mine.txt").error
     refused = command("sweep", *TOY_4L, "--source", "mine.txt")
-    assert "hellaswag gsm8k aime24 would all read SOURCE mine.txt; name one with DATASETS" in refused.error
+    assert "toy-4l on hellaswag and toy-4l on gsm8k would share the folder outputs/demo/mine/toy-4l; " in refused.error
     (study / "gsm8k.txt").write_text("A prompt.\n")
     refused = command("sweep", *TOY_4L, "--datasets", "aime24", "--source", "gsm8k.txt")
     assert "results of gsm8k.txt would be filed as the dataset gsm8k; rename the file" in refused.error
@@ -163,12 +163,12 @@ def test_status_knows_failed_running_and_remote_runs(command, study):
     (folder / "mine.job").mkdir()
     (folder / "mine.job/of-somebody.json").write_text("{}")
     with hold(folder / ".computing"):
-        (run,) = command.runs_of(*ONE).values()
-    assert {*run["states"].values()} == {"missing"} and not run["finished"]
-    job, running = run["notes"]
-    assert running.endswith(", probe 2/5: logit lens, 40 %")
-    assert job == "gsm8k × toy-4l: logit_lens: job j1 at https://ndif is submitted"
+        shown = command("status", *ONE).output.splitlines()
+    assert "outputs/demo: 0 of 5 done, 5 missing" in shown
+    assert "gsm8k × toy-4l: logit_lens: job j1 at https://ndif is submitted" in shown
+    (running,) = [line for line in shown if "running" in line]
     assert running.startswith(f"gsm8k × toy-4l: running (process {os.getpid()} on ")
+    assert running.endswith(", probe 2/5: logit lens, 40 %")
 
 
 def test_status_sums_what_servers_reported_of_the_jobs_of_finished_results(command, monkeypatch):

@@ -19,11 +19,12 @@ from depth_lib.params import FIVE_PROBES, Params, ParamsError, find_dataset, fin
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.sweep import cli
+from depth_lib.sweep.launch import gpus_of_runs
 from depth_lib.sweep.plan import Plan
-from depth_lib.sweep.processes import SIGNALS, Executor, Notebook, say, stopped_by, why_failed
+from depth_lib.sweep.processes import SIGNALS, Notebook, how_it_ended, say
 from depth_lib.sweep.status import KILLED
 from depth_lib.sweep.table import TABLES
-from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make, script
+from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make
 from tests.synthetic import result_of
 
 ONE = ("sweep", *TOY_4L, "--datasets", "gsm8k")
@@ -34,7 +35,7 @@ def test_a_run_gets_all_parameters_and_what_is_given_replaces_the_params_files(c
     own = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "PROBES": FIVE_PROBES, "OUT": os.path.abspath("outputs/demo")}
     nothing = dict.fromkeys(("REVISION", "QUANTIZATION", "DEVICE_MAP", "QUESTION", "ANSWER"), "null")
     assert {name: call[name] for name in call if name.isupper()} == Params().model_dump() | nothing | own
-    given = ("-p", "N_EXAMPLES=3", "--remote", "local", "-p", "OUT=outputs/o", "--dtype", "float64")
+    given = ("--N_EXAMPLES=3", "--remote", "local", "--OUT=outputs/o", "--dtype", "float64")
     (call,) = command("sweep", "--models", "Llama-3.1-8B", "--datasets", "aime24", *given).calls
     expected = {
         "N_EXAMPLES": 3,
@@ -60,10 +61,17 @@ def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(comm
     assert command.status == 1 and "nothing to run: aime24 have no depth_by_difficulty in PROBES" in command.error
 
 
-def test_a_sweep_goes_model_by_model_small_ones_first_and_the_named_in_their_order(command):
-    runs = [call["MODEL"] + " " + call["DATASET"] for call in command("sweep", *DEMO, "--probes", "logit_lens").calls]
+def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(command, study):
+    *runs, table = command("demo").calls
     toys, papers = ["toy-4l", "toy-8l", "toy-16l"], ["hellaswag", "gsm8k", "aime24"]
-    assert runs == [f"{toy} {dataset}" for toy in toys for dataset in papers]
+    assert [(run["MODEL"], run["DATASET"]) for run in runs] == [(toy, one) for toy in toys for one in papers]
+    assert {run["SOURCE"] for run in runs} == {"embedded"}
+    assert (table["OUT"], table["MODELS"], table["DATASETS"]) == (str(study / "outputs/demo"), toys, papers)
+    assert len(list((study / "outputs/demo").glob("*/*/*.pt"))) == 3 * (5 + 3 + 3)
+    assert command("demo").calls == []
+
+
+def test_a_sets_models_go_small_ones_first_and_those_named_in_their_order():
     sizes = [find_model(name)["BILLIONS"] for name in Plan().models]
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
     assert Plan(MODELS=["toy-8l", "toy-4l"], SET="demo", OUT="outputs/demo").models == ["toy-8l", "toy-4l"]
@@ -85,8 +93,10 @@ def test_the_list_of_runs_is_commands_that_do_each_of_them(command, study):
 def test_a_failed_run_prints_why_and_stops_the_others_unless_they_keep_going(command, study):
     (study / "fail-toy-4l").touch()
     two = ("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k")
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     failed = command(*two)
     assert failed.status == 1 and len(failed.calls) == 1
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
     why = "gsm8k × toy-4l: FAILED: RuntimeError: no luck; remove the file; see outputs/demo/gsm8k/toy-4l/probe.log\n"
     assert (
         failed.output == f"2 runs left, 1 at a time\n{why}outputs/demo: 0 of 2 runs finished, 1 failed, 1 not started\n"
@@ -112,23 +122,6 @@ def test_a_probe_that_failed_is_named_with_its_error_and_the_others_are_kept(com
     assert command.status == 1 and "4 of 5 done, 1 missing" in command("status", "--out", "outputs/demo").output
 
 
-def test_an_unexpected_error_in_one_run_is_raised_after_the_others_are_finished(command, monkeypatch):
-    words = Notebook.command
-
-    def no_words(notebook):
-        if notebook.parameters["MODEL"] == "toy-4l":
-            raise ZeroDivisionError(notebook.title)
-        return words(notebook)
-
-    handlers = [signal.getsignal(number) for number in SIGNALS]
-    monkeypatch.setattr(Notebook, "command", no_words)
-    with pytest.raises(ZeroDivisionError, match="toy-4l"):
-        command("sweep", *DEMO, "--datasets", "gsm8k", "--jobs", "2")
-    assert [signal.getsignal(number) for number in SIGNALS] == handlers
-    shown = command("status", *DEMO, "--datasets", "gsm8k").output
-    assert "10 of 15 done, 5 missing" in shown
-
-
 def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study):
     chosen = ("--models", "toy-4l", "--datasets", "aime24", "addition", "--probes", "logit_lens")
     (study / "bad.jsonl").write_text('{"text": "without the fields of a row"}\n')
@@ -137,25 +130,12 @@ def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study)
     assert "addition × toy-4l: done in" in command.output
 
 
-def test_an_error_behind_a_launcher_that_hides_the_exit_status_is_said(command, study):
-    (study / "fail-toy-4l").touch()
-    hides = script(study / "hides", """#!/bin/sh\n"$@"\nexit 0\n""")
-    command(*ONE, "--launch", hides)
-    assert "FAILED: RuntimeError: no luck; remove the file; see" in command.output
-
-
-def test_a_notebook_that_ends_well_without_its_results_has_failed(command, study):
-    (study / "idle").touch()
-    assert command(*ONE).status == 1
-    assert "FAILED: the notebook left no outputs/demo/gsm8k/toy-4l/relative_contribution.pt" in command.output
-
-
 def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12))
-    monkeypatch.setenv("TAKES", "0.3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     calls = command("sweep", *DEMO, "--datasets", "hellaswag").calls
+    assert command.output.startswith("3 runs left, 2 at a time: GPU 5 | 7\n")
     assert {call["cuda_visible_devices"] for call in calls} == {"5", "7"}
     assert {call["threads"] for call in calls} == {"6"}
 
@@ -163,30 +143,25 @@ def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "gpus"),
     [
-        ((), "4 at a time: GPU 0 | 1 | 2 | 3"),
-        (("--jobs", "8"), "4 at a time: GPU 0 | 1 | 2 | 3"),
-        (("--jobs", "2"), "2 at a time: GPU 0,1 | 2,3"),
-        (("--jobs", "1"), "1 at a time: GPU 0,1,2,3"),
-        (("--gpus", "1,2,3"), "3 at a time: GPU 1 | 2 | 3"),
-        (("--gpus", "3", "1"), "2 at a time: GPU 3 | 1"),
-        (("--gpus", "0,1", "2,3"), "2 at a time: GPU 0,1 | 2,3"),
-        (("--tensor-parallel", "2"), "2 at a time: GPU 0,1 | 2,3"),
-        (("--tensor-parallel", "2", "--jobs", "1", "--gpus", "0 1"), "1 at a time: GPU 0,1"),
-        (("--remote", "--jobs", "3"), "3 at a time\n"),
-        (("--launch", "srun"), "1 at a time\n"),
+        ((), "0 | 1 | 2 | 3"),
+        (("--jobs", "8"), "0 | 1 | 2 | 3"),
+        (("--jobs", "2"), "0,1 | 2,3"),
+        (("--jobs", "1"), "0,1,2,3"),
+        (("--gpus", "1,2,3"), "1 | 2 | 3"),
+        (("--gpus", "3", "1"), "3 | 1"),
+        (("--tensor-parallel", "2"), "0,1 | 2,3"),
+        (("--tensor-parallel", "2", "--jobs", "1", "--gpus", "0 1"), "0,1"),
+        (("--remote", "--jobs", "3"), " |  | "),
+        (("--launch", "srun"), ""),
     ],
 )
-def test_runs_at_a_time_share_out_the_gpus_and_say_so_first(command, study, monkeypatch, words, gpus):
+def test_runs_at_a_time_share_out_the_gpus(study, monkeypatch, words, gpus):
+    monkeypatch.chdir(study)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{study}/gpus:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPUS", "0 1 2 3")
-    monkeypatch.setenv("NDIF_API_KEY", "any")
-    monkeypatch.setattr(Executor, "execute", lambda *_: 0)
-    command("sweep", *DEMO, *words)
-    assert command.output.startswith("9 runs left, ") and gpus in command.output
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    command("sweep", *DEMO, "--tensor-parallel", "2")
-    assert command.error == "TENSOR_PARALLEL is 2, and there are 1 GPUs: 7"
+    _, plan, _ = cli.parse(["sweep", "--models", "toy-4l", "--datasets", "gsm8k", *words])
+    assert " | ".join(gpus_of_runs(plan, plan.runs())) == gpus
 
 
 def test_a_long_line_is_wrapped_between_words_on_a_terminal_and_whole_in_a_pipe(monkeypatch, capsys):
@@ -201,9 +176,9 @@ def test_a_long_line_is_wrapped_between_words_on_a_terminal_and_whole_in_a_pipe(
 
 
 def test_words_of_the_command_line_are_what_they_say(capsys):
-    _, plan, positional = cli.parse(["run", "--keep-going", "toy-8l", "gsm8k", "--gpus", "0,1 2,3"])
+    _, plan, positional = cli.parse(["run", "toy-8l", "gsm8k", "--keep-going", "--gpus", "0 1"])
     assert positional == {"model": "toy-8l", "dataset": "gsm8k"} and plan.KEEP_GOING
-    assert plan.GPUS == ["0,1", "2,3"] == cli.parse(["sweep", "-p", "GPUS=0,1 2,3"])[1].GPUS
+    assert plan.GPUS == ["0", "1"] == cli.parse(["sweep", "--GPUS=0 1"])[1].GPUS
     with pytest.raises(SystemExit):
         cli.parse(["run", "--help"])
     assert "One model on one dataset, and its effective depths" in capsys.readouterr().out
@@ -220,15 +195,15 @@ def test_run_on_a_dataset_with_levels_only_prints_its_answer_and_no_empty_table(
     )
 
 
-def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(command):
-    assert command(*ONE, "--launch", "env LAUNCHED=yes").calls[0]["launched"] == "yes"
-    command("sweep", *TOY_4L, "--datasets", "aime24", "--launch", "no-such-scheduler --now")
-    assert "FAILED: no-such-scheduler: No such file or directory; " in command.output
-    assert "correct LAUNCH" in command.output
+def test_a_launcher_stands_before_each_run_and_one_that_is_not_there_is_named(spawning):
+    assert spawning(*ONE, "--launch", "env LAUNCHED=yes").calls[0]["launched"] == "yes"
+    spawning("sweep", *TOY_4L, "--datasets", "aime24", "--launch", "no-such-scheduler --now")
+    assert "FAILED: no-such-scheduler: No such file or directory; " in spawning.output
+    assert "correct LAUNCH" in spawning.output
 
 
 def test_a_model_that_several_gpus_share_is_started_by_torchrun(tmp_path):
-    notebook = Notebook("title", "probe", tmp_path, {}, tmp_path, bool, list, ranks=4)
+    notebook = Notebook("title", "probe", tmp_path, {}, list, ranks=4)
     assert (
         notebook.command()[1:8]
         == "-m torch.distributed.run --standalone --nproc-per-node 4 -m depth_lib.sweep.execute".split()
@@ -236,11 +211,12 @@ def test_a_model_that_several_gpus_share_is_started_by_torchrun(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_is_named(command, study):
+def test_a_rank_that_fails_is_named(spawning, study):
     (study / "fail-toy-4l").touch()
-    assert command(*ONE, "-p", "TENSOR_PARALLEL=2").status == 1
+    assert spawning(*ONE, "--tensor-parallel=2").status == 1
     assert re.search(
-        r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file; see \S+probe.log\n", command.output
+        r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file; see \S+probe.log\n",
+        spawning.output,
     )
 
 
@@ -248,6 +224,7 @@ def test_a_rank_that_fails_is_named(command, study):
     ("words", "message"),
     [
         (["--set", "demo", "--launch", "srun --comment='a"], "which is no command (No closing quotation); close its"),
+        (["--set", "demo", "--launch", "srun", "--gpus", "7", "--tensor-parallel", "2"], "and there are 1 GPUs: 7"),
         (["--set", "demo", "--gpus", "0", "1"], "GPUS is 0 1, and nvidia-smi finds no GPU here; leave out GPUS"),
         (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
         (["--models", "./toy-4"], "./toy-4 does not exist; check the path"),
@@ -255,9 +232,9 @@ def test_a_rank_that_fails_is_named(command, study):
         (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
         (["--probes", "logitlens"], 'PROBES "logitlens" is not known; did you mean logit_lens?'),
         (["--set", "papers"], 'SET "papers" is not known; did you mean paper?'),
-        (["-p", "N_EXAMPLE=3"], 'variable "N_EXAMPLE" is not known; did you mean N_EXAMPLES?'),
         (["--n-example", "3"], 'sweep option "--n-example" is not known; did you mean --n-examples?'),
-        (["-p", "SEED"], "SEED is null; Input should be a valid integer"),
+        (["--seed="], "SEED is null; Input should be a valid integer"),
+        (["--jobs=-1"], "JOBS is -1; Input should be greater than or equal to 0: number of runs at a time"),
         (
             ["--set", "demo", "--source", "none.jsonl"],
             "SOURCE is none.jsonl, and there is no such file; check the path",
@@ -291,7 +268,7 @@ def test_only_params_files_that_are_needed_have_to_be_right(command, study):
 
 def test_models_that_would_share_a_folder_are_refused_and_one_named_twice_runs_once(command):
     assert command("sweep", "--models", "a/final", "b/final", "--datasets", "gsm8k").status == 1
-    assert "a/final and b/final would share one folder, final; give one another name: " in command.error
+    assert "a/final on gsm8k and b/final on gsm8k would share the folder outputs/gsm8k/final; " in command.error
     twice = ("--models", "toy-4l", "toy-4l", "--datasets", "gsm8k", "gsm8k")
     assert len(command("sweep", *twice).calls) == 1
 
@@ -319,21 +296,18 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     checkpoint = shutil.copytree(toy_path("toy-4l"), study / "checkpoint")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
-    assert command("init", "my-model", "--model-id", "checkpoint").status == 0
+    command("init", "my-model", "--model-id", "checkpoint")
     assert command.output.startswith("params/models/mine/my-model.yaml is written; ")
     (call,) = command("sweep", "--set", "mine", "--datasets", "gsm8k").calls
     expected = {"MODEL": "my-model", "MODEL_ID": str(checkpoint), "SOURCE": "hub", "DEVICE_MAP": "auto"}
     assert {name: call[name] for name in expected} == expected and call["DTYPE"] == "bfloat16"
-    assert command("init", "checkpoint", "--model-id", "").status == 0
+    command("init", "checkpoint")
     assert find_model("checkpoint")["MODEL_ID"] == "checkpoint"
-    assert command("init", "toy-4l").status == 1 and "there is a model toy-4l" in command.error
-    assert command("init", "of-toy", "--model-id", "toy-8l").status == 0 and find_model("of-toy")["DTYPE"] == "float32"
-    assert command("init", "other", "--model-id", "a/b", "--n-examples", "3").status == 1
-    assert 'init option "--n-examples" is not known; use ' in command.error
+    assert "there is a model toy-4l" in command("init", "toy-4l").error and command.status == 1
     (call,) = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", str(checkpoint), "bfloat16")
-    (checkpoint / "tokenizer.json").unlink()
-    (checkpoint / "tokenizer_config.json").unlink()
+    for path in checkpoint.glob("tokenizer*"):
+        path.unlink()
     command("init", "without", "--model-id", "checkpoint")
     assert command.error.startswith("checkpoint has no tokenizer; write it there: tokenizer.save_pretrained(")
     shutil.rmtree(checkpoint)
@@ -355,21 +329,24 @@ CANCELLED = "{}: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 D
         ("slurmstepd-a: error: Detected 1 oom_kill event.\n", 9, "killed for memory (Detected 1 oom_kill event)"),
         ("srun: error: node1: task 0: Out Of Memory\n", 137, "killed for memory (node1: task 0: Out Of Memory)"),
         ("", 5, "its command ended with status 5"),
+        ("FAILED: RuntimeError: no luck.\n", 0, "RuntimeError: no luck"),  # a launcher hides the status
+        ("", 0, "the notebook left no lens.pt"),
     ],
 )
 def test_why_a_notebook_failed_is_who_killed_it_or_its_own_line(tmp_path, log, status, why):
-    (tmp_path / "log").write_text(log)
-    assert stopped_by(tmp_path / "log", status) is None
-    assert why_failed(tmp_path / "log", status).startswith(why)
+    (tmp_path / "probe.log").write_text(log)
+    how, said = how_it_ended(Notebook("title", "probe", tmp_path, {}, lambda: [Path("lens.pt")]), status)
+    assert how == "failed" and said.startswith(why)
 
 
 @pytest.mark.parametrize(("who", "reason"), [("slurmstepd-node1", "TIME LIMIT"), ("slurmstepd", "PREEMPTION")])
 def test_what_a_scheduler_ends_has_not_failed(tmp_path, who, reason):
-    (tmp_path / "log").write_text(
+    (tmp_path / "probe.log").write_text(
         "FAILED: DeadKernelError: as when its kernel is ended first\n"
         f"srun: Job step aborted: Waiting up to 12 seconds for job step to finish.\n{CANCELLED.format(who, reason)}"
     )
-    assert stopped_by(tmp_path / "log", 143).endswith(f"CANCELLED AT 2026-01-01T00:00:00 DUE TO {reason})")
+    how, by = how_it_ended(Notebook("title", "probe", tmp_path, {}, list), 143)
+    assert how == "stopped" and by.endswith(f"CANCELLED AT 2026-01-01T00:00:00 DUE TO {reason})")
 
 
 def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
@@ -382,12 +359,12 @@ def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
 def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
     shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
-    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=bad.jsonl")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=bad.jsonl", "OUT=outputs/{0}")
     (study / "bad.jsonl").write_text("{}\n")
     done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
     assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
     assert "bad × toy-4l: FAILED: PromptError: " in done.stdout
-    written = [path for path in study.glob("outputs/**/*") if path.is_file()]
+    written = [path for path in study.glob("outputs/{0}/**/*") if path.is_file()]
     assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
     for path in written:
         content = _unpacked(path)

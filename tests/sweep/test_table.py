@@ -1,14 +1,10 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
 import os
-import signal
-import time
 
 import pytest
 
-from depth_lib.sweep.processes import Notebook
 from depth_lib.sweep.table import TABLES
-from tests.sweep.study import calls_in, start_make
 
 
 def result_of(out, dataset, model):
@@ -81,35 +77,3 @@ def test_a_table_is_made_again_only_if_something_changed(command, study):
         change()
         assert [len(command("table").calls) for _ in range(2)] == [1, 0]
     assert len(command("table", "--datasets", "gsm8k").calls) == 1, "another choice"
-
-
-def test_two_tables_at_once_are_made_one_after_the_other(make, study):
-    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
-    gate = study / "gate"
-    gate.touch()
-    first = start_make(study, "table", "OUT=outputs/demo")
-    while not calls_in(study):
-        time.sleep(0.05)
-    second = start_make(study, "table", "OUT=outputs/demo")
-    assert "another process is at it" in second.stdout.readline()
-    gate.unlink()
-    printed = [table.communicate()[0] for table in (first, second)]
-    assert first.returncode == second.returncode == 0 and len(calls_in(study)) == 2, printed
-    assert not list((study / "outputs/demo").glob("*.partial*"))
-
-
-def test_a_table_that_dies_without_a_word_is_said(command, study, monkeypatch):
-    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
-    monkeypatch.setattr(Notebook, "command", lambda notebook: ["sh", "-c", "exit 5"])
-    assert command("table", "--out", "outputs/demo").status == 1
-    assert "table and figures: FAILED: its command ended with status 5; see outputs/demo/effective" in command.output
-
-
-def test_ctrl_c_ends_a_table_with_a_sentence(make, study):
-    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
-    table = start_make(study, "table", "OUT=outputs/demo", TAKES="600")
-    while not calls_in(study):
-        time.sleep(0.05)
-    os.killpg(table.pid, signal.SIGINT)
-    printed, errors = table.communicate(timeout=60)
-    assert "table and figures: stopped by SIGINT; what was finished is kept" in printed and "Traceback" not in errors

@@ -1,0 +1,50 @@
+"""In place of papermill in tests of sweeps: notes how it was called, and leaves results without tensors.
+
+It takes TAKES seconds, and as long as there is a file gate; with a file fail-<MODEL> it fails, with a file idle it
+leaves nothing, and with a file fail-probe the probes named there fail.
+"""
+
+import json
+import os
+import time
+import zipfile
+from pathlib import Path
+
+from depth_lib.results.provenance import why_stale
+from depth_lib.sweep.spec import RunSpec
+from depth_lib.sweep.table import TABLES
+
+
+class PapermillExecutionError(Exception):
+    def __init__(self, ename, evalue):
+        super().__init__(evalue)
+        self.ename, self.evalue = ename, evalue
+
+
+def execute_notebook(notebook, output, given, **_):
+    call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
+    call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
+    with open("calls.jsonl", "a") as calls:
+        calls.write(json.dumps(call) + "\n")
+    if output:  # of the first rank
+        Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
+    if "TAKES" in os.environ:
+        print("FAILED: DeadKernelError, as when a signal ends a kernel", flush=True)
+        time.sleep(float(os.environ["TAKES"]))
+    while Path("gate").exists():
+        time.sleep(0.02)
+    if Path(f"fail-{given.get('MODEL')}").exists():
+        raise PapermillExecutionError("RuntimeError", "no luck; remove the file\nand more")
+    failed = Path("fail-probe").read_text().split() if Path("fail-probe").exists() else []
+    for probe in failed:
+        print(f"failed: {probe}: ValueError: texts are too short.")
+    if notebook.endswith("effective_depth.ipynb"):
+        for name in TABLES:
+            Path(given["OUT"], name).write_text("table")
+        return
+    asked = RunSpec(given)
+    for probe in given["PROBES"]:
+        path, meta = asked.path(probe), asked.provenance(probe) | {"version": 1}
+        if probe not in failed and why_stale(path, meta) and not Path("idle").exists():
+            with zipfile.ZipFile(path, "w") as stored:
+                stored.writestr("archive/meta.json", json.dumps(meta))
