@@ -14,7 +14,14 @@ from tests.probes.comparing import TOLERANCE, close, loaded, rounding
 
 TEXT = "The quick brown fox jumps over 13 lazy dogs"
 K = 2  # blocks K, K + 1, … are the identity
-MODES = [("future", "layer"), ("all", "attention"), ("remove", "mlp")]
+PARTS = ("layer", "attention", "mlp")
+MODES = [*zip(("future", "all", "remove"), PARTS, strict=True)]
+MODES += [
+    pytest.param(mode, part, marks=pytest.mark.slow)
+    for mode in ("future", "all", "remove")
+    for part in PARTS
+    if (mode, part) not in MODES
+]
 QUESTION, ANSWER = "5 + 7 = ", "128"
 SUM = ("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 OF_TOY = rounding(8, 384)  # toy-8l: 8 blocks, an MLP of 384; probabilities are at most 1
@@ -31,8 +38,8 @@ def toy():
     return dl.load_model("toy-8l")
 
 
-# plain, contributions inside modules, both norms and a soft-cap
-@pytest.fixture(scope="module", params=["llama", "bloom", "gemma2"])
+# plain, post-norm, parallel, contributions inside modules, both norms and a soft-cap
+@pytest.fixture(scope="module", params=["llama", "olmo2", "gpt_neox", "bloom", "gemma2"])
 def shallow(request, tmp_path_factory):
     """A model of four blocks of which only the first two do anything."""
     return loaded(make_identity(build(request.param), range(K, L)), tmp_path_factory.mktemp(request.param))
@@ -81,6 +88,16 @@ def test_gradients_sum_to_what_the_answer_loses_when_a_block_or_part_is_blurred(
         assert abs(found["f_difference"][l] - (read - blurred)) <= OF_TOY
 
 
+def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothing_before_it(llama, toy):
+    for llm in (llama, toy):
+        everywhere = dl.layer_effects(llm, [TEXT, "a few words"], mode="all")["max_all_layer"]
+        torch.testing.assert_close(everywhere.diagonal(), torch.ones(len(everywhere)))
+        assert not everywhere.tril(-1).any()
+        later = dl.layer_effects(llm, [TEXT])["max_future_layer"]
+        assert not later.tril().any()  # at the tokens that are not skipped the block itself reads what it always did
+        assert (later[:-1].amax(1) > 0).all()
+
+
 @torch.no_grad()
 def answer_probability(model, ids, places, module, blur):
     """F of a plain forward pass; with `blur`, every token of what a module returns is their mean."""
@@ -100,17 +117,42 @@ def plain_toy():
     return AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32).eval().requires_grad_(False)
 
 
+@pytest.fixture(scope="module")
+def trained(toy):
+    """(a model that was really trained, as a user loads it; the same in float64 for the oracle)."""
+    return toy, in_float64(plain_toy())
+
+
 PROMPTS = ["8", "5 + 7 + 1 = 13", "A farmer has 12 hens.\n" + TEXT, "Give the answer directly: 31 + 17 = 48"]
 
 
-def test_curves_of_a_trained_model_over_prompts_of_several_lengths_equal_the_oracle(toy):
-    model, ids = in_float64(plain_toy()), tokenize(toy, PROMPTS)
-    ours = dl.relative_contribution(toy, PROMPTS)
+def test_curves_over_prompts_of_several_lengths_equal_the_oracle(trained):
+    llm, model = trained
+    ids = tokenize(llm, PROMPTS)
     for key, curve in oracle.relative_contribution(model, ids).items():
-        close(ours[key], curve)
-    lens = dl.logit_lens(toy, PROMPTS)
+        close(dl.relative_contribution(llm, PROMPTS)[key], curve)
+    lens = dl.logit_lens(llm, PROMPTS)
     for key, curve in oracle.logit_lens(model, ids).items():
         close(lens[CURVES.get(key, key)], curve)
+
+
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_effects_over_prompts_of_several_lengths_equal_the_oracle(trained, mode):
+    llm, model = trained
+    ours = dl.layer_effects(llm, PROMPTS, mode=mode)
+    for key, matrix in oracle.layer_effects(model, tokenize(llm, PROMPTS), mode).items():
+        close(ours[key], matrix)
+
+
+def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(trained):
+    llm, model = trained
+    ids, span = oracle.answer_span(llm.tokenizer, *SUM)
+    ours = dl.residual_erasure(llm, *SUM, PROMPTS)["erasure_effect"]
+    close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
+    layers = [len(llm.blocks) - 2]  # deep enough for 64 nodes on a trained model too
+    truth = oracle.integrated_gradients(model, ids, span, nodes=64, layers=layers)["igrads"]
+    close(dl.integrated_gradients(llm, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])
 
 
 @pytest.mark.parametrize("mode, part", MODES)
@@ -131,7 +173,7 @@ def test_a_block_that_writes_nothing_has_no_local_effect(shallow, mode):
 def test_an_unknown_part_or_mode_is_named(llama):
     with pytest.raises(ValueError, match="part \"head\" is not known|part 'head' is not known"):
         dl.layer_effects(llama, [TEXT], part="head")
-    with pytest.raises(ValueError, match='"future" or "all"'):
+    with pytest.raises(ValueError, match='"future", "all"'):
         dl.local_effects(llama, [TEXT], mode="remove")
 
 
