@@ -112,7 +112,7 @@ def _compared(logits, five_of_final, log_e_of_final, half_y):
     log_e = logits.sub_(largest[..., :1]).clamp_min_(-70)  # no subnormal number: no sum notices e^−70
     total = torch.exp(log_e, out=e).sum(-1)
     if half_y is None:
-        return torch.stack([n_shared, total, torch.linalg.vecdot(e, log_e.sub_(log_e_of_final))], dim=-1)
+        return torch.stack([n_shared, total, log_e.sub_(log_e_of_final).mul_(e).sum(-1)], dim=-1)
     e_log_e = log_e.mul_(e).sum(-1)
     e_log_ratio = log_e.addcmul_(e, log_e_of_final, value=-1).sum(-1)
     mean = torch.addcmul(half_y, e, 0.5 / total[..., None], out=e)

@@ -70,7 +70,8 @@ def _measures(h, a, m, parallel):
 def _compared(x, y):
     """‖x‖ / ‖y‖ and cos(x, y) [T]."""
     norm_x, norm_y = x.norm(dim=-1), y.norm(dim=-1).clamp_min(1e-6)
-    return norm_x / norm_y, torch.linalg.vecdot(x, y) / (norm_x.clamp_min(1e-6) * norm_y)
+    # no dot product, which a server's autocast would round to bfloat16
+    return norm_x / norm_y, (x * y).sum(-1) / (norm_x.clamp_min(1e-6) * norm_y)
 
 
 def _geometry(residuals):
@@ -86,6 +87,6 @@ def _geometry(residuals):
         apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist")
         angular += 2 * (apart / 2).clamp_max(1).arcsin().sum(0) / torch.pi
         moved = h - h[:, :1]
-        along = torch.linalg.vecdot(moved, moved[:, -1:])
+        along = (moved * moved[:, -1:]).sum(-1)
         progress += (along / along[:, -1:].clamp_min(1e-12)).sum(0)
     return {"angular_sums": angular.cpu(), "progress_sums": progress.cpu()}

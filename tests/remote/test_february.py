@@ -6,7 +6,7 @@ import torch
 from tests.calls import EVERY
 from tests.remote.conditions import others_slow
 
-QUICK = ("relative_contribution", "layer_effects, future, layer", "gradients")
+QUICK = ("relative_contribution", "logit_lens, two keys", "layer_effects, future, layer", "gradients")
 
 
 @pytest.fixture(autouse=True)
