@@ -46,10 +46,11 @@ def run(
     signature = inspect.signature(partial(probe, llm))
     arguments = dict(signature.bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
+    on_server = bool(remote) and remote != "local"
     # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
     if "arch" in arguments:
-        arguments["arch"] = arguments["arch"] | {"fetched": {} if remote and remote != "local" else None}
-    if remote and remote != "local":
+        arguments["arch"] = arguments["arch"] | {"fetched": {} if on_server else None}
+    if on_server:
         return concatenated(_on_server(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
     if not llm.dispatched:
         raise ValueError(
@@ -117,8 +118,8 @@ def _in_session(llm, check, probe, arguments, **how):
 
 
 def _measured(llm, check, probe, arguments):
-    """What the probe returns, and what the model there is. check: None, or a function and its arguments, whose verdict
-    comes first: a probe takes no shortcut that it found not to work."""
+    """The probe's result and a description of the model that computed it. check: None, or a function and its arguments
+    that is called first: the probe takes no shortcut that it finds not to work."""
     measured = {}
     if check:
         identities, of_sentence = check
@@ -166,7 +167,7 @@ def _on_server(llm, probe, jobs, over, remote, label):
                     raise
             results.append(measured["result"])
             entries.append(entry)
-            if number == len(jobs):  # inside the lock, whose next holder finds what is left, and not half of it
+            if number == len(jobs):  # inside the lock, so that another process finds all of it or nothing
                 finish(entries)
     return results
 

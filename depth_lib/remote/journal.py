@@ -101,9 +101,8 @@ class Entry:
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        files = {self.path: json.dumps(asdict(self), indent=1).encode()}
-        if content is not None:
-            files[self.content] = content
+        files = {} if content is None else {self.content: content}  # first, as the journal says that it is there
+        files[self.path] = json.dumps(asdict(self), indent=1).encode()
         with self._disk():
             write_together(files)
 

@@ -173,12 +173,6 @@ def _factors(llm, number):
     return {"n": [n for n in range(1, number) if number % n == 0]}
 
 
-def test_a_model_that_is_not_there_is_the_servers_own_error(llm, loopback, monkeypatch):
-    monkeypatch.setattr(llm, "to_model_key", lambda: 'x:{"repo_id": "nobody/nothing"}')
-    with pytest.raises(remote.JobFailed, match="Model nobody/nothing is not deployed.*nnsight.ndif.status"):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
-
-
 @pytest.mark.parametrize("key", ["my-secret", "SECRETa\nSECRETb"])
 def test_a_wrong_key_is_refused_and_never_shown(llm, loopback, monkeypatch, key):
     monkeypatch.setenv("NDIF_API_KEY", key)

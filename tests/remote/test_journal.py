@@ -55,13 +55,13 @@ def kill(pid):
 
 def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, loopback, monkeypatch, artifact):
     seen, poll = [], JobBackend.poll
-    monkeypatch.setattr(JobBackend, "poll", lambda backend: (seen.extend(journal(artifact)), poll(backend))[1])
+    monkeypatch.setattr(JobBackend, "poll", lambda backend: seen.extend(journal(artifact)) or poll(backend))
     with journalled(artifact) as jobs:
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert KEY not in json.dumps(journal(artifact))
-    assert seen[0]["state"] == "submitted" and seen[0]["job_id"] in loopback.jobs
-    assert seen[0]["host"] == loopback.host and seen[0]["probe"] == "logit_lens" and len(seen[0]["settings"]) == 16
-    assert jobs == [{"id": seen[0]["job_id"], "cost": jobs[0]["cost"]}] and jobs[0]["cost"]["runtime"] > 0
+    entry, (job,) = seen[0], jobs
+    assert (entry["state"], entry["host"], entry["probe"]) == ("submitted", loopback.host, "logit_lens")
+    assert entry["job_id"] == job["id"] and job["id"] in loopback.jobs and job["cost"]["runtime"] > 0
     assert not list(artifact.parent.iterdir())
 
 
@@ -107,20 +107,14 @@ def _no_terminal(display, response):
     raise OSError("no terminal")
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_result_that_came_but_was_not_written_is_not_computed_again(
-    llm, loopback, truth, compute, artifact, damaged, capfd
-):
+def test_a_result_that_came_but_was_not_written_is_not_computed_again(llm, loopback, truth, compute, artifact):
     with pytest.raises(OSError, match="disk full"), journalled(artifact):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         raise OSError("disk full")
-    (kept,) = artifact.parent.glob("a.pt.job/*.result")
-    if damaged:
-        kept.write_bytes(kept.read_bytes()[:99])
+    assert list(artifact.parent.glob("a.pt.job/*.result"))
     with loopback.faults(post=[500] * 9) as submitted:
         same(compute(), truth)
         assert submitted() == 0
-    assert damaged == ("is damaged" in capfd.readouterr().err)
 
 
 def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatch, capfd):
@@ -136,18 +130,6 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatc
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert submitted() == 1
     assert not journal()
-
-
-def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, truth, compute, artifact):
-    with loopback.faults(hold="RUNNING") as submitted:
-        client = forked(compute)
-        loopback.until(lambda: loopback.is_running() and journal(artifact)[0]["job_id"])
-        kill(client)
-        assert journal(artifact)[0]["state"] == "submitted"
-        loopback.switch()
-        same(compute(), truth)
-        assert submitted() == 1
-    assert not list(artifact.parent.iterdir())
 
 
 def test_two_processes_at_one_job_take_turns(llm, loopback, truth, monkeypatch):

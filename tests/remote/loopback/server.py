@@ -125,14 +125,11 @@ class Loopback(ThreadingHTTPServer):
     def take(self, request, payload):
         """The first status of a new job."""
         job, model = uuid.uuid4().hex, json.loads(request["model_key"].partition(":")[2])["repo_id"]
+        # the worker finds the model in its folder, without a Hub
+        request["model_key"] = request["model_key"].replace(json.dumps(model), json.dumps(self.models[model]))
         self.n_jobs += 1
-        if model in self.models:
-            self.tell(job, "RECEIVED", "Your job has been received.")
-            # the worker finds the model in its folder, without a Hub
-            request["model_key"] = request["model_key"].replace(json.dumps(model), json.dumps(self.models[model]))
-            self.taken.put(request | {"id": job, "payload": payload})
-        else:
-            self.tell(job, "ERROR", f"Model {model} is not deployed.")
+        self.tell(job, "RECEIVED", "Your job has been received.")
+        self.taken.put(request | {"id": job, "payload": payload})
         return self.jobs[job]
 
     def tell(self, job, status, description):
