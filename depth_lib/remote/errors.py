@@ -22,7 +22,7 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing for a job: a key, the model's name, a module that a server has, a disk for the journal."""
+    """Something is missing for a job: a key, the model's name, a source that is up to date, a disk for the journal."""
 
 
 class ServerUnreachable(RemoteError):

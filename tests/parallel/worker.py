@@ -1,7 +1,6 @@
 """What each of two ranks runs: all public probes on a sharded model; rank 0 computes them on the whole one too."""
 
 import datetime
-import multiprocessing
 import os
 import traceback
 from pathlib import Path
@@ -14,6 +13,7 @@ import depth_lib as dl
 from depth_lib import api
 from depth_lib.model_maps import maps
 from tests.calls import EVERY, PAIRWISE
+from tests.forked import processes
 from tests.model_maps.models import words
 
 SECONDS = 30  # that a rank waits for the other: they run the same code, or never meet
@@ -24,9 +24,7 @@ def run_ranks(out: Path, folder: Path, rank_local: bool = False):
 
     rank_local: a mutation, each rank decides on its own how many tokens a pass has.
     """
-    context = multiprocessing.get_context("forkserver")  # torchrun would import all this three times
-    context.set_forkserver_preload(["tests.parallel.worker"])
-    ranks = [context.Process(target=_run_rank, args=(rank, out, folder, rank_local)) for rank in (0, 1)]
+    ranks = [processes.Process(target=_run_rank, args=(rank, out, folder, rank_local)) for rank in (0, 1)]
     for process in ranks:
         process.start()
     for process in ranks:
