@@ -264,7 +264,7 @@ def residual_erasure(
     """
     ids, places, tokens = answer_span(llm, question, answer)
     result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
-    return {**result, "n_answer": torch.tensor([float(len(ids) - places[0])]), "tokens": tokens}
+    return {**result, "n_answer": torch.tensor([len(ids) - places[0]], dtype=torch.float32), "tokens": tokens}
 
 
 def future_erasure(

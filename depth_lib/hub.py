@@ -1,4 +1,4 @@
-"""A Hugging Face Hub that cannot be reached: within seconds its files come from the cache, or there is an error."""
+"""What is known of the Hugging Face Hub from the cache, so that nobody waits for a Hub that cannot be reached."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ _PATIENCE = 3.0  # seconds for a first answer of any kind
 
 @cache
 def _is_reachable(_minute: int) -> bool:
-    """Whether the Hub answers at all, through the user's own client and proxies."""
+    """Whether the Hub answers, through the user's own client and proxies."""
     from huggingface_hub import constants, get_session  # takes a moment, and embedded prompts do not need it
 
     try:
@@ -24,16 +24,21 @@ def _is_reachable(_minute: int) -> bool:
 
 @contextlib.contextmanager
 def without_retries(source: str) -> Iterator[None]:
-    """In this block a Hub that does not answer is not asked again: what is asked of it comes from the cache or fails.
+    """In this block, files come from the cache or fail, without waiting, if the Hub cannot be reached.
 
-    The Hub's client would wait 23 s for each file. Its settings, and whoever forbade the network, are left as they are.
-    source: a repository; of a folder here the Hub is asked nothing.
+    The Hub's client would wait 23 s for each file. source: a repository; a folder on this machine needs no Hub.
     """
+    from unittest import mock  # brings asyncio
+
     from huggingface_hub import constants
 
     minute = int(time.monotonic() // 60)  # asked once in each
-    nothing_to_wait_for = Path(source).is_dir() or constants.HF_HUB_OFFLINE or _is_reachable(minute)
-    with contextlib.nullcontext() if nothing_to_wait_for else cached_only():
+    with contextlib.ExitStack() as stack:
+        if not (Path(source).is_dir() or constants.HF_HUB_OFFLINE or _is_reachable(minute)):
+            from datasets import config  # which has its own copy of the setting
+
+            for module in (constants, config):
+                stack.enter_context(mock.patch.object(module, "HF_HUB_OFFLINE", True))
         yield
 
 
@@ -46,19 +51,3 @@ def cached_commit(repository: str, revision: str | None) -> str | None:
     name = "models--" + "--".join(repository.split("/")[:2])  # of "owner/name/file.gguf" too
     ref = Path(constants.HF_HUB_CACHE, name, "refs", revision or "main")
     return ref.read_text().strip() if ref.is_file() else None
-
-
-@contextlib.contextmanager
-def cached_only() -> Iterator[None]:
-    """In this block the Hub is asked nothing: its files come from the cache, or fail."""
-    from unittest import mock  # brings asyncio
-
-    from huggingface_hub import constants
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
-        with contextlib.suppress(ImportError):
-            from datasets import config  # which has its own copy
-
-            stack.enter_context(mock.patch.object(config, "HF_HUB_OFFLINE", True))
-        yield

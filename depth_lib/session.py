@@ -1,7 +1,6 @@
 """A probe runs in one nnsight session here, or as journalled jobs on a server."""
 
 import inspect
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -14,9 +13,9 @@ from .models.families import known
 from .models.parallel import check_same
 from .probes.identities import verified
 from .progress import steps, ticked
-from .remote.backend import JobBackend, complete, say
+from .remote.backend import JobBackend, complete, positive, say
 from .remote.crossing import FLOPS, PER_SECOND, TOO_LONG, crossing, seconds
-from .remote.errors import JobFailed, NotReady, RemoteError, ResultNotFinite
+from .remote.errors import JobFailed, RemoteError, ResultNotFinite
 from .remote.journal import Entry, finish
 from .remote.travel import settings_hash
 
@@ -47,13 +46,12 @@ def run(
     signature = inspect.signature(partial(probe, llm))
     arguments = dict(signature.bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
+    on_server = bool(remote) and remote != "local"
     # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
     if "arch" in arguments:
-        arguments["arch"] = arguments["arch"] | {"fetched": {} if remote and remote != "local" else None}
-    if remote and remote != "local":
-        jobs = _jobs(arguments, over, per_job)
-        by_variable = over is not None and per_job is None
-        return joined(_on_server(llm, probe, jobs, over, remote, label, by_variable))
+        arguments["arch"] = arguments["arch"] | {"fetched": {} if on_server else None}
+    if on_server:
+        return concatenated(_on_server(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
     if not llm.dispatched:
         raise ValueError(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
@@ -70,17 +68,15 @@ def run(
 
 def _all_here(llm, probe, arguments, over, remote, label):
     """What the probe returns on this machine."""
-    if remote == "local":
-        return _here(llm, probe, arguments, remote)
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
-    if "tick" in inspect.signature(probe).parameters:
+    if "tick" in inspect.signature(probe).parameters and not remote:
         with ticked(label) as tick:
             return _here(llm, probe, arguments | {"tick": tick}, remote)
     parts = [arguments] if over in (None, "layers") else _cut(arguments, over, 1)
-    return joined([_here(llm, probe, part, remote) for part in steps(parts, label)])
+    return concatenated([_here(llm, probe, part, remote) for part in steps(parts, label)])
 
 
-def joined(results: list[dict]) -> dict:
+def concatenated(results: list[dict]) -> dict:
     """The results of a call's parts as one: tensors along their first axis, and lists."""
     if len(results) == 1:
         return results[0]
@@ -99,61 +95,46 @@ def _jobs(arguments, over, per_job):
     if over is None:
         return [arguments]
     if over == "layers":
-        default = len(arguments[over])
+        per_job = per_job or positive("DEPTH_LIB_LAYERS_PER_JOB", len(arguments[over]))
     else:
         default = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"]["n_layers"])
-    return _cut(arguments, over, per_job or _whole_number(_size_variable(over)) or default)
-
-
-def _size_variable(over):
-    return "DEPTH_LIB_LAYERS_PER_JOB" if over == "layers" else "DEPTH_LIB_PROMPTS_PER_JOB"
-
-
-def _whole_number(variable):
-    """The whole number in an environment variable; None if it is not set."""
-    value = os.environ.get(variable)
-    if value and not (value.isdecimal() and int(value)):
-        raise NotReady(f"{variable} is {value!r}; give a whole number of at least 1")
-    return int(value) if value else None
+        per_job = per_job or positive("DEPTH_LIB_PROMPTS_PER_JOB", default)
+    return _cut(arguments, over, per_job)
 
 
 def _here(llm, probe, arguments, remote):
-    measured = _in_session(llm, {"result": (probe, arguments)}, remote=remote)
+    measured = _in_session(llm, None, probe, arguments, remote=remote)
     known(llm).running = measured["model"]
-    return measured["results"]["result"]
+    return measured["result"]
 
 
-def _in_session(llm, calls, **how):
-    """What each of the named calls (function, arguments) returns, and what the model there is."""
+def _in_session(llm, check, probe, arguments, **how):
+    """What `_measured` returns, in one session."""
     result = None  # stays so where the session is only serialised; the client knows it by this name
     with llm.session(**how):
-        results = _called(llm, calls)
         # not by nnsight.save: requests may not name the module nnsight
-        result = {"model": running(llm), "results": results}.save()
+        result = _measured(llm, check, probe, arguments).save()
     return result
 
 
-def _called(llm, calls):
-    """What each call returns; a probe takes no shortcut that the check before it found not to work."""
-    results = {}
-    for name, (function, arguments) in calls.items():
-        if "check" in results and "arch" in arguments:
-            arguments = arguments | {"arch": verified(arguments["arch"], results["check"])}
-        results[name] = function(llm, **arguments)
-    return results
+def _measured(llm, check, probe, arguments):
+    """The probe's result and a description of the model that computed it. check: None, or a function and its arguments
+    that is called first: the probe takes no shortcut that it finds not to work."""
+    measured = {}
+    if check:
+        identities, of_sentence = check
+        measured["check"] = identities(llm, **of_sentence)
+        if "arch" in arguments:
+            arguments = arguments | {"arch": verified(arguments["arch"], measured["check"])}
+    measured["result"] = probe(llm, **arguments)
+    return measured | {"model": running(llm)}
 
 
-def _on_server(llm, probe, jobs, over, remote, label, by_variable):
-    """What the probe returns for each job, journalled and one after the other.
-
-    by_variable: whether an environment variable decides how many items of `over` a job has.
-    """
+def _on_server(llm, probe, jobs, over, remote, label):
+    """What the probe returns for each job, journalled and one after the other."""
     results, entries = [], []
     for number, arguments in enumerate(steps(jobs, label), 1):
-        smaller, n_items = "use shorter texts", len(arguments[over]) if by_variable else 1
-        if n_items > 1:
-            smaller = f"set {_size_variable(over)} to less than {n_items}"
-        backend = JobBackend(llm, remote, smaller)
+        backend = JobBackend(llm, remote)
         entry = Entry(
             settings_hash(
                 probe,
@@ -178,22 +159,22 @@ def _on_server(llm, probe, jobs, over, remote, label, by_variable):
                     raise
                 raise not_computed(llm, error) from error
             known(llm).running = entry.runs = measured["model"]
-            if not known(llm).checked and "check" in measured["results"]:
+            if not known(llm).checked and "check" in measured:
                 try:
-                    judge(llm, measured["results"]["check"])
+                    judge(llm, measured["check"])
                 except ArchitectureError as error:
                     entry.note("ended", problem=str(error))  # another deployment may be the model that was found
                     raise
-            results.append(measured["results"]["result"])
+            results.append(measured["result"])
             entries.append(entry)
-            if number == len(jobs):  # inside the lock, whose next holder finds what is left, and not half of it
+            if number == len(jobs):  # inside the lock, so that another process finds all of it or nothing
                 finish(entries)
     return results
 
 
 def _send(llm, probe, arguments, backend):
     """Submit the session; the model's check goes along if nobody has made it yet."""
-    n_bytes, _, n_tokens = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
+    n_bytes, n_tokens = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
     takes = seconds(n_bytes, n_tokens, sum(weight.numel() for weight in llm.blocks[0].parameters()))
     if takes > TOO_LONG:
         say(
@@ -204,16 +185,15 @@ def _send(llm, probe, arguments, backend):
     if "arch" in arguments:
         found, arch = known(llm).found, arguments["arch"]
         arguments = arguments | {"arch": arch | {name: arch[name] and getattr(found, name) for name in SHORTCUTS}}
-    calls = {"result": (probe, arguments)}
-    identities, of_sentence = check_call(llm)
-    if not known(llm).checked and probe is not identities:
-        calls = {"check": (identities, of_sentence)} | calls
-    _in_session(llm, calls, backend=backend)
+    check = check_call(llm)
+    if known(llm).checked or probe is check[0]:
+        check = None
+    _in_session(llm, check, probe, arguments, backend=backend)
 
 
 def _check_finite(probe, arguments, over, found):
-    """ResultNotFinite names the probe, the layer and the number."""
-    if over and (problem := _not_finite(found["results"]["result"], arguments, over)):
+    """Raise ResultNotFinite, which names the probe, the prompt and the layer."""
+    if over and (problem := _not_finite(found["result"], arguments, over)):
         raise ResultNotFinite(
             f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
             f"{found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, or "
@@ -222,14 +202,15 @@ def _check_finite(probe, arguments, over, found):
 
 
 def _not_finite(result, arguments, over):
-    """The first number that is NaN or infinite, and where it is; None if all are finite."""
+    """Where the first number is that is NaN or infinite; None if all are finite."""
     for key, value in result.items():
         if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
-            first = torch.nonzero(~torch.isfinite(value))[0].tolist()
-            where = f"prompt {first[0]}" + (f", layer {first[1]}" if len(first) > 1 else "")
+            first, *rest = torch.nonzero(~torch.isfinite(value))[0].tolist()
             if over == "layers":
-                where = f"layer {arguments['layers'][0] + first[0]}"
-            return f"{key} is {value[tuple(first)].item()} at {where}"
+                where = f"layer {arguments['layers'][first]}"
+            else:
+                where = f"prompt {first}" + (f", layer {rest[0]}" if rest else "")
+            return f"{key} is not finite at {where}"
 
 
 def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:

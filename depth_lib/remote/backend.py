@@ -1,7 +1,5 @@
 """nnsight's client for one journalled job: it retries, and runs no code that the server sends."""
 
-import itertools
-import math
 import os
 import re
 import sys
@@ -24,6 +22,7 @@ from .errors import (
     JobOverdue,
     JobUnknown,
     NotReady,
+    RequestRefused,
     ResultLost,
     ResultNotFinite,
     ResultRefused,
@@ -37,29 +36,28 @@ from .journal import Entry
 from .plain import BrokenDownload, check_size, plain
 from .travel import pickled
 
-SILENCE = 300  # seconds, after a first failure, in which a server may refuse connections or answer nonsense
+SILENCE = 300  # seconds, after a first failure, in which a server may refuse connections or send nonsense
 QUIET = 60  # seconds without a byte after which a question is asked again
 UNKNOWN = 600  # seconds in which a server may have no status of a job just submitted
 UNKNOWN_BEFORE = 30  # the same of a job that an earlier process submitted
 PAUSES = (0.5, 15)  # seconds between two questions: the first, and the longest
 SUBMISSIONS = 3  # of one job that the server interrupts or loses
-_FETCHES = 3  # of one result whose download breaks
-_LARGEST = 16e6  # bytes of a request; without a captured tensor it has some thousands
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_URL = re.compile(r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?")
 
 
 class JobBackend(RemoteBackend):
     """nnsight's client for one job, not blocking: a session that is given it is serialised and sent, and ends.
 
-    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. smaller: how to make the job smaller, for the
-    message if it takes too long. Raises NotReady if there is no key, no such host, or no name for the model; sending a
-    session raises ServerUnreachable, RequestRefused (the server took nothing) or SubmissionUnconfirmed.
+    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. Raises NotReady if there is no key, no such
+    host, or no name for the model; sending a session raises ServerUnreachable, RequestRefused (the server took nothing)
+    or SubmissionUnconfirmed.
     """
 
-    def __init__(self, llm: TransformersModel, remote: bool | str, smaller: str):
+    def __init__(self, llm: TransformersModel, remote: bool | str):
         host, key = host_and_key(remote)
         super().__init__(_model_key(llm, host), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
-        self.compress, self.smaller, self.content = True, smaller, None
+        self.compress, self.content = True, None
         self.http = httpx.Client(timeout=QUIET)  # one for all questions: to make one reads the certificates
         # nnsight rewrites its line in place, which in a file is a line for each question
         self.display.enabled = self.display.enabled and (self.display.notebook or sys.stdout.isatty())
@@ -68,13 +66,7 @@ class JobBackend(RemoteBackend):
         frame = tracer.info.frame
         block = reduce_block(tracer.node, frame.f_globals, dict(frame.f_locals))
         request, _ = pickled((tracer, block))  # as nnsight's RequestModel.serialize
-        blob = zstandard.ZstdCompressor(level=19).compress(request)
-        if len(blob) > _LARGEST:
-            raise NotReady(
-                f"the request has {len(blob) / 1e6:.0f} MB: a tensor made here travels with every job; make it "
-                "inside the probe, or send fewer prompts at once (DEPTH_LIB_PROMPTS_PER_JOB)"
-            )
-        return blob
+        return zstandard.ZstdCompressor(level=19).compress(request)
 
     def _post(self, request, blob):
         response = self._patiently(partial(super()._post, request, blob), submitting=True)
@@ -82,13 +74,13 @@ class JobBackend(RemoteBackend):
         return response
 
     def wait(self, unknown: float) -> dict:
-        """What the submitted job saved, once it has completed; `content` holds the bytes and `meta` its cost.
+        """What the submitted job saved, once it has completed; `content` has the bytes and `meta` its cost.
 
         unknown: seconds in which the server may have no status of it. Raises JobFailed and JobInterrupted, JobUnknown,
         JobOverdue, ResultLost, ResultRefused, ServerUnreachable or RequestRefused.
         """
         start = known = time.monotonic()
-        deadline = start + _hours_to_wait() * 3600
+        deadline = start + positive("DEPTH_LIB_DEADLINE", 12, float) * 3600
         for pause in _pauses():
             self.status = None
             result = self._patiently(self.poll)
@@ -121,85 +113,81 @@ class JobBackend(RemoteBackend):
         try:
             return self.handle(response)
         except BackendError as error:
-            raise job_failed(str(error), self.smaller) from None
+            raise job_failed(str(error)) from None
 
-    def download_result(self, url: str | None) -> dict:
-        """A damaged result is fetched again, and while none comes the job is asked for again. Raises ResultLost."""
-        problem = "no address"
-        for pause in itertools.islice(_pauses(), _FETCHES if url else 0):
-            try:
-                self.content = self._fetched(url)
-                return plain(self.content)
-            except BrokenDownload as error:
-                problem = one_line(error)
-            except httpx.HTTPStatusError as error:
-                code = error.response.status_code
-                if code < 500 and code != 429:
-                    raise ResultLost(
-                        f"the job has completed, but the address of its result has expired (HTTP {code}); run again to "
-                        "compute it anew"
-                    ) from None
-                raise httpx.ReadError(f"HTTP {code} from the address of the result") from None
-            time.sleep(pause)
-        raise ResultLost(
-            f"the job has completed, but its result could not be fetched ({problem}); run again to compute it anew"
-        )
-
-    def _fetched(self, url):
+    def download_result(self, url: str) -> dict:
+        """The result at this address, in `content` as it came. Raises ResultLost, ResultRefused or BrokenDownload."""
         content = bytearray()
         with self.http.stream("GET", url) as answer:
+            if answer.is_client_error and answer.status_code != 429:
+                raise ResultLost(
+                    f"the job has completed, but the address of its result has expired (HTTP {answer.status_code}); "
+                    "run again to compute it anew"
+                )
+            if answer.is_error:
+                answer.read()
             answer.raise_for_status()
             for chunk in answer.iter_bytes():
                 content += chunk
                 check_size(len(content))
-        return bytes(content)
+        self.content = bytes(content)
+        return plain(self.content)
 
     def _patiently(self, ask, submitting=False):
-        """ask(), repeated while the server cannot be reached; ServerUnreachable after SILENCE seconds.
+        """ask(), repeated for SILENCE seconds while its errors may pass.
 
-        submitting: ask() is repeated only if it is certain that the server took no job. RequestRefused if the server
-        refuses it. Errors are not chained: their causes show what the server sent, which may quote the key.
+        submitting: ask() is repeated only if it is certain that the server took no job. Raises what `_failure` returns,
+        outside of the handler: the error itself shows what the server sent, which may quote the key.
         """
-        silent_since = None
+        failing_since = None
         for n_failures, pause in enumerate(_pauses(), 1):
             try:
                 return ask()
-            except (BackendError, httpx.HTTPError, ValidationError) as error:
-                if isinstance(error, BackendError):
-                    error = error.__cause__  # which nnsight's _post does not tell in full
-                code, text = self._answer(error)
-                problem = f"HTTP {code}: {one_line(text)}" if code else one_line(error)
-                if code and code < 500 and code != 429:
-                    raise refused(code, text) from None
-                # NDIF's own 503 has a detail; a proxy that answers 502 or 503 may have passed the request on
-                refused_unread = code == 429 or (code == 503 and '"detail"' in error.response.text)
-                if submitting and not (refused_unread or isinstance(error, _NOTHING_SENT)):
-                    raise SubmissionUnconfirmed(
-                        f"the job was sent, but the server did not say that it took it ({problem}); it may be "
-                        "running, under an id nobody knows: run again to submit another one",
-                        text,
-                    ) from None
-                silent_since = silent_since or time.monotonic()
-                silent = time.monotonic() - silent_since
-                if silent + pause > SILENCE:
-                    raise ServerUnreachable(
-                        f"the server could not be reached for {silent:.0f} s ({problem}); check the host and the "
-                        "network, then run again",
-                        text,
-                    ) from None
+            except (BackendError, BrokenDownload, httpx.HTTPError, ValidationError) as error:
+                failure = self._failure(error, submitting)
+            now = time.monotonic()
+            failing_since = failing_since or now
+            if isinstance(failure, RequestRefused | SubmissionUnconfirmed) or now + pause > failing_since + SILENCE:
+                raise failure
             if n_failures == 3:
-                say(f"{self.host} cannot be reached ({problem}); trying again for {SILENCE / 60:.0f} minutes")
+                say(f"trying {self.host} again for {SILENCE / 60:.0f} minutes: {failure}")
             time.sleep(pause)
 
-    def _answer(self, error):
-        """The status and the reason, whole, that the server answered with; None for both if it did not answer."""
-        if not isinstance(error, httpx.HTTPStatusError):
-            return None, None
+    def _failure(self, error, submitting):
+        """The exception that names this error of a question to the server, should it not pass."""
+        if isinstance(error, BrokenDownload):
+            return ResultLost(
+                f"the job has completed, but its result could not be fetched ({one_line(error)}); run again to compute "
+                "it anew"
+            )
+        if isinstance(error, BackendError):
+            error = error.__cause__  # which nnsight's _post does not tell in full
+        code = text = None
+        problem = one_line(error)
+        if isinstance(error, httpx.HTTPStatusError):
+            code, text = error.response.status_code, self._reason(error.response)
+            problem = f"HTTP {code}: {one_line(text)}"
+            if code < 500 and code != 429:
+                return refused(code, text)
+        # NDIF's own 503 has a detail; a proxy that answers 502 or 503 may have passed the request on
+        not_taken = code == 429 or (code == 503 and '"detail"' in error.response.text)
+        if submitting and not (not_taken or isinstance(error, _NOTHING_SENT)):
+            return SubmissionUnconfirmed(
+                f"the job was sent, but the server did not say that it took it ({problem}); it may be running, under "
+                "an id nobody knows: run again to submit another one",
+                text,
+            )
+        return ServerUnreachable(
+            f"the server could not be reached ({problem}); check the host and the network, then run again", text
+        )
+
+    def _reason(self, response):
+        """Why the server refuses, in its own words, whole."""
         try:
-            reason = error.response.json()["detail"]
+            reason = response.json()["detail"]
         except (ValueError, KeyError, TypeError):
-            reason = error.response.text
-        return error.response.status_code, self._without_key(str(reason).strip()) or "no reason given"
+            reason = response.text
+        return self._without_key(str(reason).strip()) or "no reason given"
 
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
@@ -214,11 +202,7 @@ def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept
     before the server is first asked about it. Raises RemoteError and its kinds.
     """
     if entry.state == "done":
-        try:
-            return plain(entry.content.read_bytes())
-        except (OSError, BrokenDownload) as error:
-            say(f"the result kept in {entry.content} is damaged ({error}); fetching it again")
-            entry.note("submitted")
+        return plain(entry.content.read_bytes())
     for attempt in range(1, SUBMISSIONS + 1):
         unknown = UNKNOWN
         if entry.state == "submitted":
@@ -230,7 +214,7 @@ def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept
         try:
             result = backend.wait(unknown)
             accept(result)
-            entry.keep(backend.content, backend.meta)
+            entry.note("done", backend.content, problem=None, cost=backend.meta)
             return result
         except KeyboardInterrupt:
             say(f"interrupted; job {entry.job_id} goes on at {entry.host}, and the same call picks it up again")
@@ -250,10 +234,8 @@ def _submit(backend, entry, send):
     backend.job_id = None
     try:
         send()
-    except SubmissionUnconfirmed:
-        raise
     except Exception as error:
-        if not backend.job_id:  # the server took nothing
+        if not (backend.job_id or isinstance(error, SubmissionUnconfirmed)):  # the server took nothing
             entry.note("ended", problem=str(error))
         raise
     finally:
@@ -274,15 +256,16 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def _hours_to_wait():
-    """For one job, queue included."""
-    hours = os.environ.get("DEPTH_LIB_DEADLINE") or 12
+def positive(variable: str, default: float, kind: type = int) -> float:
+    """The number above 0 in an environment variable, or the default. Raises NotReady if it is none."""
+    text = os.environ.get(variable) or default
     try:
-        if not math.isnan(float(hours)):
-            return float(hours)
+        number = kind(text)
     except ValueError:
-        pass
-    raise NotReady(f"DEPTH_LIB_DEADLINE is {hours!r}; give the hours to wait for a job as a number")
+        number = 0
+    if not number > 0:  # NaN is not
+        raise NotReady(f"{variable} is {text!r}; give a {'whole ' if kind is int else ''}number above 0")
+    return number
 
 
 def host_of(remote: bool | str) -> str:
@@ -297,7 +280,7 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
     Raises NotReady if it is no host, or NDIF without a key.
     """
     host = host_of(remote)
-    if not _is_url(host):
+    if not _URL.fullmatch(str(host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
@@ -313,14 +296,6 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
             host=host,
         )
     return host.rstrip("/"), key
-
-
-def _is_url(text):
-    try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, TypeError, UnicodeError):
-        return False
-    return bool(url.host) and url.scheme in ("http", "https")
 
 
 def _model_key(llm, host):

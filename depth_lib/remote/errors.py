@@ -22,7 +22,7 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing for a job: a key, the model's name, a module that a server has, a disk for the journal."""
+    """Something is missing for a job: a key, the model's name, a source that is up to date, a disk for the journal."""
 
 
 class ServerUnreachable(RemoteError):
@@ -75,7 +75,8 @@ _ENDS = [
     (
         ("took longer than timeout", "exceeded the execution timeout", "out of memory"),
         JobFailed,
-        "make smaller jobs: {smaller}, then run again",
+        "make smaller jobs (set DEPTH_LIB_PROMPTS_PER_JOB or DEPTH_LIB_LAYERS_PER_JOB, or use shorter texts), then run "
+        "again",
     ),
     (
         ("model architecture on this server",),
@@ -92,12 +93,12 @@ _ENDS = [
 ]
 
 
-def job_failed(text: str, smaller: str) -> JobFailed:
-    """The exception for an ERROR status with this text. smaller: how to make a job smaller."""
+def job_failed(text: str) -> JobFailed:
+    """The exception for an ERROR status with this text."""
     lines = text.strip().splitlines() or ["no reason given"]
     line = lines[-1 if "Traceback" in text else 0].strip()  # a traceback ends with its error
     kind, advice = next((kind, advice) for words, kind, advice in _ENDS if any(word in text for word in words))
-    return kind(f"the server reports: {line}; {advice.format(smaller=smaller)}", "\n".join(lines))
+    return kind(f"the server reports: {line}; {advice}", "\n".join(lines))
 
 
 def refused(status_code: int, text: str) -> RequestRefused:

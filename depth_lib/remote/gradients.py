@@ -33,8 +33,6 @@ def method_there(remote: bool | str, method: str | None) -> str:
 def _whoami(host, key):
     """The email and tags of a key; {} where the server does not say."""
     try:
-        answer = httpx.get(f"{host}/whoami", headers={"ndif-api-key": key} if key else None, timeout=10)
-        found = answer.raise_for_status().json()
+        return httpx.get(f"{host}/whoami", headers={"ndif-api-key": key}, timeout=10).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("tags"), list) else {}

@@ -10,15 +10,24 @@ import contextvars
 import datetime
 import json
 import shutil
-import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..files import cache_folder, hold, move_aside, write_together
+from ..files import cache_folder, hold, write_together
 from .errors import NotReady, RemoteError
 
-_BLOCK = contextvars.ContextVar("block", default=None)  # of a `journalled` block: folder, jobs, and their entries
+
+@dataclass
+class _Block:
+    """A `journalled` block: its folder, its jobs for the artifact's meta, and their entries."""
+
+    folder: Path
+    jobs: list[dict] = field(default_factory=list)
+    finished: list["Entry"] = field(default_factory=list)
+
+
+_BLOCK = contextvars.ContextVar("block", default=None)
 
 
 @contextlib.contextmanager
@@ -29,13 +38,13 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
     arrived and the jobs that still run, and submits nothing twice. Yields a list of the block's jobs, for the
     artifact's meta: `id` and `cost` (the server's report of run time and memory).
     """
-    folder, jobs = Path(f"{artifact}.job"), []
-    token = _BLOCK.set((folder, jobs, []))
+    block = _Block(Path(f"{artifact}.job"))
+    token = _BLOCK.set(block)
     try:
-        yield jobs
+        yield block.jobs
     finally:
         _BLOCK.reset(token)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(block.folder, ignore_errors=True)
 
 
 @dataclass
@@ -61,8 +70,8 @@ class Entry:
     @property
     def path(self) -> Path:
         """The journal file."""
-        folder = _BLOCK.get()[0] if _BLOCK.get() else cache_folder("jobs")
-        return folder / f"{self.settings}.json"
+        block = _BLOCK.get()
+        return (block.folder if block else cache_folder("jobs")) / f"{self.settings}.json"
 
     @property
     def content(self) -> Path:
@@ -77,34 +86,25 @@ class Entry:
                 with self._disk():
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     lock.enter_context(hold(self.path.with_suffix(".lock")))
-                    self._read()
+                    if self.path.exists():
+                        vars(self).update(json.loads(self.path.read_text(encoding="utf-8")))
                 yield
         except RemoteError as error:
             error.host, error.job_id = self.host, self.job_id
             raise
 
-    def _read(self):
-        try:
-            vars(self).update(json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            pass
-        except (ValueError, TypeError) as error:
-            kept = move_aside(self.path, "unreadable")
-            warnings.warn(f"{self.path} cannot be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
+    def note(self, state: str, content: bytes | None = None, **facts: object) -> None:
+        """Remember the new state, and the bytes of the result, on disk before this returns.
 
-    def note(self, state: str, **facts: object) -> None:
-        """Remember the new state, on disk before this returns. NotReady if the disk cannot be written."""
+        Raises NotReady if the disk cannot be written.
+        """
         vars(self).update(facts, state=state)
         if state == "submitting":
             self.submitted = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        files = {} if content is None else {self.content: content}  # first, as the journal says that it is there
+        files[self.path] = json.dumps(asdict(self), indent=1).encode()
         with self._disk():
-            write_together({self.path: json.dumps(asdict(self), indent=1).encode()})
-
-    def keep(self, content: bytes, cost: dict | None) -> None:
-        """Write the bytes of the job's result beside the journal. NotReady if the disk cannot be written."""
-        with self._disk():
-            write_together({self.content: content})
-        self.note("done", problem=None, cost=cost)
+            write_together(files)
 
     @contextlib.contextmanager
     def _disk(self):
@@ -122,9 +122,9 @@ def finish(entries: list[Entry]) -> None:
 
     RemoteError if the model was deployed anew between two jobs of the call or block: the next run repeats the older.
     """
-    _, jobs, finished = _BLOCK.get() or (None, [], [])
-    model, runs = entries[-1].model, entries[-1].runs
-    if older := [entry for entry in [*finished, *entries] if entry.model == model and entry.runs != runs]:
+    block, model, runs = _BLOCK.get(), entries[-1].model, entries[-1].runs
+    all_jobs = [*block.finished, *entries] if block else entries
+    if older := [entry for entry in all_jobs if entry.model == model and entry.runs != runs]:
         changes = [f"{key} {value}, then {runs[key]}" for key, value in older[0].runs.items() if runs[key] != value]
         for entry in older:
             entry.note("ended", problem="the model was deployed anew")
@@ -133,12 +133,13 @@ def finish(entries: list[Entry]) -> None:
             "again to repeat the older ones",
             host=entries[0].host,
         )
-    finished.extend(entries)
-    jobs.extend({"id": entry.job_id, "cost": entry.cost} for entry in entries)
-    if not _BLOCK.get():
-        for entry in entries:
-            for path in (entry.content, entry.path, entry.path.with_suffix(".lock")):
-                path.unlink(missing_ok=True)
+    if block:
+        block.finished += entries
+        block.jobs += [{"id": entry.job_id, "cost": entry.cost} for entry in entries]
+        return
+    for entry in entries:
+        for path in (entry.content, entry.path, entry.path.with_suffix(".lock")):
+            path.unlink(missing_ok=True)
 
 
 def total_cost(jobs: list[dict]) -> str:

@@ -72,12 +72,10 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def __init__(self, archive: zipfile.ZipFile):
-        names = archive.namelist()
-        (name,) = (name for name in names if name.endswith("/data.pkl"))
-        folder = name.removesuffix("data.pkl")
-        self._record, self._storage = lambda name: archive.read(folder + name), functools.cache(self._read)
-        self._byte_order = self._record("byteorder").decode() if f"{folder}byteorder" in names else "little"
-        pickled = self._record("data.pkl")
+        (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        self._archive, self._folder = archive, name.removesuffix("data.pkl")
+        self._storage = functools.cache(self._read)  # tensors that shared a storage on the server share it here
+        pickled = archive.read(name)
         for opcode, argument, _ in pickletools.genops(pickled):
             # the reader's memory grows with the largest number that a value is kept under
             if opcode.name not in _OPCODES or (opcode.name == "LONG_BINPUT" and argument > len(pickled)):
@@ -93,7 +91,7 @@ class _Unpickler(pickle.Unpickler):
         raise _refused(f"{module}.{name}")
 
     def persistent_load(self, saved_id: tuple) -> torch.Tensor:
-        """A storage, as a tensor of one axis; what tensors shared on the server they share here."""
+        """A storage, as a tensor of one axis."""
         _, dtype, key, _, n_items = saved_id  # "storage", …, the device it was on
         storage = self._storage(key, dtype)
         if len(storage) != n_items:
@@ -101,8 +99,8 @@ class _Unpickler(pickle.Unpickler):
         return storage
 
     def _read(self, key, dtype):
-        record = self._record(f"data/{key}")
-        storage = torch.UntypedStorage.from_buffer(record, byte_order=self._byte_order, dtype=dtype)
+        byte_order, record = (self._archive.read(self._folder + name) for name in ("byteorder", f"data/{key}"))
+        storage = torch.UntypedStorage.from_buffer(record, byte_order=byte_order.decode(), dtype=dtype)
         return torch.empty(0, dtype=dtype).set_(storage)
 
 

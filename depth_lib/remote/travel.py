@@ -6,7 +6,6 @@ sent under the file name `depth_lib/probes/layer_effects.py#<hash of the file's 
 file, and the path of this machine's home stays here.
 """
 
-import dis
 import functools
 import hashlib
 import io
@@ -14,7 +13,7 @@ import json
 import linecache
 import re
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 
 import torch
 from nnsight.intervention.serialization import DEFAULT_PROTOCOL, CustomCloudPickler
@@ -22,8 +21,8 @@ from nnsight.tracing.util import SerializedFrame
 
 from .errors import NotReady
 
-# What a function may use by name: the server imports these and refuses others. It has the module time as well, but
-# where several processes run one request, what depends on a clock differs between them, and they wait for ever.
+# What a function finds on the server by name, and may use: an older server refuses others. It has the module time as
+# well, but where several processes run one request, what depends on a clock differs, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
 _DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # a third of what would travel
 _OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
@@ -33,8 +32,7 @@ class Pickler(CustomCloudPickler):
     """nnsight's, which writes functions as their source, with public names in place of this machine's paths.
 
     `reached` has every function it wrote: its public name and the values it finds by name and by default. Raises
-    NotReady if a source was edited after it was imported (what would travel is not what runs here), or if the server
-    does not have a module that a function uses.
+    NotReady if a source was edited after it was imported (what would travel is not what runs here).
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -54,13 +52,6 @@ class Pickler(CustomCloudPickler):
     def _dynamic_function_reduce(self, function):
         public = _public_name(function)
         load, (source, name, *defaults, _, _, line), values, *rest = super()._dynamic_function_reduce(function)
-        modules = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
-        for module in [*modules, *_imports(function.__code__)]:
-            if module.split(".")[0] not in ON_SERVER:
-                raise NotReady(
-                    f"{function.__qualname__} uses the module {module}, which has no place on a server; use torch and "
-                    "builtins only in functions that travel"
-                )
         found = json.dumps([values, defaults], sort_keys=True, default=_described)
         self.reached[function] = [public, function.__qualname__, found]
         source = _DOCSTRING.sub(lambda found: f'{found[1]}""' + "\n" * found[2].count("\n"), source)  # lines stay
@@ -133,8 +124,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
-
-
-def _imports(code):
-    """The modules that import statements in a function name."""
-    return {step.argval for c in _codes(code) for step in dis.get_instructions(c) if step.opname == "IMPORT_NAME"}

@@ -76,7 +76,7 @@ def costs(lengths, question, n_answer):
 
 
 def crossings(lengths, question, n_answer):
-    """Per probe, bytes that cross the sandbox's socket, and reads. Gradients cannot be had there."""
+    """Per probe, bytes that cross the sandbox's socket, and tokens computed. Gradients cannot be had there."""
     prompts = [range(length) for length in lengths]
     future, whole = future_positions(lengths), [[length] for length in lengths]
     work = {
@@ -96,8 +96,8 @@ def table(lengths, question, n_answer):
     jobs = -(-len(lengths) // (PROMPT_BLOCKS_PER_JOB // L))
     clean = (L + 1) * max(lengths) * D * 2
     lines = [
-        "| probe | jobs | seconds | kB up, at most | kB down | GB beside the weights | sandbox: GB | minutes | reads |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| probe | jobs | seconds | kB up, at most | kB down | GB beside the weights | sandbox: GB | minutes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     crossed = crossings(lengths, question, n_answer)
     for probe, (flops, numbers) in costs(lengths, question, n_answer).items():
@@ -106,14 +106,14 @@ def table(lengths, question, n_answer):
         memory = (BUDGET_BYTES + LOGITS_BYTES + clean) / 1e9
         lines.append(
             f"| {probe} | {n_jobs} | {flops / FLOPS:,.0f} | {up:.0f} | {4 * numbers / 1e3:,.0f} | {memory:.1f} |"
-            f" {_sandboxed(*crossed[probe]) if probe in crossed else '– | – | –'} |"
+            f" {_sandboxed(*crossed[probe]) if probe in crossed else '– | –'} |"
         )
     return lines
 
 
-def _sandboxed(n_bytes, reads, n_tokens):
+def _sandboxed(n_bytes, n_tokens):
     weights = block_flops(1, 0) / 2
-    return f"{n_bytes / 1e9:,.0f} | {seconds(n_bytes, n_tokens, weights) / 60:,.1f} | {reads:,}"
+    return f"{n_bytes / 1e9:,.0f} | {seconds(n_bytes, n_tokens, weights) / 60:,.1f}"
 
 
 def lines():

@@ -1,8 +1,5 @@
 """Sweeps of runs on two ranks: killed, they end soon with a line; repeated, with the numbers of one process."""
 
-import os
-import re
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +9,7 @@ import pytest
 import torch
 
 from tests.notebooks import ROOT
-from tests.parallel.test_tensor_parallel import torchrun  # noqa: F401 (skips where the pins cannot)
+from tests.parallel import test_tensor_parallel  # noqa: F401 (skips where the pins cannot)
 
 pytestmark = pytest.mark.timeout(900)  # four kernels and their models, twice, beside other tests
 PROBES = ("relative_contribution", "logit_lens", "layer_effects")
@@ -53,33 +50,31 @@ def truth(tmp_path_factory):
     return results(out)
 
 
-def family(process, ending):
-    """The running descendants of a process whose command has these words."""
+def launcher(process):
+    """torchrun, which starts the ranks."""
     children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if ending in " ".join(child.cmdline())]
+    return next(child for child in children if "torch.distributed.run" in child.cmdline())
 
 
-def victim(process, who):
-    if who == "launcher":
-        return family(process, "torch.distributed.run")[0]
-    ranks = [one for one in family(process, "sweep.execute") if "torch.distributed.run" not in one.cmdline()]
-    ranks.sort(key=lambda rank: rank.environ()["RANK"])
-    chosen = ranks[int(who[-1])]
-    return chosen.children()[0] if who.startswith("kernel") else chosen
+def kernel(process):
+    """The kernel of rank 1's notebook."""
+    (rank,) = [child for child in launcher(process).children() if child.environ()["RANK"] == "1"]
+    return rank.children()[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["kernel 0", "kernel 1", "rank 1", "launcher"])
-def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(tmp_path, truth, who):
+@pytest.mark.parametrize(
+    "victim, says",
+    [(kernel, "toy-4l: FAILED: rank 1: DeadKernelError: killed by SIGKILL"), (launcher, "toy-4l: FAILED")],
+)
+def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(tmp_path, truth, victim, says):
     process = sweep(tmp_path)
     while not (tmp_path / "gsm8k/toy-4l" / FILES[0]).exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    os.kill(victim(process, who).pid, signal.SIGKILL)
+    victim(process).kill()
     printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and "toy-4l: FAILED" in printed
-    if who.startswith("kernel"):
-        assert re.search(rf"FAILED: rank {who[-1]}: DeadKernelError: killed by SIGKILL", printed)
+    assert process.returncode == 1 and says in printed
     again = sweep(tmp_path)
     printed, _ = again.communicate(timeout=400)
     assert again.returncode == 0, printed

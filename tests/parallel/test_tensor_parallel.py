@@ -1,8 +1,6 @@
 """A model in slices on two ranks gives the numbers of one process, the same bits on both ranks."""
 
 import re
-import subprocess
-import sys
 
 import nnsight
 import pytest
@@ -14,6 +12,7 @@ import depth_lib as dl
 from depth_lib.models.errors import ModelError
 from tests.families import save_family
 from tests.notebooks import ROOT
+from tests.parallel.worker import run_ranks
 
 PINNED = re.search(r"^transformers==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)[1]
 if not hasattr(tensor_parallel, "_get_parameter_plan") and transformers.__version__ != PINNED:
@@ -30,37 +29,29 @@ def test_the_pinned_nnsight_can_load_sharded_models_of_the_pinned_transformers()
     assert hasattr(tensor_parallel, "_get_parameter_plan"), "pin the newest transformers that has what nnsight reads"
 
 
-def torchrun(*words, ranks=2, seconds=170):
-    """The finished process of so many ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-
-
 @pytest.mark.parametrize("family", ["llama", *SLOW])
 def test_two_ranks_give_what_one_process_gives_and_both_the_same_bits(tmp_path, family):
-    run = torchrun("-m", "tests.parallel.worker", str(tmp_path), str(save_family(family, tmp_path / family)))
-    assert run.returncode == 0, run.stderr[-3000:]
-    first, second, whole = (torch.load(tmp_path / f"{family}-{who}.pt") for who in (0, 1, "whole"))
-    for of_probe in (*first.values(), *second.values(), *whole.values()):
-        of_probe |= {key: value.nan_to_num(nan=-9) for key, value in of_probe.items()}  # sizes without blocks to remove
+    run_ranks(tmp_path, save_family(family, tmp_path / family))
+    assert not [error.read_text() for error in tmp_path.glob("*.error")]
+    first, second, whole = (torch.load(tmp_path / f"{who}.pt") for who in (0, 1, "whole"))
     assert first.keys() == whole.keys()
     for probe, truth in whole.items():
         for key, value in truth.items():
-            assert torch.equal(first[probe][key], second[probe][key]), f"{probe}: {key}"
+            ours, theirs, value = (x.nan_to_num(nan=-9) for x in (first[probe][key], second[probe][key], value))
+            assert torch.equal(ours, theirs), f"{probe}: {key}"
             if key not in OF_QUADRATURE:
-                largest = value.abs().max().clamp_min(1e-6)
                 tolerance = 5e-5 if probe == "logit_lens" else 1e-5
-                difference = (first[probe][key] - value).abs().max() / largest
+                difference = (ours - value).abs().max() / value.abs().max().clamp_min(1e-6)
                 assert difference <= tolerance, f"{probe}: {key} differs by {difference:.1e} of the largest value"
 
 
 @pytest.mark.slow
 def test_a_call_that_differs_between_ranks_is_refused_at_once_and_by_name(tmp_path):
-    run = torchrun(
-        "-m", "tests.parallel.worker", str(tmp_path), str(save_family("llama", tmp_path / "llama")), "rank-local"
-    )
-    assert run.returncode != 0 and not list(tmp_path.glob("*.pt"))
-    assert "rank 1 makes another call than rank 0; every rank has to make the same calls" in run.stderr
+    run_ranks(tmp_path, save_family("llama", tmp_path / "llama"), rank_local=True)
+    assert not list(tmp_path.glob("*.pt"))
+    for error in ("0.error", "1.error"):
+        says = "rank 1 makes another call than rank 0; every rank has to make the same calls"
+        assert says in (tmp_path / error).read_text()
 
 
 def test_outside_of_torchrun_the_error_names_the_command():

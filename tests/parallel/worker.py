@@ -1,13 +1,8 @@
-"""What every rank runs: all public probes on sharded models; rank 0 computes them on whole ones too.
-
-torchrun --nproc-per-node 2 -m tests.parallel.worker OUT FAMILY… writes OUT/<family>-<rank>.pt and, of the whole models,
-OUT/<family>-whole.pt. A last word "rank-local" makes each rank decide on its own how many
-tokens a pass holds.
-"""
+"""What each of two ranks runs: all public probes on a sharded model; rank 0 computes them on the whole one too."""
 
 import datetime
 import os
-import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,37 +12,50 @@ import torch.distributed as dist
 import depth_lib as dl
 from depth_lib import api
 from depth_lib.model_maps import maps
-from depth_lib.models.parallel import is_first
 from tests.calls import EVERY, PAIRWISE
+from tests.forked import processes
 from tests.model_maps.models import words
 
-SECONDS = 30  # that a rank waits for the others: they run the same code, or never meet
+SECONDS = 30  # that a rank waits for the other: they run the same code, or never meet
 
 
-def measure(llm):
+def run_ranks(out: Path, folder: Path, rank_local: bool = False):
+    """OUT/<rank>.pt and, of the whole model, OUT/whole.pt, or OUT/<rank>.error, written by two processes.
+
+    rank_local: a mutation, each rank decides on its own how many tokens a pass has.
+    """
+    ranks = [processes.Process(target=_run_rank, args=(rank, out, folder, rank_local)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(170)
+
+
+def _run_rank(rank, out, folder, rank_local):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    try:
+        _measure_on_both(rank, out, folder, rank_local)
+    except Exception:
+        (out / f"{rank}.error").write_text(traceback.format_exc())
+    os._exit(0)  # gloo's threads are waited for otherwise
+
+
+def _measure_on_both(rank, out, folder, rank_local):
+    torch.set_num_threads(1)
+    how = {"init_method": f"file://{out}/meeting", "timeout": datetime.timedelta(seconds=SECONDS)}
+    dist.init_process_group("gloo", rank=rank, world_size=2, **how)
+    free = [2_000_000, 2_000_000_000][rank]  # bytes: maps to two layers at once, and to all
+    maps.psutil = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=free))
+    if rank_local:
+        api.tokens_per_pass = lambda *_, **__: 64 * (1 + rank)
+    torch.save(_measure(dl.load_model(folder, tensor_parallel=2)), out / f"{rank}.pt")
+    if rank == 0:
+        torch.save(_measure(dl.load_model(folder)), out / "whole.pt")
+    dist.barrier()
+
+
+def _measure(llm):
     """The tensors of each probe, mode and part at least once."""
     results = {name: EVERY[name](llm) for name in PAIRWISE}
     results["linear_maps"] = dl.linear_maps(llm, llm, words(30))
     return {name: {k: v for k, v in r.items() if isinstance(v, torch.Tensor)} for name, r in results.items()}
-
-
-def main(out, *folders):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=SECONDS))
-    free = [2_000_000, 2_000_000_000][dist.get_rank()]  # bytes: maps to two layers at once, and to all
-    maps.psutil = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=free))
-    if folders[-1] == "rank-local":  # a mutation: what decides is taken from the rank
-        *folders, _ = folders
-        api.tokens_per_pass = lambda *_, **__: 64 * (1 + dist.get_rank())
-    for folder in map(Path, folders):
-        sharded = measure(dl.load_model(folder, tensor_parallel=dist.get_world_size()))
-        torch.save(sharded, Path(out) / f"{folder.name}-{dist.get_rank()}.pt")
-        if is_first():
-            torch.save(measure(dl.load_model(folder)), Path(out) / f"{folder.name}-whole.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    os._exit(0)  # gloo's threads are waited for otherwise

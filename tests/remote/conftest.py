@@ -4,7 +4,6 @@ import pytest
 
 import depth_lib as dl
 from tests.calls import TEXTS
-from tests.remote.conditions import mutated
 from tests.remote.loopback import MISSING
 from tests.remote.loopback.fixture import hurried, loopback  # noqa: F401 (fixtures)
 
@@ -26,8 +25,3 @@ def here(loopback):  # noqa: F811
 @pytest.fixture(scope="session")
 def truth(here):
     return dl.logit_lens(here, TEXTS)
-
-
-@pytest.fixture
-def mutate(monkeypatch, tmp_path):
-    return lambda pattern, replacement: mutated(monkeypatch, tmp_path, pattern, replacement)

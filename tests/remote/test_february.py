@@ -1,33 +1,36 @@
-"""A server of NDIF's older source, whose conditions are stricter (see loopback/february.py): the local numbers."""
+"""The conditions of a server of NDIF's older source, bfloat16 as default dtype and autocast, change no number."""
 
 import pytest
 import torch
 
+import depth_lib as dl
 from tests.calls import EVERY
-from tests.remote.conditions import others_slow
+from tests.remote.conditions import differences, others_slow
 
 QUICK = ("relative_contribution", "logit_lens, two keys", "layer_effects, future, layer", "gradients")
 
 
-@pytest.fixture(autouse=True)
-def february(loopback):
-    with loopback.faults(february=True):
-        yield
+@pytest.fixture(scope="module")
+def shielded(loopback):
+    """The model, whose blocks' parts, and all that stands beside the blocks, run without autocast."""
+    llm = dl.load_model(loopback.models["loopback/llama"], dtype="bfloat16")
+    inside = [module for block in llm._module.model.layers for module in list(block.modules())[1:]]
+    beside = [module for module in llm._module.modules() if not list(module.children())]
+    for module in dict.fromkeys(inside + beside):
+        module.forward = torch.autocast("cpu", enabled=False)(module.forward)
+    return llm
+
+
+@pytest.fixture
+def february():
+    torch.set_default_dtype(torch.bfloat16)
+    yield torch.autocast("cpu", dtype=torch.bfloat16)
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("probe", others_slow(QUICK))
-def test_the_numbers_are_those_computed_here(llm, here, probe, loopback):
-    """To 1e-6: the model's own modules compute without autocast, but what stands between them does not."""
-    printed = len(loopback.asked()["printed"])
-    assert not changed(EVERY[probe](llm, remote=loopback.host), EVERY[probe](here))
-    assert not loopback.asked()["printed"][printed:], "an attribute of a module was copied on the server"
-
-
-def close(tensor, truth):
-    within = 1e-6 * truth.nan_to_num().abs().max().item()
-    return tensor.dtype == torch.float32 and torch.allclose(tensor, truth, rtol=0, atol=within, equal_nan=True)
-
-
-def changed(result, truth):
-    """The keys whose values are not those computed here."""
-    return {key for key in truth if isinstance(truth[key], torch.Tensor) and not close(result[key], truth[key])}
+def test_the_numbers_are_the_same(shielded, here, probe, february):
+    with february:
+        result = EVERY[probe](shielded)
+    torch.set_default_dtype(torch.float32)
+    assert not differences(result, EVERY[probe](here))

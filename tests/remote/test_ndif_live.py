@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib import remote, session
 from tests.calls import EVERY, FIVE
 
 MODEL = os.environ.get("NDIF_MODEL", "meta-llama/Llama-3.1-8B")
@@ -25,22 +24,8 @@ def llm():
     return dl.load_model(MODEL, remote=True)
 
 
-def test_the_identities_hold_on_the_servers_model(llm):
-    checked = dl.check_model(llm, remote=True)
-    assert checked["identity_1"] <= checked["tolerance"] and checked["identity_2"] <= checked["tolerance"]
-
-
 @pytest.mark.parametrize("probe", FIVE)
 def test_the_models_own_numbers_come_back(llm, probe):
-    tensors = {key: x for key, x in EVERY[probe](llm, remote=True).items() if isinstance(x, torch.Tensor)}
-    assert all(x.isfinite().all() for x in tensors.values()) and any(x.any() for x in tensors.values())
-    assert any(llm.config.num_hidden_layers in x.shape for x in tensors.values())
-
-
-def test_a_server_side_error_comes_back_as_one(llm):
-    with pytest.raises(remote.JobFailed, match="division by zero"):
-        session.run(_divide, llm, 0, remote=True)
-
-
-def _divide(llm, number):
-    return {"x": 1 / number}
+    tensors = [x for x in EVERY[probe](llm, remote=True).values() if isinstance(x, torch.Tensor)]
+    assert all(x.isfinite().all() for x in tensors)
+    assert any(llm.config.num_hidden_layers in x.shape and x.any() for x in tensors)

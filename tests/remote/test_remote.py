@@ -13,21 +13,22 @@ from depth_lib.models.errors import ArchitectureError
 from depth_lib.remote import NotReady
 from depth_lib.remote.backend import JobBackend
 from tests.calls import EVERY, TEXTS
-from tests.remote.loopback.fixture import KEY, journal, same
+from tests.remote.conditions import differences, same
+from tests.remote.loopback.fixture import KEY, journal
 
 
 def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):
     """So that server, client and schema cannot share one mistake."""
     sent, post = [], JobBackend._post
-    monkeypatch.setattr(JobBackend, "_post", lambda *request: (sent.append(request), post(*request))[1])
+    monkeypatch.setattr(JobBackend, "_post", lambda *request: sent.append(request) or post(*request))
     ours = EVERY["logit_lens"](llm, remote=loopback.host)
     ((_, request, blob),) = sent
     theirs = RemoteBackend(request.model_key, host=loopback.host, api_key=KEY, env=request.env, blocking=False)
     monkeypatch.setattr(theirs, "_serialize", lambda tracer: blob)
     theirs.display.enabled, theirs.compress = False, True
     theirs.submit(None)
-    loopback.until(lambda asked: asked["jobs"][theirs.job_id]["status"] == "COMPLETED")
-    found = theirs()["result"]["results"]["result"]
+    loopback.until(lambda: loopback.jobs[theirs.job_id]["status"] == "COMPLETED")
+    found = theirs()["result"]["result"]
     common = found.keys() & ours.keys()
     assert common and all(torch.equal(ours[key], found[key]) for key in common)
 
@@ -59,17 +60,14 @@ def test_a_model_read_block_by_block_keeps_its_nan_on_a_server(llm, here, loopba
     monkeypatch.setattr("depth_lib.api.describe", lambda llm: families.describe(llm) | {"parts": None})
     probe = EVERY["relative_contribution"]
     ours, truth = probe(llm, remote=loopback.host), probe(here)
+    assert not differences(ours, truth)
     for key, value in truth.items():
-        assert torch.equal(ours[key].nan_to_num(9), value.nan_to_num(9)), key
         assert value.isnan().all() == ("att" in key or "mlp" in key), key
 
 
-def test_local_effects_of_blocks_that_read_more_than_the_residual_are_refused_before_a_job(llm, loopback, monkeypatch):
-    monkeypatch.setattr("depth_lib.api.describe", lambda llm: families.describe(llm) | {"starts": False})
-    with loopback.faults() as submitted:
-        with pytest.raises(ValueError, match="need blocks that read only the residual"):
-            EVERY["local_effects, all"](llm, remote=loopback.host)
-        assert submitted() == 0
+def test_local_effects_of_blocks_that_read_more_than_the_residual_are_refused(loopback):
+    with pytest.raises(ValueError, match="need blocks that read only the residual"):
+        dl.local_effects(loopback.model("loopback/shared"), TEXTS, remote=loopback.host)
 
 
 def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):
@@ -108,27 +106,24 @@ def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monk
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 
-def test_a_mask_that_the_servers_model_does_not_obey_is_not_relied_on_in_the_first_job(loopback):
-    """Linear attention knows no 4-D mask."""
-    llm, here = loopback.model("loopback/hybrid"), loopback.here("loopback/hybrid")
-    assert not families.describe(llm)["packs"]
-    families.known(llm).found = replace(families.known(llm).found, packs=True)
+@pytest.mark.parametrize(
+    "name, shortcuts, mode, says",
+    [
+        ("hybrid", ("packs",), "future", "it does not obey a 4-D mask"),  # linear attention knows none
+        ("shared", ("starts", "grows"), "all", "its blocks read more of earlier ones than the residual"),
+    ],
+)
+def test_a_shortcut_that_the_servers_model_does_not_allow_is_not_taken_in_the_first_job(
+    loopback, name, shortcuts, mode, says
+):
+    llm, here = loopback.model(f"loopback/{name}"), loopback.here(f"loopback/{name}")
+    assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
+    families.known(llm).found = replace(families.known(llm).found, **dict.fromkeys(shortcuts, True))
     text = ["The quick brown fox jumps over the lazy dog"]
-    with pytest.warns(UserWarning, match="it does not obey a 4-D mask"):
-        ours = dl.layer_effects(llm, text, "future", remote=loopback.host)
-    assert torch.equal(ours["max_future_layer"], dl.layer_effects(here, text, "future")["max_future_layer"])
-    assert not families.describe(llm)["packs"]
-
-
-def test_blocks_of_the_servers_model_that_read_earlier_ones_begin_at_the_first_in_the_first_job(loopback):
-    llm, here = loopback.model("loopback/shared"), loopback.here("loopback/shared")
-    assert not families.describe(llm)["starts"]
-    families.known(llm).found = replace(families.known(llm).found, starts=True, grows=True)
-    text = ["The quick brown fox jumps over the lazy dog"]
-    with pytest.warns(UserWarning, match="its blocks read more of earlier ones than the residual"):
-        ours = dl.layer_effects(llm, text, "all", remote=loopback.host)
-    assert torch.equal(ours["max_all_layer"], dl.layer_effects(here, text, "all")["max_all_layer"])
-    assert not families.describe(llm)["starts"]
+    with pytest.warns(UserWarning, match=says):
+        ours = dl.layer_effects(llm, text, mode, remote=loopback.host)
+    assert not differences(ours, dl.layer_effects(here, text, mode))
+    assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 import depth_lib as dl
-from tests.remote.loopback.fixture import KEY, same
+from tests.remote.conditions import same
+from tests.remote.loopback.fixture import KEY
 from tests.sweep.study import ENVIRONMENT, ROOT, new_study, run_make, start_make
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("make") is None, reason="needs make")]
@@ -66,12 +67,7 @@ def test_a_killed_sweep_goes_on_with_the_job_that_runs_and_ends_with_the_local_n
     results = study / "outputs" / "gsm8k" / "Llama-3.1-8B"
     with loopback.faults(hold="RUNNING") as submitted:
         first = start_make(study, *SWEEP, **ndif)
-        loopback.until(
-            lambda asked: any(
-                asked["jobs"].get(entry["job_id"], {}).get("status") == "RUNNING" for entry in journals(results)
-            ),
-            seconds=90,
-        )
+        loopback.until(lambda: loopback.is_running() and any(entry["job_id"] for entry in journals(results)))
         kill(first)
         (left,) = journals(results)
         assert (left["state"], left["host"], submitted()) == ("submitted", loopback.host, 1)

@@ -41,7 +41,7 @@ def crossed(loopback, llm, call):
     session.check_model(llm, remote=loopback.host)  # a job of its own
     with loopback.faults(sandbox=True):
         call(llm, remote=loopback.host)
-    return loopback.last_crossing()
+    return loopback.crossed
 
 
 def lines(loopback):

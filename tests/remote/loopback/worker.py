@@ -1,12 +1,14 @@
-"""The process that holds the models: NDIF's own actor, in process and in its sandbox, without Ray and GPUs around it.
+"""The process that has the models: NDIF's own actor, in process and in its sandbox, without Ray and GPUs around it.
 
-Started by server.py; see actor.py. The sandbox's runners are forks of a process that has imported what they need, 0.3 s
-each instead of five, and this file is their main module too. Neither can import the package under test.
+Started by server.py with the number of a pipe; see actor.py. The sandbox's runners are forks of a process that has
+imported what they need, 0.3 s each instead of five, and this file is their main module too. Neither can import the
+package under test.
 """
 
 import multiprocessing
 import runpy
 import sys
+from multiprocessing.connection import Connection
 
 ABSENT = {"depth_lib", "tests"}
 
@@ -41,4 +43,4 @@ def forked(argv, **_):
 if __name__ == "__main__":
     import actor
 
-    actor.main(forked)
+    actor.main(Connection(int(sys.argv[1])), forked)

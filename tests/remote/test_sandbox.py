@@ -1,0 +1,81 @@
+"""What NDIF's sandbox cannot run, put back into the probes: each is noticed there."""
+
+import importlib
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from depth_lib import api, remote
+from depth_lib import probes as package
+from depth_lib.models.families import known
+from tests.calls import EVERY
+
+
+@pytest.fixture
+def mutate(monkeypatch, tmp_path):
+    return lambda pattern, replacement: mutated(monkeypatch, tmp_path, pattern, replacement)
+
+
+def mutated(monkeypatch, folder, pattern, replacement):
+    """Have the public probes run a copy of depth_lib/probes in which the pattern is replaced, wherever it occurs."""
+    name = f"mutated_{folder.name.replace('-', '_')}"
+    copy = folder / name
+    shutil.copytree(Path(package.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    count = 0
+    for file in copy.glob("*.py"):
+        text, n = re.subn(pattern, replacement, file.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8")
+        count += n
+    assert count, f"nothing in depth_lib/probes is like {pattern}"
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    for attribute, value in list(vars(api).items()):
+        if str(getattr(value, "__module__", "")).startswith(package.__name__ + "."):
+            twin = importlib.import_module(f"{name}.{value.__module__.rpartition('.')[2]}")
+            monkeypatch.setattr(api, attribute, getattr(twin, value.__name__))
+    for module in [module for module in sys.modules if module.startswith(name)]:
+        monkeypatch.delitem(sys.modules, module)
+
+
+MUTATIONS = {
+    # what is put back, and what the server says of it
+    "a stop before another trace": (
+        r"use_cache=False\):(\n(?: {8}.*\n)*? +)finish\(.*\)",
+        r"use_cache=False) as tracer:\1tracer.stop()",
+        "Broken pipe|unpack|empty|timeout",
+    ),
+    "a mask in llm.dtype": (r"(packed_inputs\(.*), h\[0\]\.dtype\)", r"\1, llm.dtype)", "dtype"),
+}
+
+
+@pytest.mark.parametrize("cause", MUTATIONS)
+def test_what_cannot_run_in_the_sandbox_is_noticed(cause, llm, loopback, mutate):
+    pattern, replacement, says = MUTATIONS[cause]
+    mutate(pattern, replacement)
+    with loopback.faults(sandbox=True, timeout=20), pytest.raises(remote.JobFailed) as caught:
+        EVERY["layer_effects, future, layer"](llm, remote=loopback.host)
+    assert re.search(says, caught.value.server_text)
+
+
+@pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])
+def test_a_budget_from_the_device_of_a_model_without_weights_is_noticed(device, llm, loopback, mutate, monkeypatch):
+    """Passes of a few tokens take more messages than one pass does; what is on no CPU gets the budget of a GPU."""
+    monkeypatch.setattr(known(llm), "checked", {"measured": "before"})  # the check does not travel with a job
+    probe = EVERY["layer_effects, all, layer"]
+    with loopback.faults(sandbox=True):
+        probe(llm, remote=loopback.host)
+        one_pass = loopback.crossed["messages"]
+        mutate(r'if h(\.device\.type != "cpu":\n.*\n +forward = ).*', rf"if {device}\g<1>200")
+        probe(llm, remote=loopback.host)
+    assert (loopback.crossed["messages"] > one_pass) == (device == "h")
+
+
+@pytest.mark.parametrize("read, noticed", [pytest.param("h", False, marks=pytest.mark.slow), ("llm", True)])
+def test_a_decision_from_the_dtype_of_a_config_is_noticed(read, noticed, llm, loopback, mutate):
+    mutate(r"coarse = h(\.dtype\.itemsize < 4)", rf"coarse = {read}\g<1>")
+    with loopback.faults(sandbox=True, dtype="float32"):
+        result = EVERY["layer_effects, all, layer"](llm, remote=loopback.host)
+    assert any("rounding_floor" in key for key in result) == noticed
