@@ -6,42 +6,39 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks.floor import Rates, synchronize
+PATIENCE = 90  # seconds after which no further round starts
 
 
-def measure(llm, workload, device, repeats, patience, n_layers=None):
+def measure(llm, workload, device, n_layers=None, rounds=3):
     """Medians of seconds, as a row of the table; of the rivals only `n_layers` layers, scaled up, if that is given.
 
-    The ways run as a, b, c, a, b, c, … so that what disturbs the machine for a while disturbs all of them. After
-    `patience` seconds no further round starts.
+    The ways run as a, b, c, a, b, c, … so that what disturbs the machine for a while disturbs all of them.
     """
-    some = None
+    some, scale = None, 1
     if n_layers and workload.n_layers and n_layers < workload.n_layers:
         some = spread(workload.n_layers, n_layers)
-    scale = workload.n_layers / len(some) if some else 1
-    result = workload.ours()  # not timed: what is compiled and allocated once
+        scale = workload.n_layers / n_layers
     ways = {"ours": workload.ours, "by hand": lambda: workload.by_hand(some), "literal": lambda: workload.literal(some)}
-    times, numbers, floors = {name: [] for name in ways}, {}, []
+    results, times = {"ours": workload.ours()}, {name: [] for name in (*ways, "floor")}  # untimed: it allocates
     begin = time.perf_counter()
-    for _ in range(repeats):
+    for _ in range(rounds):
         for name, way in ways.items():
-            seconds, numbers[name] = timed(way, device)
+            seconds, results[name] = timed(way, device)
             times[name].append(seconds)
-        floors.append(workload.floor(result).seconds(Rates(device, llm.dtype)))
-        if time.perf_counter() - begin > patience:
+        times["floor"].append(workload.floor(results["ours"]).seconds(device, llm.dtype))
+        if time.perf_counter() - begin > PATIENCE:
             break
-    ours, least = median(times["ours"]), median(floors)
-    row = {"ours, s": ours}
-    for rival in ("by hand", "literal"):
-        seconds = median(times[rival]) * scale
-        row |= {f"{rival}, s": seconds, f"× {rival}": seconds / ours}
-        row[f"difference to {rival}"] = largest_difference(workload.compared(result), numbers[rival], some)
+    seconds = {
+        name: median(of_way) * (scale if name in ("by hand", "literal") else 1) for name, of_way in times.items()
+    }
     return {
-        **row,
-        "floor, s": least,
-        "ours / floor": ours / least,
-        "rounds": len(floors),
-        "layers": len(some or []) or "all",
+        "seconds": seconds["ours"],
+        "by hand, s": seconds["by hand"],
+        "× by hand": seconds["by hand"] / seconds["ours"],
+        "× literal": seconds["literal"] / seconds["ours"],
+        "ours / unavoidable": seconds["ours"] / seconds["floor"],
+        "difference to by hand": largest_difference(results["ours"], results["by hand"], some),
+        "difference to literal": largest_difference(results["ours"], results["literal"], some),
     }
 
 
@@ -53,15 +50,15 @@ def spread(n, wanted):
 def timed(run, device):
     """(seconds of run(), its result)."""
     gc.collect()
-    synchronize(device)
     start = time.perf_counter()
     result = run()
-    synchronize(device)
+    if device == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - start, result
 
 
 def largest_difference(ours, rival, layers=None):
-    """max |ours − rival| / max |rival|, the worst of all keys."""
+    """max |ours − rival| / max |rival|, the worst of the rival's keys."""
     rows = slice(None) if layers is None else layers
     off = [(ours[key][rows] - truth.cpu()).abs().max() / truth.abs().max().cpu() for key, truth in rival.items()]
     return torch.stack(off).max().item()  # NaN if any is
