@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from depth_lib.embedded import toy_path
 
 from .corpus import draw_sum, draw_text
+from .shared import GENERATION, SHAPE
 from .trainer import END, Recipe, train
 
 SEED, STEPS = 0, 1800
@@ -36,22 +37,8 @@ def byte_tokenizer() -> Qwen2Tokenizer:
 
 def new_model(blocks: int) -> Qwen2ForCausalLM:
     """A randomly initialised Qwen2 of width 128 with `blocks` blocks."""
-    end = 256
-    config = Qwen2Config(
-        vocab_size=257,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=blocks,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=end,
-        pad_token_id=end,
-    )
-    model = Qwen2ForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+    model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_hidden_layers=blocks))
+    model.generation_config = GENERATION
     return model
 
 
