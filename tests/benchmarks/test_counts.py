@@ -11,11 +11,13 @@ WAITS = 5  # copies to the host in a pass
 
 
 @pytest.mark.parametrize("name", probes(None, ""))
-def test_waits_per_pass_are_few_for_many_tokens_and_blocks(name):
-    llm = model_of("tiny", blocks=9)
-    found = counted(llm, probes(llm, random_prompt(90, 0), random_prompt(30, 1), "7")[name])
-    assert 0 < found["to host"] <= WAITS * found["passes"], found
-    assert found["to device"] <= 6 * found["passes"] + 6, found
+def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name):
+    for blocks, n_tokens in ((4, 90), (9, 30)):
+        llm = model_of("tiny", blocks=blocks)
+        question = random_prompt(n_tokens // 3, 1)
+        found = counted(llm, probes(llm, random_prompt(n_tokens, 0), question, "7")[name])
+        assert 0 < found["to host"] <= WAITS * found["passes"], (blocks, n_tokens, found)
+        assert found["to device"] <= 6 * found["passes"] + 6, (blocks, n_tokens, found)
 
 
 def test_the_counter_counts():
