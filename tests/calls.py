@@ -1,13 +1,24 @@
 """Every public probe, in all modes and of all parts: `EVERY[name](llm, **where)`."""
 
 import depth_lib as dl
+from depth_lib.api import answer_span
 from depth_lib.data.examples import Example
+from depth_lib.models.families import describe
+from depth_lib.probes.integrated_gradients import integrated_gradients
+from depth_lib.session import run
 
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs, and back again", "abcdefghijkl mnop", "8 apples and 5, thirteen"]
 SUM = ("5 + 7 + 1 = ", "13")
 ANY = {"quadrature": 1.0, "method": "gradients"}  # an estimated error that any first panel has
 STEPS = {"quadrature": 1.0, "method": "increments", "steps": 2}
 EXAMPLES = [Example(1, "5 + 7 = ", "12"), Example(2, "8 apples and 5, thir", "teen")]
+
+
+def gradients_of_blocks(llm, question, answer, blocks, tolerance=0.01, steps=None, method="gradients"):
+    """The result of `integrated_gradients` for a few blocks, since all of a real model take minutes."""
+    ids, places, _ = answer_span(llm, question, answer)
+    work = (describe(llm), ids, list(places), list(blocks), "block", steps, tolerance, None)
+    return run(integrated_gradients, llm, *work, method=method)
 
 
 def _call(probe, *args, **settings):

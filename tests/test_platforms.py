@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 # Run in a fresh Python, in which the package finds what Windows has, and other packages what there is.
 CODE = """
@@ -38,6 +40,7 @@ except AttributeError:
 """
 
 
+@pytest.mark.slow
 def test_import_probes_runs_and_status_need_no_name_that_windows_lacks(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", CODE, str(tmp_path / "out")]

@@ -28,10 +28,10 @@ KINDS = {"ordinary": False, "shared": True}
 LOSSES = {"all": 1.0, "answers": 0.0}  # weight of the question's tokens
 SEEDS = (0, 1, 2)
 STEPS, PEAK_RATE = 2000, 2e-3
-COMMANDS = "".join(
-    f"# python -m experiments.training.experiment {what}\n"
-    for what in ("train --out build/training", "measure --out build/training --csv experiments/training/measured.csv")
-)
+COMMANDS = """\
+# python -m experiments.training.experiment train --out build/training
+# python -m experiments.training.experiment measure --out build/training --csv experiments/training/measured.csv
+"""
 SUMS = 0.8  # share of flat sums in what is read; the others are nested
 
 
@@ -48,41 +48,37 @@ def train_toy(kind: str, loss: str, seed: int, folder: Path) -> None:
         return
     recipe = Recipe(f"{kind}, loss on {loss}, seed {seed}", seed, STEPS, PEAK_RATE, LOSSES[loss])
     torch.manual_seed(seed)
-    model = train(recipe, new_toy(KINDS[kind]), byte_tokenizer(), draw, folder)
+    model = train(recipe, new_toy(KINDS[kind]), byte_tokenizer(), draw)
     byte_tokenizer().save_pretrained(folder)
     unrolled(model).half().save_pretrained(folder)
 
 
-def measure_all(folder: Path, kinds: list[str], losses: list[str], seeds: list[int]) -> pd.DataFrame:
-    """The measurements of every toy trained in `folder`, each kept beside its checkpoint and not computed again."""
-    frames = []
-    for kind, loss, seed in product(kinds, losses, seeds):
-        place = folder / f"{kind}-{loss}-{seed}"
+def measure_all(folder: Path) -> pd.DataFrame:
+    """The measurements of the twelve toys trained in `folder`, each kept beside its checkpoint and not repeated."""
+    frames = {}
+    for toy in product(KINDS, LOSSES, SEEDS):
+        place = folder / "-".join(map(str, toy))
         if not (place / "model.safetensors").exists():
-            print(f"{place} has no trained toy; run: python -m experiments.training.experiment train --out {folder}")
-            continue
+            raise SystemExit(f"{place} has no trained toy; run: python -m experiments.training.experiment train")
         if not (kept := place / "measured.csv").exists():
             _write(kept, measure(load_model(place, dtype="float32")).to_csv(index=False, float_format="%.5g"))
-        frames.append(_of_toy(pd.read_csv(kept, dtype={"level": str}), kind, loss, seed))
+        frames[toy] = pd.read_csv(kept, dtype={"level": str})
         print(f"{place} is measured", flush=True)
-    return pd.concat(frames, ignore_index=True)
+    return _by_toy(frames)
 
 
-def measure_shipped(kinds: list[str], losses: list[str]) -> pd.DataFrame:
+def measure_shipped() -> pd.DataFrame:
     """The measurements of the four toys in `TOYS`, seed 0."""
-    frames = []
-    for kind, loss in product(kinds, losses):
-        llm = load_model(TOYS / f"toy-{kind}-{loss}", dtype="float32")
-        frames.append(_of_toy(measure(llm), kind, loss, 0))
-    return pd.concat(frames)
+    toys = product(KINDS, LOSSES)
+    return _by_toy({(*toy, 0): measure(load_model(TOYS / "-".join(("toy", *toy)), dtype="float32")) for toy in toys})
+
+
+def _by_toy(frames: dict[tuple[str, str, int], pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(frames, names=["kind", "loss", "seed"]).droplevel(-1).reset_index()
 
 
 def _write(path: Path, text: str) -> None:
     write_together({path: text.encode()})
-
-
-def _of_toy(frame: pd.DataFrame, kind: str, loss: str, seed: int) -> pd.DataFrame:
-    return pd.concat([pd.DataFrame({"kind": kind, "loss": loss, "seed": seed}, index=frame.index), frame], axis=1)
 
 
 def main() -> None:
@@ -90,26 +86,19 @@ def main() -> None:
     parser.add_argument("what", choices=["train", "measure", "shipped"])
     parser.add_argument("--out", type=Path, default=Path("build/training"))
     parser.add_argument("--csv", type=Path, help="measure: the file to write (default: measured.csv in OUT)")
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--losses", nargs="*", choices=LOSSES, default=list(LOSSES))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(1)
     if asked.what == "train":
-        for seed, kind, loss in product(asked.seeds, asked.kinds, asked.losses):
+        for seed, kind, loss in product(SEEDS, KINDS, LOSSES):
             train_toy(kind, loss, seed, asked.out / f"{kind}-{loss}-{seed}")
-        return
-    if asked.what == "shipped":
-        measured = measure_shipped(asked.kinds, asked.losses)
-    else:
-        measured = measure_all(asked.out, asked.kinds, asked.losses, asked.seeds)
+    elif asked.what == "measure":
+        measured = measure_all(asked.out)
         _write(asked.csv or asked.out / "measured.csv", COMMANDS + measured.to_csv(index=False))
-    print(accuracies(measured).to_string(float_format="%.3f"))
-    if asked.what == "shipped":
-        print(f"\nlargest difference from the committed numbers: {largest_difference(measured, load_measured()):.2g}")
+        print(f"{accuracies(measured).to_string(float_format='%.3f')}\n\n{conclusion(measured)}")
     else:
-        print(f"\n{conclusion(measured)}")
+        measured = measure_shipped()
+        print(accuracies(measured).to_string(float_format="%.3f"))
+        print(f"\nlargest difference from the committed numbers: {largest_difference(measured, load_measured()):.2g}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-STYLE = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 8, "axes.linewidth": 0.6}
-STYLE |= {"xtick.labelsize": 7, "ytick.labelsize": 7}
 BLUE, ORANGE = "#0072B2", "#D55E00"
 PANELS = {
     "accuracy": ("Accuracy", "Share exactly right"),
@@ -18,12 +16,8 @@ PANELS = {
     "kl": ("Effective depth, KL", "Layer"),
     "overlap": ("Effective depth, overlap", "Layer"),
 }
-LOOKS = {  # a colour for ordinary and one for shared layers, open marks and dashes for the loss on everything
-    ("ordinary", "all"): dict(color=BLUE, linestyle="--", marker="o", markerfacecolor="white"),
-    ("ordinary", "answers"): dict(color=BLUE, linestyle="-", marker="o"),
-    ("shared", "all"): dict(color=ORANGE, linestyle="--", marker="s", markerfacecolor="white"),
-    ("shared", "answers"): dict(color=ORANGE, linestyle="-", marker="s"),
-}
+COLORS = {"ordinary": BLUE, "shared": ORANGE}
+TOYS = [(kind, loss) for kind in COLORS for loss in ("all", "answers")]
 LEVELS = {"sums": ("Number of terms", 6), "nested": ("Number of steps", 5)}  # and the last one seen in training
 
 
@@ -36,9 +30,8 @@ def training_figure(found: pd.DataFrame, task: str, n_layers: int = 6) -> Figure
     of_task = found[found.task == task]
     names = [name for name in PANELS if (of_task.quantity == name).any()]
     rows = -(-(len(names) + 1) // 4)
-    # pyplot's, so that a notebook shows it; outside the style, since the first one starts the inline backend
-    figure = plt.figure(figsize=(9, 2.1 * rows + 0.4), layout="constrained", dpi=160)
-    with plt.rc_context(STYLE):
+    figure = plt.figure(figsize=(9, 2.1 * rows + 0.4), layout="constrained", dpi=160)  # pyplot's: a notebook shows it
+    with plt.rc_context({"font.size": 7, "axes.spines.top": False, "axes.spines.right": False}):
         axes = figure.subplots(rows, 4, squeeze=False).flat
         for ax, name in zip(axes, names, strict=False):
             _by_level(ax, of_task[of_task.quantity == name], task)
@@ -48,9 +41,7 @@ def training_figure(found: pd.DataFrame, task: str, n_layers: int = 6) -> Figure
                 ax.set_ylim(-0.05, 1.05)
             elif name not in ("score layer", "score output"):
                 ax.set_ylim(-0.4, n_layers - 0.6)
-        _slopes(axes[len(names)], of_task[(of_task.level == "seen")])
-        for ax in axes[: len(names) + 1]:
-            ax.spines[["top", "right"]].set_visible(False)
+        _slopes(axes[len(names)], of_task[of_task.level == "seen"])
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, handlelength=3)
     return figure
@@ -58,30 +49,32 @@ def training_figure(found: pd.DataFrame, task: str, n_layers: int = 6) -> Figure
 
 def _by_level(ax: Axes, found: pd.DataFrame, task: str) -> None:
     xlabel, last_seen = LEVELS[task]
-    found = found[found.level.str.isdigit()]
-    levels = sorted(found.level.astype(int).unique())
+    found = found[found.level.str.isdigit()].astype({"level": int})
+    levels = sorted(found.level.unique())
     ax.axvspan(last_seen + 0.5, levels[-1] + 0.5, color="0.92", linewidth=0, zorder=0)
-    for k, ((kind, loss), look) in enumerate(LOOKS.items()):
-        one = found[(found.kind == kind) & (found.loss == loss)]
-        x, value = one.level.astype(int) + 0.1 * (k - 1.5), one.value
-        ends = np.nan_to_num([value - one.low, one.high - value])
-        label = f"{kind}, loss on {'everything' if loss == 'all' else loss}"
-        ax.errorbar(x, value, ends, label=label, markersize=3, linewidth=0.9, elinewidth=0.6, capsize=1, **look)
+    for k, toy in enumerate(TOYS):
+        one = found[(found.kind == toy[0]) & (found.loss == toy[1])]
+        _intervals(ax, one.level + 0.1 * (k - 1.5), one, toy, label=f"{toy[0]}, loss on {toy[1]}")
     if found.value.isna().all():
         ax.text(0.5, 0.5, "no layer satisfies the rule", transform=ax.transAxes, ha="center", fontsize=6)
-    ax.set_xlim(levels[0] - 0.5, levels[-1] + 0.5)
-    ax.set_xticks(levels)
-    ax.set_xlabel(xlabel)
+    ax.set(xlim=(levels[0] - 0.5, levels[-1] + 0.5), xticks=levels, xlabel=xlabel)
 
 
 def _slopes(ax: Axes, found: pd.DataFrame) -> None:
     """The slope of the depth score over seen levels, by both effects."""
-    for k, ((kind, loss), look) in enumerate(LOOKS.items()):
-        for x, effect in enumerate(("layer", "output")):
-            one = found[(found.kind == kind) & (found.loss == loss) & (found.quantity == f"slope {effect}")].iloc[0]
-            ends = [[one.value - one.low], [one.high - one.value]]
-            dot = dict(look, linestyle="none")
-            ax.errorbar(x + 0.16 * (k - 1.5), one.value, ends, markersize=3, elinewidth=0.8, capsize=1.5, **dot)
+    for k, toy in enumerate(TOYS):
+        one = found[(found.kind == toy[0]) & (found.loss == toy[1])].set_index("quantity")
+        one = one.loc[["slope layer", "slope output"]]
+        _intervals(ax, np.arange(2) + 0.16 * (k - 1.5), one, toy, linestyle="none")
     ax.axhline(0, color="black", linewidth=0.5)
     ax.set(xlim=(-0.5, 1.5), title="Slope of the depth score", ylabel="Layers a level, seen levels")
     ax.set_xticks([0, 1], ["on later layers", "on the output"])
+
+
+def _intervals(ax: Axes, x: np.ndarray, found: pd.DataFrame, toy: tuple[str, str], **look) -> None:
+    """Values with whiskers: a colour for each kind of layers, open marks and dashes for the loss on everything."""
+    kind, loss = toy
+    look = {"linestyle": "--" if loss == "all" else "-", "color": COLORS[kind], "marker": "o", **look}
+    fill = "white" if loss == "all" else COLORS[kind]
+    whiskers = np.nan_to_num([found.value - found.low, found.high - found.value])
+    ax.errorbar(x, found.value, whiskers, markersize=3, markerfacecolor=fill, linewidth=0.9, capsize=1, **look)

@@ -16,7 +16,7 @@ Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from it
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -42,16 +42,16 @@ COLUMNS = ["task", "quantity", "level", "value", "low", "high", "n"]
 
 @torch.no_grad()
 def exact_matches(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Iterable[tuple[str, str]]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Example]
 ) -> list[bool]:
-    """Whether greedy decoding answers each (question, answer) exactly and ends there, in the order given.
+    """Whether greedy decoding answers each problem exactly and ends there, in the order given.
 
     It does if every token of the answer, and the end of the text, is the likeliest given those before it.
     """
-    problems, by_length, right = list(problems), {}, {}
-    for k, (question, answer) in enumerate(problems):
-        asked = len(tokenizer(question).input_ids)
-        ids = tokenizer(question + answer + END).input_ids
+    by_length, right = {}, {}
+    for k, problem in enumerate(problems):
+        asked = len(tokenizer(problem.question).input_ids)
+        ids = tokenizer(problem.question + problem.answer + END).input_ids
         by_length.setdefault((asked, len(ids)), []).append((k, ids))
     for (asked, _), group in by_length.items():  # problems of one length need no padding
         ids = torch.tensor([ids for _, ids in group], device=next(model.parameters()).device)
@@ -70,7 +70,7 @@ def measure(llm: TransformersModel) -> pd.DataFrame:
         found = [*_accuracies(llm, name), *_scores(llm, name)]
         if name == "sums":
             found += [row for level in (*task.seen, *task.unseen) for row in _depths(llm, name, level)]
-        rows += [(name, *row) for row in found]
+        rows += [(name, quantity, level, *vars(estimate).values(), n) for quantity, level, estimate, n in found]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"level": str} | dict.fromkeys(("value", "low", "high"), float))
 
@@ -78,30 +78,33 @@ def measure(llm: TransformersModel) -> pd.DataFrame:
 def _accuracies(llm, task):
     found = {}
     for level in (*TASKS[task].seen, *TASKS[task].unseen):
-        right = exact_matches(llm._module, llm.tokenizer, _pairs(held_out_examples(task, [level], ANSWERED)))
+        right = exact_matches(llm._module, llm.tokenizer, held_out_examples(task, [level], ANSWERED))
         found[level] = share(sum(right), len(right))
-        yield "accuracy", level, *_ends(found[level]), len(right)
+        yield "accuracy", level, found[level], len(right)
     for name in ("seen", "unseen"):
         levels = getattr(TASKS[task], name)
         n = len(held_out_examples(task, levels, ANSWERED))
-        yield "accuracy", name, *_ends(mean_of([found[level] for level in levels])), n
+        yield "accuracy", name, mean_of([found[level] for level in levels]), n
 
 
 def _depths(llm, task, level):
     """The papers' three effective depths over the texts of one level, and the mean erasure depth of its problems."""
-    pairs = _pairs(held_out_examples(task, [level], READ))
-    texts = [question + answer for question, answer in pairs]
+    problems = held_out_examples(task, [level], READ)
+    texts = [problem.question + problem.answer for problem in problems]
     curves = api.relative_contribution(llm, texts) | api.logit_lens(llm, texts)
     for name in PAPER_METRICS:
         interval, metric = depth_interval(curves, name), METRICS[name]
-        yield name, level, metric.rule(*metric.arguments(curves)), interval.low, interval.high, len(texts)
-    baseline = ["".join(pair) for pair in _pairs(held_out_examples(task, TASKS[task].seen, 2, seed=1))]
+        depth = Estimate(metric.rule(*metric.arguments(curves)), interval.low, interval.high)
+        yield name, level, depth, len(texts)
+    baseline = [one.question + one.answer for one in held_out_examples(task, TASKS[task].seen, 2, seed=1)]
     depths = []
-    for question, answer in pairs[:ERASED]:
-        effect = api.residual_erasure(llm, question, answer, baseline)["erasure_effect"]
-        depths.append(effective_depth_erasure(effect, len(llm.tokenizer(answer).input_ids), first_token=0))
-    depths = [depth for depth in depths if depth is not None]
-    yield "erasure", level, *_ends(mean_with_interval(depths)), len(depths)
+    for problem in problems[:ERASED]:
+        effect = api.residual_erasure(llm, problem.question, problem.answer, baseline)["erasure_effect"]
+        n_answer = len(llm.tokenizer(problem.answer).input_ids)
+        depth = effective_depth_erasure(effect, n_answer, first_token=0)
+        if depth is not None:
+            depths.append(depth)
+    yield "erasure", level, mean_with_interval(depths), len(depths)
 
 
 def _scores(llm, task):
@@ -114,9 +117,9 @@ def _scores(llm, task):
     for effect in EFFECTS:
         found = {name: depth_scores(part, effect) for name, part in parts.items()}
         for level, score in found["all"].scores.items():
-            yield f"score {effect}", level, *_ends(score), int((result["level"] == level).sum())
+            yield f"score {effect}", level, score, int((result["level"] == level).sum())
         for name, part in parts.items():
-            yield f"slope {effect}", name, *_ends(found[name].slope), len(part["level"])
+            yield f"slope {effect}", name, found[name].slope, len(part["level"])
 
 
 def share(right: int, n: int) -> Estimate:
@@ -128,7 +131,7 @@ def share(right: int, n: int) -> Estimate:
 
 def mean_of(parts: Sequence[Estimate]) -> Estimate:
     """The mean of independent estimates with the interval that theirs give: squared distances to their ends add up."""
-    value, low, high = np.array([_ends(part) for part in parts]).T
+    value, low, high = np.array([(part.value, part.low, part.high) for part in parts]).T
     below, above = (np.sqrt(((value - end) ** 2).sum()) / len(parts) for end in (low, high))
     return Estimate(value.mean(), value.mean() - below, value.mean() + above)
 
@@ -140,11 +143,3 @@ def mean_with_interval(values: Sequence[float]) -> Estimate:
         return Estimate(float(values[0]) if n else math.nan, math.nan, math.nan)
     half = _Z * np.std(values) / math.sqrt(n) * widening(n)
     return Estimate(float(np.mean(values)), float(np.mean(values) - half), float(np.mean(values) + half))
-
-
-def _pairs(examples: Iterable[Example]) -> list[tuple[str, str]]:
-    return [(one.question, one.answer) for one in examples]
-
-
-def _ends(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high

@@ -8,7 +8,20 @@ weights, so that every probe reads it as it is.
 from transformers import GenerationConfig, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 BLOCKS, GROUP = 6, 2
-_END = 256  # of the byte tokenizer
+END = 256  # the byte tokenizer's last token
+SHAPE = {
+    "vocab_size": END + 1,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": END,
+    "pad_token_id": END,
+}
+GENERATION = GenerationConfig(eos_token_id=END, pad_token_id=END)
 
 
 def new_toy(shared: bool) -> Qwen3MoeForCausalLM:
@@ -18,26 +31,17 @@ def new_toy(shared: bool) -> Qwen3MoeForCausalLM:
     an ordinary block's is plain, of width 384.
     """
     config = Qwen3MoeConfig(
-        vocab_size=257,
-        hidden_size=128,
-        intermediate_size=384,
+        **SHAPE,
+        num_hidden_layers=BLOCKS,
+        head_dim=32,
         moe_intermediate_size=96,
         num_experts=8,
         num_experts_per_tok=4,
         norm_topk_prob=True,
         mlp_only_layers=[] if shared else list(range(BLOCKS)),
-        num_hidden_layers=BLOCKS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=_END,
-        pad_token_id=_END,
     )
     model = Qwen3MoeForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=_END, pad_token_id=_END)
+    model.generation_config = GENERATION
     if shared:
         for l in range(GROUP, BLOCKS):
             model.model.layers[l] = model.model.layers[l % GROUP]

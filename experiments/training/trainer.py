@@ -1,27 +1,17 @@
-"""One training loop for every toy: seeded, resumable, with its loss curve kept.
+"""One training loop for every toy, seeded: the same recipe, machine and number of threads give the same weights."""
 
-A run lives in a folder: `training.pt` (weights, optimiser and both random states, written every `EVERY` steps) until it
-is done, and `loss.csv` (step, loss). A run that was killed goes on from there and ends with the weights of one that
-was not, on the same machine with the same number of threads.
-"""
-
-import csv
-import io
 import random
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from statistics import mean
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from depth_lib.files import write_together
-
 END = "<|endoftext|>"  # after every text, so that the end of an answer is learnt
 WARM_UP = 0.15  # share of the one-cycle schedule in which the rate rises
-EVERY = 200  # steps between two checkpoints
+EVERY = 200  # steps between two printed losses
 
 
 @dataclass(frozen=True)
@@ -82,21 +72,17 @@ def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     draw: Callable[[random.Random], tuple[str, str]],
-    folder: Path,
     draw_text: Callable[[random.Random], str] | None = None,
 ) -> PreTrainedModel:
     """The model after the recipe's training, in evaluation mode; its blocks may be one module several times over.
 
-    draw: one (question, answer) from a random generator; draw_text: one text, for the rows of `text_every`; folder:
-    where the run is kept. Raises ValueError if the folder holds a run of another recipe.
+    draw: one (question, answer) from a random generator; draw_text: one text, for the rows of `text_every`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     rng, model = random.Random(recipe.seed), model.train()
     optimizer, schedule = _optimizer(model, recipe)
-    losses = _resume(folder / "training.pt", recipe, model, optimizer, schedule, rng)
-    started, begun = time.time(), len(losses)
-    for step in range(begun + 1, recipe.steps + 1):
+    losses = []
+    for step in range(1, recipe.steps + 1):
         batch = packed_rows(lambda: draw(rng), tokenizer, recipe.rows, recipe.width)
         loss = weighted_loss(model, *batch, recipe.question_weight)
         losses.append(loss.item())
@@ -109,15 +95,8 @@ def train(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        if step % EVERY == 0 or step == recipe.steps:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": rng.getstate()}
-            state |= {"schedule": schedule.state_dict(), "losses": losses, "recipe": asdict(recipe)}
-            _keep(folder, state)
-            left = (time.time() - started) / (step - begun) * (recipe.steps - step)
-            recent = sum(losses[-EVERY:]) / len(losses[-EVERY:])
-            print(
-                f"{recipe.name}: step {step} of {recipe.steps}, loss {recent:.3f}, {left / 60:.0f} min left", flush=True
-            )
+        if step % EVERY == 0:
+            print(f"{recipe.name}: step {step} of {recipe.steps}, loss {mean(losses[-EVERY:]):.3f}", flush=True)
     return model.eval()
 
 
@@ -130,25 +109,3 @@ def _optimizer(model, recipe: Recipe):
         optimizer, recipe.peak_rate, total_steps=recipe.steps, pct_start=WARM_UP, cycle_momentum=False
     )
     return optimizer, schedule
-
-
-def _resume(path: Path, recipe: Recipe, model, optimizer, schedule, rng: random.Random) -> list[float]:
-    """The losses so far, with everything else put back to where it was; none for a run that begins."""
-    if not path.exists():
-        return []
-    state = torch.load(path, weights_only=True)
-    if state["recipe"] != asdict(recipe):
-        raise ValueError(f"{path} is of another recipe ({state['recipe']}); remove it, or train into another folder")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
-    version, internal, gauss = state["rng"]
-    rng.setstate((version, tuple(internal), gauss))
-    return state["losses"]
-
-
-def _keep(folder: Path, state: dict) -> None:
-    buffer, curve = io.BytesIO(), io.StringIO()
-    torch.save(state, buffer)
-    csv.writer(curve).writerows([("step", "loss"), *enumerate((f"{loss:.5f}" for loss in state["losses"]), 1)])
-    write_together({folder / "training.pt": buffer.getvalue(), folder / "loss.csv": curve.getvalue().encode()})

@@ -1,4 +1,1 @@
-"""How fast the probes are: against the published way of one full forward an intervention, and against arithmetic.
-
-`make bench`, or `python -m tests.benchmarks --help`.
-"""
+"""How fast the probes are: against the published way of one full forward an intervention, and against arithmetic."""

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.benchmarks import floor
+from tests.benchmarks.markdown import markdown
 from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import random_prompt
 from tests.oracles import effect_positions
@@ -118,17 +119,15 @@ def lines(shape="small", n_tokens=200):
         "layer effects, all": floor.layer_effects(config, [n_tokens], [None]),
         "residual erasure": floor.residual_erasure(config, range(n_question - len(ANSWER), n_question), [n_tokens]),
     }
-    columns = ("passes", "kernels", "to host", "to device", "peak, MB")
-    table = [f"| probe | {' | '.join(columns)} | kernels per pass and block | launches, ms | arithmetic, ms |"]
-    table.append("|---" * (len(columns) + 4) + "|")
+    rows = []
     for name, call in probes(llm, random_prompt(n_tokens, 0)).items():
         found = counted(llm, call)
-        numbers = [f"{found[column]:,.0f}" for column in columns]
-        numbers.append(f"{found['kernels'] / found['passes'] / n_layers:.0f}")
-        numbers.append(f"{1e3 * LAUNCH * found['kernels']:.3g}")
-        numbers.append(f"{1e3 * arithmetic[name].flops() / RATE:.2g}" if name in arithmetic else "")
-        table.append(f"| {name} | {' | '.join(numbers)} |")
-    return table
+        row = {"probe": name} | {key: f"{number:,.0f}" for key, number in found.items()}
+        row["kernels per pass and block"] = f"{found['kernels'] / found['passes'] / n_layers:.0f}"
+        row["launches, ms"] = f"{1e3 * LAUNCH * found['kernels']:.3g}"
+        row["arithmetic, ms"] = f"{1e3 * arithmetic[name].flops() / RATE:.2g}" if name in arithmetic else ""
+        rows.append(row)
+    return markdown(rows)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,18 @@ norms, activations, softmax, distances, copies, Python. A product of m rows with
 pair of places costs 4·d_heads (scores, then values) in each block. Prompts go one by one, as the probes are defined.
 """
 
-import time
 from collections import Counter
-from statistics import median
+from functools import cache
 
 import torch
+from torch.utils.benchmark import Timer
 
 
-def synchronize(device):
-    if device == "cuda":
-        torch.cuda.synchronize()
+def rate(x, w):
+    """FLOPs a second of x @ w on this machine."""
+    names = {"torch": torch, "x": x, "w": w, "out": x @ w}
+    timer = Timer("torch.matmul(x, w, out=out)", globals=names, num_threads=torch.get_num_threads())
+    return 2 * x.numel() * w.shape[-1] / timer.blocked_autorange(min_run_time=0.1).median
 
 
 class Work:
@@ -56,15 +58,25 @@ class Work:
         products = sum(2 * rows * k * n for (_, k, n), rows in self.rows.items())
         return products + sum(4 * self.d_heads * pairs for pairs in self.pairs.values())
 
-    def seconds(self, rates):
-        products = sum(2 * rows * k * n / rates.product(m, k, n) for (m, k, n), rows in self.rows.items() if rows)
-        heads = self.config.num_attention_heads
-        attention = sum(
-            4 * self.d_heads * pairs / rates.attention(heads, length, self.d_heads // heads)
-            for length, pairs in self.pairs.items()
-            if pairs
-        )
-        return products + attention
+    def seconds(self, device, dtype):
+        """How long this machine takes at the rate that it has now for each shape of product."""
+        at_once = 2e10 if device == "cpu" else 2e12  # FLOPs: enough rows for the full rate
+        like = {"device": device, "dtype": dtype}
+
+        @cache
+        def linear(m, k, n):
+            return rate(torch.randn(m, k, **like), torch.randn(n, k, **like).T)  # as a linear layer stores its weight
+
+        total, heads = 0, self.config.num_attention_heads
+        for (m, k, n), rows in self.rows.items():
+            if rows:
+                m = min(m, max(128, int(at_once / (2 * k * n))), 4096)
+                total += 2 * rows * k * n / linear(m, k, n)
+        for length, pairs in self.pairs.items():
+            if pairs:
+                q = torch.randn(heads, length, self.d_heads // heads, **like)
+                total += 4 * self.d_heads * pairs / rate(q, q.mT)
+        return total
 
 
 def seen(start, end):
@@ -145,44 +157,3 @@ def integrated_gradients(config, n_tokens, places, n_nodes):
                 work.block(rows * end, rows * seen(0, end), at_once=n * end, length=end, backward=backward)
             work.unembed(rows * len(places), at_once=n * len(places), backward=backward)
     return work
-
-
-class Rates:
-    """FLOPs a second of matrix products of given shapes on this machine: medians, each shape measured once."""
-
-    def __init__(self, device, dtype, repeats=3):
-        self.device, self.dtype, self.repeats = device, dtype, repeats
-        self.flops_at_once = 2e10 if device == "cpu" else 2e12  # enough rows for the full rate
-        self.known = {}
-
-    def product(self, m, k, n):
-        """Of [m, k] rows with a [k, n] weight, stored as a linear layer has it."""
-        m = min(m, max(128, int(self.flops_at_once / (2 * k * n))), 4096)
-        if (m, k, n) not in self.known:
-            x, w = self._random(m, k), self._random(n, k)
-            self.known[m, k, n] = self._rate(x, w.T, 2 * m * k * n)
-        return self.known[m, k, n]
-
-    def attention(self, heads, length, d_head):
-        """Of [heads, length, d_head] queries with as many keys."""
-        key = ("attention", heads, length, d_head)
-        if key not in self.known:
-            q = self._random(heads, length, d_head)
-            self.known[key] = self._rate(q, q.mT, 2 * heads * length**2 * d_head)
-        return self.known[key]
-
-    def _random(self, *size):
-        return torch.randn(*size, device=self.device, dtype=self.dtype)
-
-    def _rate(self, x, w, flops):
-        out = x @ w
-        runs = max(1, int(self.flops_at_once / 200 / flops))  # a single small product is too short to be timed
-        times = []
-        for _ in range(self.repeats):
-            synchronize(self.device)
-            start = time.perf_counter()
-            for _ in range(runs):
-                torch.matmul(x, w, out=out)
-            synchronize(self.device)
-            times.append((time.perf_counter() - start) / runs)
-        return flops / median(times)

@@ -7,6 +7,8 @@ Their slips (a dropped batch axis, a mean over features, an answer tokenised alo
 can be compared. Only for families whose attention and MLP outputs are what is added.
 """
 
+from functools import wraps
+
 import nnsight
 import torch
 from torch.nn import functional as F
@@ -14,19 +16,26 @@ from torch.nn import functional as F
 STEPS, STEPS_A_PASS = 256, 16
 
 
-def _in_session(llm, probe, *args):
-    with torch.no_grad():
+def in_session(probe):
+    """The probe with all of its traces in one session."""
+
+    @wraps(probe)
+    def run(llm, *args):
         with llm.session():
             result = nnsight.save(probe(llm, *args))
-    return result
+        return result
+
+    return run
 
 
-def relative_contribution(llm, prompts):
+def block_output(layer):
+    return layer.output
+
+
+@torch.no_grad()
+@in_session
+def relative_contribution(llm, prompts, read=block_output):
     """Six curves [L]: norm ratios and cosines of what attention, MLP and block add."""
-    return _in_session(llm, _relative_contribution, prompts)
-
-
-def _relative_contribution(llm, prompts):
     totals, n_tokens = {}, 0
     for prompt in prompts:
         curves = {}
@@ -34,26 +43,23 @@ def _relative_contribution(llm, prompts):
             for layer in llm.model.layers:
                 h = layer.input.detach()
                 a = layer.self_attn.output[0].detach()
-                read = h + a
                 m = layer.mlp.output.detach()
-                change = layer.output.detach() - h
-                for name, added, base in (("att", a, h), ("mlp", m, read), ("layer", change, h)):
+                after = read(layer).detach()
+                for name, added, base in (("att", a, h), ("mlp", m, h + a), ("layer", after - h, h)):
                     ratio = added.norm(dim=-1).float() / base.norm(dim=-1).float().clamp(min=1e-6)
                     cosine = F.cosine_similarity(added, base, dim=-1, eps=1e-6)
                     curves.setdefault(f"rc_{name}", []).append(ratio.sum(1).cpu())
                     curves.setdefault(f"{name}_cos", []).append(cosine.sum(1).cpu().float())
-            n_tokens += llm.output.logits.shape[1]
+            n_tokens += after.shape[1]
         for key, curve in curves.items():
             totals[key] = totals.get(key, 0) + torch.cat(curve)
     return {key: total / n_tokens for key, total in totals.items()}
 
 
+@torch.no_grad()
+@in_session
 def logit_lens(llm, prompts, k=5):
     """`res_kl_divs` and `res_overlaps` [L] from the logits of all blocks at once, overlaps from one-hot products."""
-    return _in_session(llm, _logit_lens, prompts, k)
-
-
-def _logit_lens(llm, prompts, k):
     kl_total, overlap_total, n_tokens = 0, 0, 0
     for prompt in prompts:
         layer_logits = []
@@ -75,12 +81,10 @@ def _logit_lens(llm, prompts, k):
     return {"res_kl_divs": kl_total / n_tokens, "res_overlaps": overlap_total / n_tokens}
 
 
-def layer_effects(llm, prompts, positions):
-    """`layer` [L, L] and `out` [L, 1], maxima over prompts and positions."""
-    return _in_session(llm, _layer_effects, prompts, positions)
-
-
-def _layer_effects(llm, prompts, positions):
+@torch.no_grad()
+@in_session
+def layer_effects(llm, prompts, positions, read=block_output):
+    """Maxima over prompts and positions, for later layers [L, L] and the output [L, 1]."""
     layers, out = torch.zeros(1), torch.zeros(1)
     for prompt, starts in zip(prompts, positions, strict=True):
         clean = []
@@ -93,21 +97,21 @@ def _layer_effects(llm, prompts, positions):
         for t in starts:
             rows, out_rows = [], []
             for skipped in range(len(llm.model.layers)):
-                changes, out_change = _skip(llm, prompt, skipped, t, c, y)
+                changes, out_change = _skip(llm, prompt, skipped, t, c, y, read)
                 rows.append(changes)
                 out_rows.append(out_change)
             layers, out = torch.maximum(layers, torch.stack(rows)), torch.maximum(out, torch.stack(out_rows))
-    return {"layer": layers, "out": out}
+    return {"max_future_layer": layers, "max_future_out": out}
 
 
-def _skip(llm, prompt, skipped, t, c, y):
+def _skip(llm, prompt, skipped, t, c, y, read):
     """Changes of every contribution [L] and of the output [1] in one forward pass that skips one block."""
     with llm.trace(prompt):
         changed = []
         for i, layer in enumerate(llm.model.layers):
             h = layer.input
             if i == skipped:
-                computed = layer.output
+                computed = read(layer)
                 layer.output = torch.cat([computed[:, :1], h[:, 1:t], computed[:, t:]], dim=1)
             changed.append(layer.output.detach().cpu().float() - h.detach().cpu().float())
         c_bar = torch.cat(changed)
@@ -130,20 +134,17 @@ def _mean_residuals(llm, baseline_prompts):
     return [total / n_tokens for total in sums]
 
 
+@torch.no_grad()
+@in_session
 def residual_erasure(llm, prompt, span, baseline_prompts, layers=None):
-    """`effect` [rows, T], all L + 1 rows or those in `layers`; span: (first, last + 1) of the answer's tokens."""
-    layers = range(len(llm.model.layers) + 1) if layers is None else layers
-    return {"effect": _in_session(llm, _residual_erasure, prompt, span, baseline_prompts, layers)}
-
-
-def _residual_erasure(llm, prompt, span, baseline_prompts, layers):
+    """Effects [rows, T], all L + 1 rows or those in `layers`; span: (first, last + 1) of the answer's tokens."""
     u = _mean_residuals(llm, baseline_prompts)
     predicting = slice(span[0] - 1, span[1] - 1)
     with llm.trace(prompt):
         logits = llm.output.logits.detach()
     y, n_tokens = logits[:, predicting].float().softmax(-1), logits.shape[1]
     rows = []
-    for l in layers:
+    for l in range(len(llm.model.layers) + 1) if layers is None else layers:
         row = []
         for t in range(n_tokens):
             with llm.trace(prompt):
@@ -154,25 +155,14 @@ def _residual_erasure(llm, prompt, span, baseline_prompts, layers):
                 y_bar = llm.output.logits[:, predicting].detach().float().softmax(-1)
                 row.append((y - y_bar).norm(dim=-1).max(dim=1).values.cpu())
         rows.append(torch.cat(row))
-    return torch.stack(rows)
+    return {"erasure_effect": torch.stack(rows)}
 
 
+@in_session
 def integrated_gradients(llm, prompt, span, layers=None):
     """`igrads` [rows, T] by 256 left-end steps, 16 a pass, every weight with a gradient; all L rows or `layers`."""
-    layers = range(len(llm.model.layers)) if layers is None else layers
-    module = llm._module.requires_grad_(True)
-    try:
-        with llm.session():
-            igrads = nnsight.save(_integrated_gradients(llm, prompt, span, layers))
-    finally:
-        module.requires_grad_(False)
-        module.zero_grad(set_to_none=True)
-    return {"igrads": igrads}
-
-
-def _integrated_gradients(llm, prompt, span, layers):
-    rows = []
-    for l in layers:
+    rows, module = [], llm._module.requires_grad_(True)
+    for l in range(len(llm.model.layers)) if layers is None else layers:
         total = 0
         for begin in range(0, STEPS, STEPS_A_PASS):
             with llm.trace(prompt):
@@ -187,4 +177,6 @@ def _integrated_gradients(llm, prompt, span, layers):
                 torch.autograd.backward(true[:, span[0] - 1 : span[1] - 1].sum())
                 total = total + (target.grad * (h - b)).detach().cpu().float().sum(0)
         rows.append(total.sum(-1) / STEPS)
-    return torch.stack(rows)
+    module.requires_grad_(False)
+    module.zero_grad(set_to_none=True)
+    return {"igrads": torch.stack(rows)}

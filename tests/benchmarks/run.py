@@ -1,4 +1,4 @@
-"""One row of the table: every way of a workload in turns, and how much their numbers differ."""
+"""One row of the table: both ways of a workload in turns, and how much their numbers differ."""
 
 import gc
 import time
@@ -6,42 +6,31 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks.floor import Rates, synchronize
+PATIENCE = 90  # seconds after which no further round starts
 
 
-def measure(llm, workload, device, repeats, patience, n_layers=None):
-    """Medians of seconds, as a row of the table; of the rivals only `n_layers` layers, scaled up, if that is given.
+def measure(llm, workload, device, n_layers=None, rounds=3):
+    """Medians of seconds, as a row of the table; of the literal way `n_layers` layers, scaled up, if that is given.
 
-    The ways run as a, b, c, a, b, c, … so that what disturbs the machine for a while disturbs all of them. After
-    `patience` seconds no further round starts.
+    The ways run as a, b, c, a, b, c, … so that what disturbs the machine for a while disturbs all of them.
     """
-    some = None
+    some, scale = None, 1
     if n_layers and workload.n_layers and n_layers < workload.n_layers:
         some = spread(workload.n_layers, n_layers)
-    scale = workload.n_layers / len(some) if some else 1
+        scale = workload.n_layers / n_layers
     result = workload.ours()  # not timed: what is compiled and allocated once
-    ways = {"ours": workload.ours, "by hand": lambda: workload.by_hand(some), "literal": lambda: workload.literal(some)}
-    times, numbers, floors = {name: [] for name in ways}, {}, []
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        for name, way in ways.items():
-            seconds, numbers[name] = timed(way, device)
-            times[name].append(seconds)
-        floors.append(workload.floor(result).seconds(Rates(device, llm.dtype)))
-        if time.perf_counter() - begin > patience:
-            break
-    ours, least = median(times["ours"]), median(floors)
-    row = {"ours, s": ours}
-    for rival in ("by hand", "literal"):
-        seconds = median(times[rival]) * scale
-        row |= {f"{rival}, s": seconds, f"× {rival}": seconds / ours}
-        row[f"difference to {rival}"] = largest_difference(workload.compared(result), numbers[rival], some)
+    times, begin = [], time.perf_counter()
+    while len(times) < rounds and time.perf_counter() - begin < PATIENCE:
+        ours, result = timed(workload.ours, device)
+        literal, truth = timed(lambda: workload.literal(some), device)
+        times.append((ours, scale * literal, workload.floor(result).seconds(device, llm.dtype)))
+    ours, literal, floor = map(median, zip(*times, strict=True))
     return {
-        **row,
-        "floor, s": least,
-        "ours / floor": ours / least,
-        "rounds": len(floors),
-        "layers": len(some or []) or "all",
+        "seconds": ours,
+        "literal, s": literal,
+        "× literal": literal / ours,
+        "ours / unavoidable": ours / floor,
+        "difference to literal": largest_difference(result, truth, some),
     }
 
 
@@ -53,15 +42,15 @@ def spread(n, wanted):
 def timed(run, device):
     """(seconds of run(), its result)."""
     gc.collect()
-    synchronize(device)
     start = time.perf_counter()
     result = run()
-    synchronize(device)
+    if device == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - start, result
 
 
-def largest_difference(ours, rival, layers=None):
-    """max |ours − rival| / max |rival|, the worst of all keys."""
+def largest_difference(ours, literal, layers=None):
+    """max |ours − literal| / max |literal|, the worst of the keys of the literal way."""
     rows = slice(None) if layers is None else layers
-    off = [(ours[key][rows] - truth.cpu()).abs().max() / truth.abs().max().cpu() for key, truth in rival.items()]
+    off = [(ours[key][rows] - truth.cpu()).abs().max() / truth.abs().max().cpu() for key, truth in literal.items()]
     return torch.stack(off).max().item()  # NaN if any is

@@ -12,29 +12,14 @@ from transformers import LlamaConfig, Qwen2Config
 
 from depth_lib.models.memory import weights_of
 from tests.benchmarks import floor
+from tests.benchmarks.shapes import SHAPES
 from tests.oracles import effect_positions
 
 RATE = 400e12  # FLOPs a second: half of what its makers say
 LENGTHS = [200] * 10
 CONFIGS = {
-    "7B (28 blocks, as Qwen2.5-7B)": Qwen2Config(
-        num_hidden_layers=28,
-        hidden_size=3584,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        intermediate_size=18_944,
-        vocab_size=152_064,
-        tie_word_embeddings=False,
-    ),
-    "70B (80 blocks, as Llama-3.1-70B)": LlamaConfig(
-        num_hidden_layers=80,
-        hidden_size=8192,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        intermediate_size=28_672,
-        vocab_size=128_256,
-        tie_word_embeddings=False,
-    ),
+    "7B (28 blocks, as Qwen2.5-7B)": Qwen2Config(**SHAPES["7B"], tie_word_embeddings=False),
+    "70B (80 blocks, as Llama-3.1-70B)": LlamaConfig(**SHAPES["70B"], tie_word_embeddings=False),
 }
 
 

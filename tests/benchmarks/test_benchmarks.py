@@ -1,15 +1,17 @@
-"""The benchmark: its rivals equal the package's probes, its floor counts what torch counts, its table is written."""
+"""The benchmark: its literal scripts equal the package's probes, its floor counts what torch counts."""
 
+from io import StringIO
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.benchmarks import floor
-from tests.benchmarks.__main__ import main
-from tests.benchmarks.run import largest_difference, measure, spread
+from tests.benchmarks import floor, ndif_cost
+from tests.benchmarks.__main__ import main, write_docs
+from tests.benchmarks.run import largest_difference, spread
 from tests.benchmarks.shapes import model_of
 from tests.benchmarks.workloads import workloads
 
@@ -25,22 +27,23 @@ def makers(llm):
 
 
 @pytest.mark.slow
-def test_both_rivals_equal_the_package(llm, makers):
-    for name, workload in makers.items():
-        row = measure(llm, workload, "cpu", 1, 0, n_layers=2)
-        closest = 0.01 if name == "integrated gradients" else 1e-5  # other nodes
-        assert row["difference to by hand"] <= closest and row["difference to literal"] <= closest, name
-        assert row["× by hand"] > 0 and row["ours / floor"] > 0
+def test_the_literal_scripts_equal_the_package_and_the_table_is_written_into_a_page(tmp_path):
+    table = main("tiny", size="tiny", n_layers=2, rounds=1)
+    assert table.startswith("tiny, float32, ") and torch.__version__ in table
+    rows = pd.read_csv(StringIO(table.partition("\n\n")[2]), sep="|", skipinitialspace=True, skiprows=[1])
+    rows = rows.rename(columns=str.strip).set_index("probe")
+    closest = [0.01 if name.startswith("integrated") else 1e-5 for name in rows.index]  # other nodes
+    assert len(rows) == 5 and (rows["difference to literal"] <= closest).all()
+    assert (rows["× literal"] > 0).all() and (rows["ours / unavoidable"] > 0).all()
+    docs = tmp_path / "speed.md"
+    docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
+    write_docs(docs, table)
+    assert docs.read_text(encoding="utf-8") == f"before\n<!-- measured -->\n{table}<!-- end -->\nafter\n"
 
 
-def test_the_rivals_gradients_are_the_same_sum_of_left_ends(makers):
-    workload = makers["integrated gradients"]
-    assert largest_difference(workload.by_hand([1, 2]), workload.literal([1, 2])) <= 1e-5
-
-
-def test_a_rival_that_is_off_shows_in_the_difference():
+def test_a_result_that_is_off_shows_in_the_difference():
     truth = torch.tensor([1.0, 2.0])
-    assert largest_difference({"x": truth}, {"x": 1.01 * truth}) == pytest.approx(0.01 / 1.01, rel=1e-3)
+    assert largest_difference({"x": 1.01 * truth}, {"x": truth}) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_answer_is_probable_enough_for_quadrature_to_matter(makers):
@@ -68,6 +71,7 @@ def test_the_floor_of_a_forward_pass_is_what_torch_counts_but_for_pairs_that_do_
 
 def test_the_floor_of_a_backward_pass_is_what_torch_counts(llm):
     T, config = 30, llm.config
+    llm._module.requires_grad_(False)
     x = torch.randn(1, T, config.hidden_size, requires_grad=True)
     work = floor.Work(config)
     for _ in range(config.num_hidden_layers):
@@ -96,25 +100,9 @@ def test_erasing_costs_the_suffix_from_its_block_on(llm):
 
 
 def test_layers_are_spread_over_all():
-    assert spread(12, 4) == [1, 4, 7, 10]
-    assert spread(13, 1) == [6]
-
-
-def test_the_table_is_written(tmp_path, capsys):
-    docs = tmp_path / "speed.md"
-    docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
-    short = ["--shape", "tiny", "--size", "tiny", "--probes", "lens", "--repeats", "1"]
-    main([*short, "--out", str(tmp_path), "--docs", str(docs)])
-    text = docs.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- measured -->\ntiny, float32, ") and text.endswith("<!-- end -->\nafter\n")
-    assert "| probe | seconds | by hand, s | × by hand | × literal | ours / unavoidable |" in text and "old" not in text
-    page = (tmp_path / "bench.md").read_text(encoding="utf-8")
-    assert "| logit lens |" in page and "× by hand" in page and torch.__version__ in page
-    assert len((tmp_path / "bench.csv").read_text().splitlines()) == 2 and page in capsys.readouterr().out
+    assert spread(12, 4) == [1, 4, 7, 10] and spread(13, 1) == [6]
 
 
 def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():
-    from tests.benchmarks import ndif_cost
-
     docs = (Path(ndif_cost.__file__).parents[2] / "docs" / "remote.md").read_text(encoding="utf-8")
     assert "\n".join(ndif_cost.lines()) in docs

@@ -9,8 +9,8 @@ from tests.oracles.streams import PLACES, block_states, first, hooks, norm, plac
 
 
 def without(model, removed):
-    """A copy of the model whose list of blocks, and whose config's lists of layers, lack these."""
-    shorter = copy.deepcopy(model)
+    """A copy of the model, on the same weights, whose list of blocks and config's lists of layers lack these."""
+    shorter = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     path = PLACES[model.config.model_type][0]
     parent, name = shorter.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
     blocks = getattr(parent, name)

@@ -12,9 +12,7 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
-from depth_lib.models.families import describe
-from depth_lib.probes.integrated_gradients import integrated_gradients
-from depth_lib.session import run
+from tests.calls import gradients_of_blocks
 from tests.oracles import answer_span
 from tests.real import reference
 
@@ -23,25 +21,25 @@ BLOCKS = {"toy-4l": range(4), "toy-8l": range(8), "toy-16l": range(0, 16, 3), SM
 HOW = {"gradients": (None, "gradients")} | {f"K = {k}": (k, "increments") for k in (4, 8, 16)}
 
 
-def main(models):
+def main(names):
     print("| model, block |", *(f"{name}, {dtype} |" for dtype in ("float32", "bfloat16") for name in HOW))
-    for name in models or BLOCKS:
+    for name in names or BLOCKS:
         models = [dl.load_model(name, dtype=dtype) for dtype in ("float32", "bfloat16")]
         models[0]._module.requires_grad_(False)
         ids, span = answer_span(models[0].tokenizer, QUESTION, ANSWER)
-        places, kept = list(range(*span)), json.loads(reference.KEPT.read_text()) if name == SMOL else {}
+        kept = json.loads(reference.KEPT.read_text()) if name == SMOL else {}
         for l in BLOCKS[name]:
             truth = kept.get(str(l))
             if truth is None:
-                truth = reference.integrated_gradients(models[0]._module, ids, places, l)
+                truth = reference.integrated_gradients(models[0]._module, ids, list(range(*span)), l)
             truth = torch.tensor(truth, dtype=torch.float32)
-            cells = [_off(llm, ids, places, l, truth, *how) for llm in models for how in HOW.values()]
+            cells = [_off(llm, l, truth, *how) for llm in models for how in HOW.values()]
             print(f"| {name}, {l} |", *(f"{cell} |" for cell in cells), flush=True)
 
 
-def _off(llm, ids, places, l, truth, steps, method):
+def _off(llm, l, truth, steps, method):
     """The true error and, in parentheses, the stated one."""
-    found = run(integrated_gradients, llm, describe(llm), ids, places, [l], "block", steps, 0.01, None, method=method)
+    found = gradients_of_blocks(llm, QUESTION, ANSWER, [l], steps=steps, method=method)
     off = (found["igrads"][0, : len(truth)] - truth).abs().max() / truth.abs().max()
     return f"{100 * off:.2g} ({100 * found['error'][0]:.2g})"
 

@@ -19,11 +19,6 @@ MODES = ("future", "all")
 PAIR = ("5 + 7 = ", "12")
 
 
-def effects(model, ids, mode, skips=None):
-    """key -> values of layer effects of one prompt; of `skips`, or of all blocks."""
-    return oracles.layer_effects(model, [ids], mode, skips=skips)
-
-
 def erasure(llm, model, layers=None):
     """erasure_effect [L+1, T] of PAIR in `model` with both texts as baseline; of `layers`, or of all."""
     ids, span = oracles.answer_span(llm.tokenizer, *PAIR)
@@ -40,7 +35,7 @@ def main():
     model, kept = oracles.in_float64(llm._module), {}
     for name, text in TEXTS.items():
         for mode in MODES:
-            found = effects(model, tokenize(llm, [text])[0], mode)
+            found = oracles.layer_effects(model, tokenize(llm, [text]), mode)
             kept |= {f"{key}, {name}": value.tolist() for key, value in found.items()}
     kept["erasure_effect"] = erasure(llm, model).tolist()
     lines = [f'"{key}": {json.dumps(rounded(value))}' for key, value in kept.items()]

@@ -9,63 +9,66 @@ import sys
 import time
 
 import torch
-from torch import nn
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
+from tests.oracles.removal import without
 
 SIZES = range(1, 16)
 SAMPLE = 15
 
 
 @torch.no_grad()
-def without(model, blocks, removed, ids, log_y):
-    """Loss, KL and top-1 agreement of the model without these blocks."""
-    model.model.layers = nn.ModuleList(block for l, block in enumerate(blocks) if l not in removed)
-    model.config.num_hidden_layers = len(model.model.layers)
-    log_p = model(ids[None], use_cache=False).logits[0].float().log_softmax(-1)
+def log_probabilities(model, ids):
+    return model(ids[None], use_cache=False).logits[0].float().log_softmax(-1)
+
+
+def damage(log_y, log_p, ids):
+    """Loss, KL and top-1 agreement of a shorter model."""
     change = log_y - log_p
-    return torch.stack(
-        [
-            change[:-1].gather(1, ids[1:, None]).mean(),
-            (log_y.exp() * change).sum(-1).mean(),
-            (log_y.argmax(-1) == log_p.argmax(-1)).float().mean(),
-        ]
-    )
+    loss, kl = change[:-1].gather(1, ids[1:, None]).mean(), (log_y.exp() * change).sum(-1).mean()
+    return torch.stack([loss, kl, (log_y.argmax(-1) == log_p.argmax(-1)).float().mean()])
+
+
+def timed(call):
+    """The result of a call, and its seconds of CPU."""
+    start = time.process_time()
+    return call(), time.process_time() - start
 
 
 def main(dtype):
     torch.set_num_threads(1)
     llm = dl.load_model("SmolLM2-135M-Instruct", dtype=dtype)
     model, prompts = llm._module, dl.load_prompts("gsm8k", 10, source="sample")
-    lengths = [len(x) for x in tokenize(llm, prompts)]
-    prompt = prompts[lengths.index(min(lengths))]
-    ids, blocks = torch.tensor(tokenize(llm, [prompt])[0]), list(model.model.layers)
-    start = time.process_time()
-    ours = dl.block_removal(llm, [prompt], sizes=SIZES)
-    seconds = {"all at once": time.process_time() - start}
-    pairs = [(s, n) for n in SIZES for s in range(len(blocks) - n + 1)]
-    log_y = torch.no_grad()(model)(ids[None], use_cache=False).logits[0].float().log_softmax(-1)
-    some = pairs[SAMPLE // 2 :: SAMPLE]
-    start = time.process_time()
-    deleted = torch.stack([without(model, blocks, range(s, s + n), ids, log_y) for s, n in some])
-    seconds["one after the other"] = (time.process_time() - start) * len(pairs) / len(some)
+    prompt = min(prompts, key=lambda text: len(llm.tokenizer(text)["input_ids"]))
+    n_tokens, ids = sum(map(len, tokenize(llm, prompts))), torch.tensor(tokenize(llm, [prompt])[0])
+    n_blocks = len(model.model.layers)
+    pairs = [(s, n) for n in SIZES for s in range(n_blocks - n + 1)]
+    some, log_y = pairs[SAMPLE // 2 :: SAMPLE], log_probabilities(model, ids)
+
+    def one_after_the_other():
+        shorter = (without(model, range(s, s + n)) for s, n in some)
+        return torch.stack([damage(log_y, log_probabilities(one, ids), ids) for one in shorter])
+
+    ours, together = timed(lambda: dl.block_removal(llm, [prompt], sizes=SIZES))
+    deleted, apart = timed(one_after_the_other)
     w = model.lm_head.weight
     x = torch.randn(256, w.shape[1], dtype=w.dtype)
     x @ w.T
-    start = time.process_time()
-    x @ w.T
-    rate = len(x) * w.numel() / (time.process_time() - start)
-    of_block = sum(p.numel() for p in blocks[0].parameters() if p.dim() > 1)
-    n_blocks = sum(len(blocks) - s - n for s, n in pairs)
-    seconds["products"] = len(ids) * (n_blocks * of_block + len(pairs) * w.numel()) / rate
+    _, product = timed(lambda: x @ w.T)
+    of_block = sum(p.numel() for p in model.model.layers[0].parameters() if p.dim() > 1)
+    weights = sum(n_blocks - s - n for s, n in pairs) * of_block + len(pairs) * w.numel()
+    seconds = {
+        "all at once": together,
+        "one after the other": apart * len(pairs) / len(some),
+        "products": product * len(ids) * weights / (len(x) * w.numel()),
+    }
     for name, value in seconds.items():
-        every = value / len(ids) * sum(lengths)
-        print(f"{name:20} {value:7.1f} s for {len(ids)} tokens, {every:6.0f} s for {sum(lengths)}")
-    apart = torch.stack(
-        [torch.stack([ours[f"removal_{key}"][n - 1, s] for key in ("loss", "kl", "top1")]) for s, n in some]
-    )
-    print("largest difference", (apart - deleted).abs().max().item())
+        every = value / len(ids) * n_tokens
+        print(f"{name:20} {value:7.1f} s for {len(ids)} tokens, {every:6.0f} s for {n_tokens}")
+    same = torch.stack([ours[f"removal_{key}"] for key in ("loss", "kl", "top1")])
+    off = max((same[:, n - 1, s] - truth).abs().max().item() for (s, n), truth in zip(some, deleted, strict=True))
+    print("largest difference", off)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import depth_lib as dl
 from depth_lib.api import tokenize
 from tests import oracles
 from tests.real import interventions
-from tests.real.interventions import MODES, PAIR, TEXTS, effects, erasure
+from tests.real.interventions import MODES, PAIR, TEXTS, erasure
 
 TRUTH = {key: torch.tensor(value) for key, value in json.loads(interventions.KEPT.read_text()).items()}
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
@@ -75,7 +75,7 @@ def test_the_erasure_of_every_layer_equals_the_oracle(llm):
 @each_mode
 def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, mode):
     skips = [1, 28]
-    for key, found in effects(in_float64, ids(llm, "short")[0], mode, skips).items():
+    for key, found in oracles.layer_effects(in_float64, ids(llm, "short"), mode, skips=skips).items():
         torch.testing.assert_close(found[skips].float(), TRUTH[f"{key}, short"][skips], rtol=1e-5, atol=1e-7)
 
 

@@ -15,6 +15,7 @@ from tests.families import FAMILIES, save_family
 TOYS = ("toy-4l", "toy-8l", "toy-16l")
 REAL = "SmolLM2-135M-Instruct"
 MODELS = (*FAMILIES, *TOYS, REAL)
+QUICK = ("llama", "gemma2", "gpt2", "gpt_neox", "bloom", "mixtral", "toy-4l")  # make test-oracles runs all
 TEXT = "The quick brown fox jumps over 13 lazy dogs, and back again"
 SUM = ("5 + 7 + 1 = ", "13")
 
@@ -36,7 +37,9 @@ def folder_of(name, tmp):
     return folder
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+)
 def model(request, tmp_path_factory):
     """(name, checkpoint folder, the model as a user of ours loads it)."""
     folder = folder_of(request.param, tmp_path_factory.mktemp(request.param))

@@ -39,21 +39,19 @@ def theirs(model, ids):
 
 def curves(name, booted, cache):
     """The cosines and norm ratios by their definition, of the bridge's residual stream."""
-    found = {}
-    for l in range(booted.cfg.n_layers):
-        h, a, m = (cache[f"blocks.{l}.hook_{part}"][0] for part in ("resid_pre", "attn_out", "mlp_out"))
-        read = h if name in PARALLEL else h + a
-        values = {
-            "att_cos": cosine_similarity(a, h, dim=-1),
-            "mlp_cos": cosine_similarity(m, read, dim=-1),
-            "layer_cos": cosine_similarity(a + m, h, dim=-1),
-            "rc_att": a.norm(dim=-1) / h.norm(dim=-1),
-            "rc_mlp": m.norm(dim=-1) / read.norm(dim=-1),
-            "rc_layer": (a + m).norm(dim=-1) / h.norm(dim=-1),
-        }
-        for key, value in values.items():
-            found.setdefault(key, []).append(value.mean())
-    return {key: torch.stack(values) for key, values in found.items()}
+    h, a, m = (
+        torch.cat([cache[f"blocks.{l}.hook_{part}"] for l in range(booted.cfg.n_layers)])
+        for part in ("resid_pre", "attn_out", "mlp_out")
+    )
+    read = h if name in PARALLEL else h + a
+    return {
+        "att_cos": cosine_similarity(a, h, dim=-1).mean(-1),
+        "mlp_cos": cosine_similarity(m, read, dim=-1).mean(-1),
+        "layer_cos": cosine_similarity(a + m, h, dim=-1).mean(-1),
+        "rc_att": (a.norm(dim=-1) / h.norm(dim=-1)).mean(-1),
+        "rc_mlp": (m.norm(dim=-1) / read.norm(dim=-1)).mean(-1),
+        "rc_layer": ((a + m).norm(dim=-1) / h.norm(dim=-1)).mean(-1),
+    }
 
 
 def lens_curves(booted, cache, logits):
