@@ -1,14 +1,14 @@
-"""How long the five probes take, beside the papers' scripts and bare arithmetic: `make bench`.
+"""How long the five probes take, beside three other ways of getting the same numbers: `make bench`.
 
-literal: nnsight traces, as the papers' scripts run them; unavoidable: the matrix products that cannot be left out, at
-the rate that this machine has for their shapes.
+by hand: transformers and hooks alone, as one writes them; literal: nnsight traces, as the papers' scripts run them;
+unavoidable: the matrix products that cannot be left out, at the rate that this machine has for their shapes.
 Variables of the environment, such as `make bench BENCH=real DTYPE=bfloat16`:
 
 BENCH         the model, of shapes.SHAPES, or "real"; "small" by default
 BENCH_DEVICE  cpu or cuda
 DTYPE         float32 or bfloat16
 PROBES        part of the names of the probes to measure; all without it
-LAYERS        so many layers of the literal erasure and gradients, scaled up; all without it
+LAYERS        so many layers of the other ways' erasure and gradients, scaled up; all without it
 DOCS          a page whose part between <!-- measured --> and <!-- end --> becomes the table
 
 The table of docs/speed.md is written by `make bench BENCH=real LAYERS=4 DOCS=docs/speed.md`, on a machine that does

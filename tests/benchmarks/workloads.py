@@ -1,4 +1,4 @@
-"""What is measured: each probe on given prompts, by the package, as the papers' scripts do, and as a floor."""
+"""What is measured: each probe on given prompts, by the package, by hand, as the papers' scripts do, and as a floor."""
 
 import random
 import string
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
-from tests.benchmarks import floor, literal
+from tests.benchmarks import by_hand, floor, literal
 from tests.benchmarks.shapes import REAL, give_answer
 from tests.oracles import answer_span, effect_positions
 
@@ -18,11 +18,13 @@ SIZES = {"few": (200, 20), "tiny": (40, 9)}  # tokens of each of two prompts, an
 class Workload:
     """One row of the table.
 
-    `ours()` is the probe's result; `literal(layers)` has some of its tensors under the same keys, for all layers (None)
-    or, if `n_layers` is set, for some. `floor(result)` is the `Work` that cannot be avoided.
+    `ours()` is the probe's result; `by_hand(layers)` and `literal(layers)` are some of its tensors under the same keys,
+    of some layers or all (None); only where `n_layers` is set they can be had for some. `floor(result)` is the `Work`
+    that cannot be avoided.
     """
 
     ours: Callable
+    by_hand: Callable
     literal: Callable
     floor: Callable
     n_layers: int | None = None
@@ -39,32 +41,38 @@ def workloads(llm, size):
     ids, span = answer_span(llm.tokenizer, question, answer)
     if size != REAL:
         give_answer(llm, ids, range(*span))
-    config, lengths = llm.config, [len(llm.tokenizer(text)["input_ids"]) for text in texts]
+    model, prompts = llm._module, [llm.tokenizer(text)["input_ids"] for text in texts]
+    config, lengths = llm.config, [len(prompt) for prompt in prompts]
     positions = effect_positions(lengths)
     return {
         "relative contribution": Workload(
             ours=lambda: dl.relative_contribution(llm, texts),
+            by_hand=lambda layers: by_hand.relative_contribution(model, prompts),
             literal=lambda layers: literal.relative_contribution(llm, texts),
             floor=lambda result: floor.relative_contribution(config, lengths),
         ),
         "logit lens": Workload(
             ours=lambda: dl.logit_lens(llm, texts, further=False),
+            by_hand=lambda layers: by_hand.logit_lens(model, prompts),
             literal=lambda layers: literal.logit_lens(llm, texts),
             floor=lambda result: floor.logit_lens(config, lengths),
         ),
         "layer effects, future": Workload(
             ours=lambda: dl.layer_effects(llm, texts, mode="future"),
+            by_hand=lambda layers: by_hand.layer_effects(model, prompts, positions),
             literal=lambda layers: literal.layer_effects(llm, texts, positions),
             floor=lambda result: floor.layer_effects(config, lengths, positions),
         ),
         "residual erasure": Workload(
             ours=lambda: dl.residual_erasure(llm, question, answer, texts[:1]),
+            by_hand=lambda layers: by_hand.residual_erasure(model, ids, span, prompts[:1], layers),
             literal=lambda layers: literal.residual_erasure(llm, question + answer, span, texts[:1], layers),
             floor=lambda result: floor.residual_erasure(config, range(*span), lengths[:1]),
             n_layers=config.num_hidden_layers + 1,
         ),
         "integrated gradients": Workload(
             ours=lambda: dl.integrated_gradients(llm, question, answer),
+            by_hand=lambda layers: by_hand.integrated_gradients(model, ids, span, layers),
             literal=lambda layers: literal.integrated_gradients(llm, question + answer, span, layers),
             floor=lambda result: floor.integrated_gradients(
                 config, len(ids), range(*span), result["n_nodes"].int().tolist()
