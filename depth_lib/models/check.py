@@ -143,7 +143,9 @@ def report(llm: TransformersModel) -> str:
 def in_words(found: Architecture) -> list[str]:
     """What a and m of each block are made of."""
     after = ", all times one number" if found.rescales else ""
-    return [f"a = {_sum(a)}, m = {_sum(m)}{after}" for a, m in found.parts or ()]
+    return [
+        f"a = {_sum(parts['attention'])}, m = {_sum(parts['mlp'])}{after}" for parts in found.parts or ()
+    ]
 
 
 def _sum(part):
