@@ -163,7 +163,10 @@ def _run(model, mode, exemplars, masked, n_rows):
             stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
         mask = ids.new_full((1, 1, N_TOKENS, N_TOKENS), torch.finfo(model.dtype).min, dtype=model.dtype).triu(1)
-        encoding = {"attention_mask": mask.requires_grad_(), "position_ids": torch.arange(N_TOKENS, device=ids.device)[None]}
+        encoding = {
+            "attention_mask": mask.requires_grad_(),
+            "position_ids": torch.arange(N_TOKENS, device=ids.device)[None],
+        }
         logits = model(input_ids=ids, use_cache=False, **encoding if masked else {}).logits
     return logits.grad_fn, mask, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
 

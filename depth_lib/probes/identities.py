@@ -59,18 +59,14 @@ def identities(llm, arch, ids):
                 rows[FIRST_BIT:] = h.flip(1)
                 rows[unchanged] = h
                 enter(llm, arch, l, rows)
-                of_block, sums = _parts(block, arch, rows)
+                measured, sums = _parts(block, arch, rows)
                 after = leaving(block).clone()
                 rows = rows.to(after.device)
                 change = after.float() - rows.float()
-                blocks.append(
-                    of_block
-                    | {
-                        "identity_1": _identity_1(arch, rows, sums, after) if sums else 0.0,
-                        "sees_later": _moved(change[MIDDLE, :1], change[CLEAN, :1]),
-                        "starts": _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0,
-                    }
-                )
+                measured["identity_1"] = _identity_1(arch, rows, sums, after) if sums else 0.0
+                measured["sees_later"] = _moved(change[MIDDLE, :1], change[CLEAN, :1])
+                measured["starts"] = _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0
+                blocks.append(measured)
                 entered.append(rows[:STEERED])
                 added.append(change[:STEERED])
                 h = after[:1]
@@ -80,12 +76,10 @@ def identities(llm, arch, ids):
             last = {
                 "identity_2": float(error.abs().max() / logits.abs().max()),
                 "logit_scale": _off_in_scale(error, logits, eps * logits),
-                "eps": eps,
             }
-        measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]} | last
-        reads_back = (measured["starts"] > eps**0.5).any()
-        arch = arch | {"starts": False, "grows": False} if reads_back else arch
-        return measured | _shortcuts(llm, arch, ids, entered, added)
+        measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]}
+        measured |= {key: torch.tensor([value]) for key, value in last.items()} | {"eps": eps}
+        return measured | _shortcuts(llm, verified(arch, measured), ids, entered, added)
 
 
 def _parts(block, arch, rows):
@@ -94,23 +88,23 @@ def _parts(block, arch, rows):
     Attention adds something else in the third row, and in the second to the last token what it adds there in the first,
     so that this token's MLP reads the same.
     """
-    sums, moved = {}, {"attention": [], "mlp": []}
+    sums, mixes = {}, {"attention": [], "mlp": []}
     for part, addends in parts(block, arch).items() if arch["parts"] else ():
-        for addend in addends:
-            output = addend[0].output
-            x = first(output)
+        for module, scale, bias in addends:
+            x = first(module.output)
             of_token = x.clone().view(rows.shape)
-            moved[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
+            mixes[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
             if part == "attention":
                 of_token[MIDDLE, -1] = of_token[CLEAN, -1]
                 if part not in sums:
                     of_token[STEERED] += rows[CLEAN].flip(0).to(x)
-                addend[0].output = with_first(output, of_token.view(x.shape))
-            sums[part] = total_output([addend], rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
+                module.output = with_first(module.output, of_token.view(x.shape))
+            added = [(module, scale, bias)]
+            sums[part] = total_output(added, rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
     m = sums.get("mlp")
     return {
-        "attention_mixes": min(moved["attention"], default=NAN),
-        "mlp_mixes": max(moved["mlp"], default=NAN),
+        "attention_mixes": min(mixes["attention"], default=NAN),
+        "mlp_mixes": max(mixes["mlp"], default=NAN),
         "mlp_change": _moved(m[STEERED], m[CLEAN]) if len(sums) == 2 else NAN,
     }, [*sums.values()]
 
@@ -137,19 +131,16 @@ def _off_in_scale(error, p, rounding):
     return float(((error * p).sum().abs() - 2 * (rounding * p).norm()).relu() / square)
 
 
-def _moved(x, truth, rounding=0):
+def _moved(x, truth):
     """‖x − truth‖ / ‖truth‖ of x [..., T, d]: the median over tokens, then the largest. NaN where nothing is added."""
-    change = ((x - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
-    return float(change.median(-1).values.max())
+    return float(((x - truth).norm(dim=-1) / truth.norm(dim=-1)).median(-1).values.max())
 
 
 def _shortcuts(llm, arch, ids, entered, added):
     """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
     the pass starts at the second, the rows join there, and the last token and the last three share a sequence."""
-    packed = arch["packs"] and not (arch["window"] and len(ids) > arch["window"])
-    layout = Pack([3, 1] if packed else [3], len(ids))
-    places = {"packs": (CLEAN, list(layout.suffixes[-1])), "grows": (MIDDLE, slice(len(ids)))}
-    moved, begin = {name: [0.0] for name in places}, int(arch["starts"] and arch["n_layers"] > 1)
+    layout, begin = Pack([3, 1] if arch["packs"] else [3], len(ids)), int(arch["starts"] and arch["n_layers"] > 1)
+    packs, grows = [0.0], [0.0]
     with llm.trace(batch_of(packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
         for l in range(begin, arch["n_layers"]):
             rows = entered[l][:, layout.tokens]
@@ -157,15 +148,17 @@ def _shortcuts(llm, arch, ids, entered, added):
             after = leaving(llm.blocks[l])
             rows, truth = rows.to(after.device).float(), added[l][:, layout.tokens].to(after.device)
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
-            change = after.float() - rows
-            for name, place in places.items():
-                moved[name].append(_moved(change[place], truth[place], rounding[place]))
+            off = ((after.float() - rows - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
+            packs.append(float(off[CLEAN, layout.suffixes[-1].start :].median()))
+            grows.append(float(off[MIDDLE, : len(ids)].median()))
         finish(llm, arch, arch["n_layers"], after)
-    return {name: torch.tensor(of_blocks) for name, of_blocks in moved.items()}
+    return {"packs": torch.tensor(packs), "grows": torch.tensor(grows)}
 
 
 def verified(arch, measured):
-    """`arch` without the shortcuts that do not work on the model that was measured."""
+    """`arch` without the shortcuts that were measured and do not work."""
     limit = measured["eps"] ** 0.5
-    works = {name: arch[name] and not bool((measured[name] > limit).any()) for name in ("starts", "packs", "grows")}
-    return arch | works | {"grows": works["grows"] and works["starts"]}
+    names = [name for name in ("starts", "packs", "grows") if name in measured and (measured[name] > limit).any()]
+    if "starts" in names:
+        names.append("grows")
+    return arch | dict.fromkeys(names, False)

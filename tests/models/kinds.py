@@ -226,7 +226,7 @@ def _hooked(model, parts, hook):
     return [
         block.get_submodule(path).register_forward_hook(hook(l, k, scale, bias))
         for l, block in enumerate(blocks_of(model))
-        for k, part in enumerate(parts[l])
+        for k, part in enumerate(parts[l].values())
         for path, scale, bias in part
     ]
 
