@@ -1,6 +1,5 @@
 """check_model accepts every family as it was found, and refuses a reading that is wrong in any of the known ways."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,10 +11,9 @@ import depth_lib as dl
 from depth_lib.data.tokens import tokenize
 from depth_lib.models import families, load
 from depth_lib.models.check import report
-from depth_lib.models.discovery import discover
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import describe
-from tests.families import FAMILIES, REFUSED, SHAPE, build, randomise, save_family
+from tests.families import FAMILIES, REFUSED, build, save_family
 from tests.models.kinds import tiny
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -169,15 +167,6 @@ def test_a_dropped_batch_axis_is_refused(monkeypatch):
         load.wrapped(build("llama"), char_tokenizer())
 
 
-@pytest.mark.parametrize("config", [tf.OlmoConfig, tf.Cohere2Config, tf.Starcoder2Config])
-def test_a_family_that_nobody_named_is_found(config, tmp_path):
-    model = tf.AutoModelForCausalLM.from_config(config(**SHAPE))
-    randomise(model)
-    llm = load.wrapped(model, char_tokenizer())
-    assert dl.check_model(llm)["identity_1"] <= 1e-5
-    assert dl.relative_contribution(llm, ["abc"])["rc_att"].shape == (SHAPE["num_hidden_layers"],)
-
-
 def test_an_encoder_is_refused():
     model = tf.BertLMHeadModel(tf.BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     with pytest.raises(
@@ -257,11 +246,6 @@ def test_what_a_remote_model_cannot_be_asked_is_said_when_it_is_loaded(tmp_path)
     char_tokenizer().save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="What attention and MLP add is not known: what needs it is NaN"):
         dl.load_model(tmp_path, remote=True)
-
-
-def test_discovery_needs_no_large_vocabulary():
-    small = tf.LlamaForCausalLM(tf.LlamaConfig(**SHAPE | {"vocab_size": 20})).eval()
-    assert discover(small, nullcontext()).tail == ("model.norm", "lm_head")
 
 
 def test_an_error_without_a_text_is_named_by_its_kind(monkeypatch):
