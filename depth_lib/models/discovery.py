@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from unittest import mock
 
 import torch
@@ -86,7 +86,7 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
     context. Raises ArchitectureError that says what is in the way, or what the model raises."""
     exemplars = _exemplars(model)
-    for masked, n_rows in ((True, 2), (True, 1), (False, 2), (False, 1)):
+    for masked, n_rows in product((True, False), (2, 1)):
         try:
             return _read(model, mode, exemplars, masked, n_rows)
         except Exception as error:  # noqa: BLE001 (a mask or positions that are not known, a row that does not fit)

@@ -24,7 +24,7 @@ from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import auto_class, known
 from depth_lib.models.load import wrapped
 from tests.models.twin import twin
-from tests.oracles.streams import hooks, norm
+from tests.oracles.streams import first, hooks, norm, with_first
 from tests.tiny_tokenizers import char_tokenizer
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -131,14 +131,6 @@ def blocks_of(model):
         if not re.search("vision|visual|image|video|audio", path)
     ]
     return max(lists, key=len)
-
-
-def first(output):
-    return output[0] if isinstance(output, tuple | list) else output
-
-
-def with_first(output, x):
-    return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
 
 
 def logits_of(model, ids, registered=()):

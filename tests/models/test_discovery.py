@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import Gemma4TextConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
@@ -112,18 +111,12 @@ def test_autograd_calls_things_what_the_walk_calls_them():
     )  # fmt: skip
     for y in same:
         assert RESHAPES.fullmatch(y.grad_fn.name()), y.grad_fn.name()
-    for y in (x * 2, x + x, torch.tanh(x), x.roll(1), x.softmax(0), x[0] @ x[0], torch.cat([x, x]), x.flip(0)):
-        assert not RESHAPES.fullmatch(y.grad_fn.name()), y.grad_fn.name()
-    assert [y.grad_fn.name() for y in (x + x, x * 2, x / 2, x.tanh())] == [
-        f"{name}Backward0" for name in ("Add", "Mul", "Div", "Tanh")
-    ]
+    other = {"Add": x + x, "Mul": x * 2, "Div": x / 2, "Tanh": x.tanh(), "Roll": x.roll(1), "Flip": x.flip(0)}
+    for name, y in other.items():
+        assert y.grad_fn.name() == f"{name}Backward0" and not RESHAPES.fullmatch(y.grad_fn.name())
     assert (x * 0.31).grad_fn._saved_other.item() == 0.31 and (x / 0.6).grad_fn._saved_other.item() == 0.6
-    assert (x + 1).grad_fn.next_functions[0][0].variable is x
-    marked = Mark.apply(x, torch.zeros((), requires_grad=True), "path", 3, None, None).grad_fn
-    assert (marked.path, marked.order, marked.next_functions[0][0].variable is x) == ("path", 3, True)
     y = Mark.apply(x, torch.zeros((), requires_grad=True), "path", 3, None, None)
-    marked = y.grad_fn
+    mark = y.grad_fn
+    assert (mark.path, mark.order, mark.next_functions[0][0].variable is x) == ("path", 3, True)
     y += 1
-    assert y.grad_fn is not marked  # so a change in place is seen
-    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DataDependentOutputException):
-        torch.zeros(2, device="meta").sum().item()
+    assert y.grad_fn is not mark, "a change in place is not seen"

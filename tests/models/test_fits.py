@@ -127,12 +127,9 @@ def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, q
 
 
 def test_gpus_that_share_each_layer_count_together_and_the_fullest_decides(huge, monkeypatch):
-    free = {0: 80 * 10**9, 1: 60 * 10**9, 2: 80 * 10**9, 3: 80 * 10**9}
+    free = [80 * 10**9, 60 * 10**9, 80 * 10**9, 80 * 10**9]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[index], 80 * 10**9))
-    assert free_bytes(None, n_ranks=4) == (240 * 10**9, "on 4 GPUs that share each layer")
-    needed = weights_of(str(huge)).bytes("bfloat16")
-    assert 120 * 10**9 < needed < 240 * 10**9
-    check_fits(str(huge), None, "bfloat16", None, None, n_ranks=4)
-    with pytest.raises(DoesNotFit, match="120.0 GB are free on 2 GPUs that share each layer"):
+    check_fits(str(huge), None, "bfloat16", None, None, n_ranks=4)  # 240 GB
+    with pytest.raises(DoesNotFit, match=r"huge needs [12]\d\d\.\d GB .* 120.0 GB are free on 2 GPUs that share each"):
         check_fits(str(huge), None, "bfloat16", None, None, n_ranks=2)

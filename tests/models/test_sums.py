@@ -12,6 +12,7 @@ from depth_lib.models.families import describe, known
 from depth_lib.models.load import wrapped
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
+from tests.calls import EVERY
 from tests.families import build
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
@@ -80,19 +81,19 @@ def test_two_modules_that_make_a_part_are_probed_as_one(layer_class, name, monke
     assert len(known(halves).found.parts) == 4
     for found, expected in zip(known(halves).found.parts[0].values(), PARTS[layer_class, name], strict=True):
         assert {path: scale for path, scale, _ in found} == pytest.approx(expected)
-    for ask in (
-        lambda llm: dl.relative_contribution(llm, ["The quick brown fox"]),
-        lambda llm: dl.logit_lens(llm, ["The quick brown fox"]),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "future", part="attention"),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "all", part="mlp", remote="local"),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "all"),
-        lambda llm: dl.local_effects(llm, ["The quick brown fox"], "all"),
-        lambda llm: dl.residual_erasure(llm, "5 + 7 = ", "12", ["abc"]),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at="attention"),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at="mlp"),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, remote="local"),
+    rehearsed = ("layer_effects, all, mlp", "gradients")
+    for name in (
+        "relative_contribution",
+        "logit_lens",
+        "layer_effects, future, attention",
+        "layer_effects, all, layer",
+        "local_effects, all",
+        "residual_erasure",
+        "gradients, attention",
+        "gradients, mlp",
+        *rehearsed,
     ):
-        ours, truth = ask(halves), ask(whole)
+        ours, truth = EVERY[name](halves, remote="local" if name in rehearsed else False), EVERY[name](whole)
         for key, value in truth.items():
             if isinstance(value, torch.Tensor):  # the estimate of an error is of two numbers' small difference
                 rtol = 0.2 if key == "error" else 2e-4
