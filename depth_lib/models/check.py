@@ -1,4 +1,4 @@
-"""Is the model that runs the one the probes are written for? What is asked of it, and the verdict."""
+"""Verifies a model's detected architecture on the running model, and reports both."""
 
 import warnings
 from collections import Counter
@@ -15,7 +15,7 @@ from .errors import ArchitectureError
 from .families import describe, known, remark
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
-# What is slower without each shortcut.
+# Why a shortcut is not used.
 SHORTCUTS = {
     "starts": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
     "grows": "rows that join its batch on the way are not read as others, so every row begins at the first block",
@@ -24,12 +24,12 @@ SHORTCUTS = {
 
 
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
-    """What measures the identities: (function, its arguments), for a session with this model."""
+    """The function that measures the identities, and its arguments, for a session with this model."""
     return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:N_TOKENS]}
 
 
 def running(llm: TransformersModel) -> dict[str, str]:
-    """What computes there, in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
+    """The running model in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
     model = llm._module
     weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
     kinds = sorted({kind for kind, p in weights if p.dim() > 1 and "mbedding" not in kind})
@@ -46,8 +46,8 @@ def running(llm: TransformersModel) -> dict[str, str]:
 
 
 def judge(llm: TransformersModel, measured: dict) -> None:
-    """Keep what check_model returns, of what `identities` measured, and which shortcuts work; ArchitectureError if the
-    model is not what was found."""
+    """Record the result of `identities` and drop shortcuts that do not work; ArchitectureError if the detected
+    architecture is wrong."""
     record, arch, eps = known(llm), describe(llm), measured["eps"]
     tolerance = max(1e-5, eps / 4)
     for problem, values, wrong in _problems(arch, measured, tolerance):
@@ -68,7 +68,7 @@ def judge(llm: TransformersModel, measured: dict) -> None:
 
 
 def _problems(arch, measured, tolerance):
-    """(what may be wrong, how far it is off, where it is wrong) of blocks, or of the whole model."""
+    """(problem, its measure, where it occurs) for blocks or the whole model."""
     some = 2 * measured["eps"]
     much = measured["eps"] ** 0.5  # rounding explains no change that is larger
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
@@ -127,7 +127,7 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 
 def report(llm: TransformersModel) -> str:
-    """What was found in a model, and how far its identities are off once measured, in lines."""
+    """The detected architecture of a model and the errors of its identities, in lines."""
     found, checked = known(llm).found, known(llm).checked
     lines = [
         f"{name_of(llm)} ({llm.config.model_type})",

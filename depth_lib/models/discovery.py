@@ -1,4 +1,5 @@
-"""Where a causal language model keeps its residual stream and what adds to it, read off the graph of one pass.
+"""Detects a causal language model's architecture (its residual stream and the modules that add to it) from the
+autograd graph of one forward pass.
 
 The output of every module is marked, the model runs once, and autograd keeps how each tensor was made. The blocks are
 the longest list of modules of which each reads what the one before returned. What leaves a block is followed back
@@ -48,7 +49,7 @@ Addend = tuple[str, float, str | None]  # a module's path, what its output is mu
 
 @dataclass(frozen=True)
 class Architecture:
-    """What was found in a model. Paths are those of `named_modules`, of parts from their block on."""
+    """The detected architecture. Paths are those of `named_modules`; those of parts are relative to their block."""
 
     blocks: str
     streams: tuple[int, ...]  # the shape of a token's residual: (d,), or (n, d') of n streams
@@ -67,9 +68,9 @@ class Architecture:
 
 
 class Mark(torch.autograd.Function):
-    """The identity, as a node of the graph that knows a module's call: the module's path, its place among all calls,
-    how the first tensor that it read was made, the shape of what it returned, and what else it returned (None: that
-    alone).
+    """The identity, as a node of the graph that records a module's call: the module's path, the number of the call,
+    the node of the first tensor that it read, the shape of the first that it returned, and its other outputs (None: it
+    returns one tensor).
 
     The anchor requires a gradient, so that the graph is kept though no parameter does.
     """
@@ -84,7 +85,7 @@ class Mark(torch.autograd.Function):
 
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
-    context. Raises ArchitectureError that says what is in the way, or what the model raises."""
+    context. Raises ArchitectureError with the reason if it cannot be read, and whatever the model raises."""
     exemplars = _exemplars(model)
     for masked, n_rows in product((True, False), (2, 1)):
         try:
@@ -112,7 +113,7 @@ def _exemplars(model):
 
 
 def _read(model, mode, exemplars, masked, n_rows):
-    """What one pass shows. masked: with positions and a 4-D mask; n_rows: of the batch from the first block on."""
+    """The architecture in one pass. masked: with positions and a 4-D mask; n_rows: from the first block on."""
     logits, mask, calls, in_place = _run(model, mode, exemplars, masked, n_rows)
     path, blocks = _blocks(model, calls, n_rows)
     h, others = blocks[-1], blocks[0].others
@@ -134,8 +135,8 @@ def _read(model, mode, exemplars, masked, n_rows):
 
 
 def _run(model, mode, exemplars, masked, n_rows):
-    """How the logits of a pass were made, the mask, {path: the marks of its calls} of all modules, and the paths of
-    those whose outputs are changed in place later. A block returns what it reads where one like it ran before."""
+    """The node of the logits, the mask, {path: the marks of its calls} for all modules, and the paths of modules whose
+    outputs are changed in place later. A block returns its input if one like it ran before."""
     anchor, calls, returned, marks = torch.zeros((), requires_grad=True), {}, {}, []
 
     def call(path, forward, *args, **kwargs):
@@ -148,7 +149,7 @@ def _run(model, mode, exemplars, masked, n_rows):
         y, others = first(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
         if not isinstance(y, Tensor) or not y.is_floating_point():
             return output
-        if path in exemplars and y.shape == h.shape:
+        if path in exemplars and y.shape == getattr(h, "shape", None):
             returned[path] = output
         y = Mark.apply(y, anchor, path, len(marks), read, others)
         calls.setdefault(path, []).append(y.grad_fn)
@@ -177,14 +178,18 @@ def _blocks(model, calls, n_rows):
     problem = "no list of its modules passes one residual stream on"
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
         blocks = [mark for l in range(n_blocks) for mark in calls.get(f"{path}.{l}", ())]
-        shapes = {mark.shape for mark in blocks}
+        shapes = {mark.shape for mark in blocks if mark}  # no mark of a call without gradients
         if len(blocks) < n_blocks or len(shapes) != 1 or shapes.pop()[:2] != (n_rows, N_TOKENS):
             continue
         if len(blocks) > n_blocks:
             problem = (
                 f"the blocks of {path} run {len(blocks) / n_blocks:g} times in a pass, and are read where they run once"
             )
-        elif blocks[0].read and all(_plain(then.read) is block for block, then in pairwise(blocks)):
+        elif (
+            None not in blocks
+            and blocks[0].read
+            and all(_plain(then.read) is block for block, then in pairwise(blocks))
+        ):
             return path, blocks
     raise ArchitectureError(problem)
 

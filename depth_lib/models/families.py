@@ -50,11 +50,8 @@ def auto_class(config: PreTrainedConfig) -> type:
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:
-    """What is found in the loaded `module`; where not all of its weights are in this process, in a model of its config
-    without any.
-
-    Raises ArchitectureError that says what is in the way.
-    """
+    """The architecture of the loaded `module`, or, unless all of its weights are in this process, of a model of its
+    config without weights. Raises ArchitectureError with the reason if it cannot be read."""
     build = auto_class(config).from_config if module is None else type(module)._from_config
     sharded = getattr(config, "distributed_config", None) is not None
     here = module is not None and not sharded and not any(weight.is_meta for weight in module.parameters())

@@ -31,7 +31,7 @@ from .parallel import check_degree, check_ranks
 # transformers would write 5,000 characters about a model that reads images too
 logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is not supported for" not in record.msg)
 
-FROM_ENTRY = "entry"  # what is not given is as the registry's entry has it
+FROM_ENTRY = "entry"  # the default: as in the registry's entry
 
 
 def load_model(

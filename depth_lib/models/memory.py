@@ -130,7 +130,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def check_quantization(quantization: str | None, weights_here: bool) -> None:
-    """Refuse before any download a quantisation that is not known or that needs what is not installed."""
+    """Refuse, before any download, an unknown quantisation or one whose library is not installed."""
     if quantization is None:
         return
     if quantization not in QUANTIZATIONS:

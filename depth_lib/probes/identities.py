@@ -1,8 +1,5 @@
-"""What every probe relies on, measured on the model that runs.
-
-The two identities; which part mixes tokens, and what the MLP reads; and the shortcuts: that a pass may start at a
-block, that rows may join, and that a packed mask is obeyed.
-"""
+"""Verifies a detected architecture on the running model: the two identities that every probe relies on, which part
+mixes tokens, what the MLP reads, and the shortcuts (starting at a block, adding rows, packed sequences)."""
 
 import torch
 
@@ -28,24 +25,24 @@ NAN, TINY = float("nan"), 1e-30
 
 
 def identities(llm, arch, ids):
-    """How far the model that runs is from what was found in it.
+    """Errors of the detected architecture `arch` on the running model.
 
-    ids: N_TOKENS tokens. They run as one batch, whose rows are changed wherever they enter a block: the first is not;
-    in the second all tokens between the first and the last are the last; in the third attention adds something else;
-    and there is one row for each bit of the blocks' numbers, changed where that bit is 0. So each block is measured on
-    its own, and for any two blocks there is a row that only the earlier one reads changed.
+    ids: N_TOKENS tokens, run as one batch. Each row replaces what enters every block: row CLEAN leaves it as it is; row
+    MIDDLE sets all tokens between the first and the last to the last; in row STEERED attention adds something else; and
+    there is one row for each bit of a block's number, which enters changed where the bit is 0. So every block is
+    measured on its own, and for any two blocks there is a row that only the earlier one reads changed.
 
-    Changes are relative to the norm, NaN where that is 0. Returns for each block [L]
-    `identity_1`: h_{l+1} = h_l + a_l + m_l, or any one number times that where blocks rescale: the largest error of a
-    token, relative to what is added to it, or of the scale of a part, without what rounding explains;
-    `attention_mixes`, `mlp_mixes`: the change of the last token where earlier ones change: the least among the modules
-    that make a, the largest among those that make m; `sees_later`: that of the first token, in what the block adds;
-    `mlp_change`: the change of m where a is changed (0 for parallel blocks);
-    `starts`: the change of what it adds where earlier blocks read something else.
-    And `identity_2`: lens(h_L) = the logits: the largest error of a logit relative to the largest, `logit_scale`: that
-    of their scale; `packs`, `grows`: the change of what a block adds in a packed sequence, and in a row that joined;
-    `eps`: the rounding unit of the residual's dtype. Of the changes of several tokens the median is meant, as rounding
-    may choose other experts for one.
+    Changes are relative to the norm (NaN if that is 0), and the median over tokens, as rounding may choose other
+    experts for one token. Returns tensors [L], one value per block:
+    - `identity_1`: h_{l+1} = h_l + a_l + m_l, times any one number in blocks that rescale: the largest error of a token
+      relative to what is added to it, or of a part's scale, minus what rounding explains;
+    - `attention_mixes`, `mlp_mixes`: the change of the last token if earlier ones change: the least of the modules that
+      make a, the largest of those that make m; `sees_later`: the change of the first token in what the block adds;
+    - `mlp_change`: the change of m if a changes (0 in parallel blocks);
+    - `starts`: the change of what the block adds if earlier blocks read something else;
+    - `packs`, `grows`: the change of what the block adds in a packed sequence, and in a row that was added later;
+    tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
+    logit, and `logit_scale`, the error of their scale; and `eps`, the rounding unit of the residual's dtype.
     """
     n_bits = (arch["n_layers"] - 1).bit_length() if arch["starts"] else 0
     blocks, entered, added = [], [], []
@@ -83,10 +80,10 @@ def identities(llm, arch, ids):
 
 
 def _parts(block, arch, rows):
-    """What is measured of a and m, and these, float32 [B, T, d] each, without one that is not there or not known.
+    """The measures of a and m, and the parts themselves (float32 [B, T, d]), without those that are missing or unknown.
 
-    Attention adds something else in the third row, and in the second to the last token what it adds there in the first,
-    so that this token's MLP reads the same.
+    In row STEERED attention adds something else; in row MIDDLE it adds to the last token what it adds in row CLEAN, so
+    that the MLP reads the same there.
     """
     sums, mixes = {}, {"attention": [], "mlp": []}
     for part, addends in parts(block, arch).items() if arch["parts"] else ():
@@ -110,7 +107,7 @@ def _parts(block, arch, rows):
 
 
 def _identity_1(arch, h, sums, after):
-    """The largest error of a token or of a part's scale, less what the rounding of two sums explains."""
+    """The largest error of a token or of a part's scale, minus what the rounding of two sums explains."""
     sums = [p.to(after.device) for p in sums]
     total = h + sum(sums)
     k = rescaling(total, after.float()) if arch["rescales"] else 1
@@ -121,10 +118,10 @@ def _identity_1(arch, h, sums, after):
 
 
 def _off_in_scale(error, p, rounding):
-    """By how much the scale of p is off: the slope of the error on p, less what rounding makes of it.
+    """The relative error of p's scale: the slope of the error on p, minus what rounding may contribute.
 
-    Errors of rounding are spread evenly between ± `rounding` or less: twice that is 3.5 standard deviations. Where it
-    is not much smaller than p the two are not independent: those places are left out.
+    Rounding errors are uniform within ± `rounding`: twice that is 3.5 standard deviations. Places where it is not much
+    smaller than p are left out, as the two are not independent there.
     """
     p = p.where(p.abs() > 4 * rounding.abs(), 0)
     square = p.square().sum().clamp_min(TINY)
@@ -137,8 +134,8 @@ def _moved(x, truth):
 
 
 def _shortcuts(llm, arch, ids, entered, added):
-    """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
-    the pass starts at the second, the rows join there, and the last token and the last three share a sequence."""
+    """The change of what blocks add to rows CLEAN and MIDDLE, compared with `added` [2, T, d], in a pass that uses all
+    shortcuts: it starts at the second block, where the second row is added, and tokens 1.. are a second suffix."""
     layout, begin = Pack([3, 1] if arch["packs"] else [3], len(ids)), int(arch["starts"] and arch["n_layers"] > 1)
     packs, grows = [0.0], [0.0]
     with llm.trace(batch_of(packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
