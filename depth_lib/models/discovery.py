@@ -254,7 +254,8 @@ def _tail(node, h, calls):
 
 def _parts(model, blocks, mask):
     """What each block adds to the residual, by which modules, in which order, and whether attention reads the mask."""
-    found = {"parts": None, "missing": "", "rescales": False, "parallel": False, "packs": False}
+    packs = all(_depends(block, mask, _plain(block.read)) for block in blocks)
+    found = {"parts": None, "missing": "", "rescales": False, "parallel": False, "packs": packs}
     try:
         added = {block.path: _added(model, block, mask) for block in blocks}
     except ArchitectureError as missing:
@@ -279,15 +280,15 @@ def _added(model, block, mask):
         raise ArchitectureError(f"what block {l} adds is no sum of three or fewer modules' outputs")
     parts, parallel, obeys = {"attention": [], "mlp": []}, set(), True
     for mark in marks:
-        path, scale, behind = mark.path.removeprefix(f"{block.path}."), terms[mark] / k, _behind(mark, h)
+        path, scale = mark.path.removeprefix(f"{block.path}."), terms[mark] / k
         name = f"{path} {type(module.get_submodule(path)).__name__}"
-        reads = mark is not marks[0] and marks[0] in behind
+        reads = mark is not marks[0] and marks[0] in _behind(mark, h)
         of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
         if parts["mlp"] and not of_mlp:
             raise ArchitectureError(f"the modules that mix tokens in block {l} do not run before the others")
         if of_mlp and parts["attention"]:
             parallel.add(not reads)
-        obeys = obeys and (of_mlp or any(getattr(node, "variable", None) is mask for node in behind))
+        obeys = obeys and (of_mlp or _depends(mark, mask, h))
         bias = next((bias for bias in biases if bias.startswith(f"{path}.")), None)
         parts["mlp" if of_mlp else "attention"].append((path, 1.0 if math.isnan(scale) else scale, bias))
     return parts, k, parallel, obeys
@@ -302,6 +303,11 @@ def _behind(node, h):
             seen.add(node)
             left += _makers(node)
     return seen
+
+
+def _depends(node, mask, h):
+    """Whether the mask leads to this node, not through what enters the block."""
+    return any(getattr(maker, "variable", None) is mask for maker in _behind(node, h))
 
 
 def _reads_back(path, before, block):
