@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Gemma4TextConfig
+from transformers import Gemma4TextConfig, LlamaConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
@@ -13,7 +13,7 @@ from depth_lib.models.discovery import RESHAPES, Mark, discover
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import architecture, auto_class, known
 from depth_lib.models.load import wrapped
-from tests.families import EACH_FAMILY, build
+from tests.families import EACH_FAMILY, SHAPE, build
 from tests.models.kinds import tiny
 from tests.models.twin import twin
 from tests.probes.device_tags import PretendDevices, place
@@ -100,6 +100,11 @@ class Exponential(LlamaForCausalLM):
 def test_logits_that_no_module_makes_are_refused():
     with pytest.raises(ArchitectureError, match="identity 2: no three modules make its logits of the last residual"):
         discover(Exponential(build("llama").config).eval(), nullcontext())
+
+
+def test_discovery_needs_no_large_vocabulary():
+    small = LlamaForCausalLM(LlamaConfig(**SHAPE | {"vocab_size": 20})).eval()
+    assert discover(small, nullcontext()).tail == ("model.norm", "lm_head")
 
 
 def test_autograd_calls_things_what_the_walk_calls_them():
