@@ -1,4 +1,5 @@
-"""Where a causal language model keeps its residual stream and what adds to it, read off the graph of one pass.
+"""Detects a causal language model's architecture (its residual stream and the modules that add to it) from the
+autograd graph of one forward pass.
 
 The output of every module is marked, the model runs once, and autograd keeps how each tensor was made. The blocks are
 the longest list of modules of which each reads what the one before returned. What leaves a block is followed back
@@ -16,7 +17,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise, product
 from unittest import mock
 
 import torch
@@ -26,13 +27,10 @@ from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
-from ..probes.residual_stream import hidden_states as first
-from ..probes.residual_stream import with_hidden_states as with_first
+from ..probes.residual_stream import hidden_states, with_hidden_states
 from .errors import ArchitectureError
 
 N_TOKENS = 8
-# Of each module whose scaled outputs sum to a part: its path, the scale, and a parameter that is added, or None.
-Addends = tuple[tuple[str, float, str | None], ...]
 # Autograd's nodes whose output has the values of their input, in another shape, dtype or place.
 RESHAPES = re.compile(
     "(UnsafeView|View|ReshapeAlias|Clone|ToCopy|Squeeze|Unsqueeze|Alias|Slice|Transpose|Permute|Expand)Backward.*"
@@ -40,204 +38,160 @@ RESHAPES = re.compile(
 # What an MLP and a token mixer are called, in a path or a class name; `identities` measures whether that is so.
 _MLP = re.compile(r"(mlp|moe|ffn|feed_?forward|fc2|experts)\b|\w+(MLP|MoE)\b")
 _MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
-
-
-# without the traceback that fake tensors write of an error
+# Fake tensors write the traceback of every error to their log.
 _QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled", True)
+
+# A module's settings and buffers.
+_FACTS = (bool, int, float, str, Tensor)
+
+Addend = tuple[str, float, str | None]  # a module's path, what its output is multiplied by, a parameter added to that
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What was found in a model. Paths are those of `named_modules`, of parts from their block on."""
+    """The detected architecture. Paths are those of `named_modules`; those of parts are relative to their block."""
 
     blocks: str
-    streams: tuple[int, ...]  # how many residual streams blocks hand on, () for one
+    streams: tuple[int, ...]  # the shape of a token's residual: (d,), or (n, d') of n streams
     beside: int | None  # how many things blocks return in a tuple beside the residual; None: they return it alone
     tail: tuple[str, ...]  # the modules that make logits of the last residual: final norm, if any, to unembedding
     logit_scale: float
     logit_softcap: float | None
-    parts: tuple[tuple[Addends, Addends], ...] | None = None  # a and m of each block; None: unknown
-    missing: str = ""  # why there are no parts
-    rescales: bool = False  # blocks multiply h + a + m by one number each
-    parallel: bool = False  # the MLP reads h_l, as attention does
-    starts: bool = False  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
-    grows: bool = False  # the batch may grow between blocks
-    packs: bool = False  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
-    in_place: tuple[str, ...] = ()  # modules in blocks whose outputs the block changes once they are there
-
-
-@dataclass(frozen=True)
-class Call:
-    """How the first thing that a module reads was made, and the first that it returns (None: no tensor that was made);
-    their shapes; and the others that it returns, None for a tensor alone."""
-
-    path: str
-    x: Node | None
-    y: Node | None
-    shapes: set[torch.Size]
-    others: tuple | None
+    parts: tuple[dict[str, list[Addend]], ...] | None  # of each block, "attention" (a) and "mlp" (m); None: unknown
+    missing: str  # why there are no parts
+    rescales: bool  # blocks multiply h + a + m by one number each
+    parallel: bool  # the MLP reads h_l, as attention does
+    starts: bool  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
+    grows: bool  # the batch may grow between blocks
+    packs: bool  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
+    in_place: tuple[str, ...]  # modules in blocks whose outputs the block changes once they are there
 
 
 class Mark(torch.autograd.Function):
-    """The identity, as a node of the graph that knows which module's output it is, and its place among all.
+    """The identity, as a node of the graph that records a module's call: the module's path, the number of the call,
+    the node of the first tensor that it read, the shape of the first that it returned, and its other outputs (None: it
+    returns one tensor).
 
     The anchor requires a gradient, so that the graph is kept though no parameter does.
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, anchor: Tensor, path: str, order: int) -> Tensor:
-        ctx.path, ctx.order = path, order
+    def forward(
+        ctx: FunctionCtx, x: Tensor, anchor: Tensor, path: str, order: int, read: Node | None, others: tuple | None
+    ) -> Tensor:
+        ctx.path, ctx.order, ctx.read, ctx.shape, ctx.others = path, order, read, x.shape, others
         return x.clone()
 
 
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
-    context. Raises ArchitectureError that says what is in the way."""
+    context. Raises ArchitectureError with the reason if it cannot be read, and whatever the model raises."""
     exemplars = _exemplars(model)
-    try:
-        return _read(model, mode, exemplars, masked=True)
-    except Exception:  # noqa: BLE001 (a mask or positions that are not known, a shape that does not fit)
-        return _read(model, mode, exemplars, masked=False)
+    for masked, n_rows in product((True, False), (2, 1)):
+        try:
+            return _read(model, mode, exemplars, masked, n_rows)
+        except Exception as error:  # noqa: BLE001 (a mask or positions that are not known, a row that does not fit)
+            problem = error
+    raise problem
 
 
-def _read(model, mode, exemplars, masked):
-    """What one pass shows. masked: with positions and a 4-D mask."""
-    logits, calls, mask, changed = _marked(model, mode, exemplars, masked)
-    blocks = _blocks(model, calls)
-    path = blocks[0].path.rpartition(".")[0]
-    modules = [*model.get_submodule(path)]
-    alike = [modules.index(exemplars.get(block, block)) for block in modules]
-    found = _parts(model, blocks, alike)
-    parts = found.get("parts", [None] * len(blocks))
+def _exemplars(model):
+    """{a block's path: that of the first block that adds the same parts in the same way}, of lists that are in no
+    other. Such blocks have the same modules, sizes, settings and buffers."""
+    exemplars, firsts = {}, {}
+    for path, blocks in model.named_modules():
+        if not isinstance(blocks, nn.ModuleList) or re.search(r"\.\d+\.", path):
+            continue
+        for l, block in enumerate(blocks):
+            facts = [
+                {name: value for name, value in (vars(module) | module._buffers).items() if isinstance(value, _FACTS)}
+                | {"layer_idx": 0}
+                for module in block.modules()
+            ]
+            exemplars[f"{path}.{l}"] = firsts.setdefault(f"{path} {block} {facts}", f"{path}.{l}")
+    return exemplars
+
+
+def _read(model, mode, exemplars, masked, n_rows):
+    """The architecture in one pass. masked: with positions and a 4-D mask; n_rows: from the first block on."""
+    logits, mask, calls, in_place = _run(model, mode, exemplars, masked, n_rows)
+    path, blocks = _blocks(model, calls, n_rows)
+    h, others = blocks[-1], blocks[0].others
     # where integers go that a block returns is not in the graph
     hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
     return Architecture(
         blocks=path,
-        streams=tuple(*blocks[0].shapes)[2:-1],
-        beside=None if blocks[0].others is None else len(blocks[0].others),
-        **_tail(logits, blocks[-1].y, calls),
-        **found,
+        streams=tuple(h.shape[2:]),
+        beside=None if others is None else len(others),
+        **_tail(logits, h, calls),
+        **_parts(model, [calls[exemplars.get(block.path, block.path)][0] for block in blocks], mask),
         starts=starts,
-        grows=starts and _grows(model, mode, exemplars, modules[0]),
-        packs=masked and all(_obeys(mask, blocks[l], calls, parts[l]) for l in {*alike}),
+        grows=starts and n_rows > 1,
         in_place=tuple(
-            sorted({p.removeprefix(f"{path}.").partition(".")[2] for p in changed if p.startswith(path)} - {""})
+            sorted({re.sub(rf"{path}\.\d+\.", "", name) for name in in_place if name.startswith(f"{path}.")})
         ),
     )
 
 
-def _exemplars(model):
-    """{block: the first block that adds the same parts in the same way} of the lists that are in no other."""
-    exemplars, firsts = {}, {}
-    for path, blocks in model.named_modules():
-        for block in blocks if isinstance(blocks, nn.ModuleList) and not re.search(r"\.\d+\.", path) else ():
-            # modules, sizes, settings and numbers
-            settings = [
-                {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)}
-                | {"layer_idx": 0}
-                | module._buffers
-                for module in block.modules()
-            ]
-            exemplars[block] = firsts.setdefault(f"{path} {block} {settings}", block)
-    return exemplars
+def _run(model, mode, exemplars, masked, n_rows):
+    """The node of the logits, the mask, {path: the marks of its calls} for all modules, and the paths of modules whose
+    outputs are changed in place later. A block returns its input if one like it ran before."""
+    anchor, calls, returned, marks = torch.zeros((), requires_grad=True), {}, {}, []
 
+    def call(path, forward, *args, **kwargs):
+        h = hidden_states((*args, *kwargs.values(), None))
+        if n_rows > 1 and path in exemplars and path.endswith(".0"):
+            h = torch.cat([h] * n_rows)
+            args, kwargs = ((h, *args[1:]), kwargs) if args else (args, kwargs | {next(iter(kwargs)): h})
+        read, like = getattr(h, "grad_fn", None), returned.get(exemplars.get(path))  # before the module adds in place
+        output = forward(*args, **kwargs) if like is None else with_hidden_states(like, h)
+        y, others = hidden_states(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
+        if not isinstance(y, Tensor) or not y.is_floating_point():
+            return output
+        if path in exemplars and y.shape == getattr(h, "shape", None):
+            returned[path] = output
+        y = Mark.apply(y, anchor, path, len(marks), read, others)
+        calls.setdefault(path, []).append(y.grad_fn)
+        marks.append((y, y.grad_fn))
+        return with_hidden_states(output, y)
 
-def _run(model, mode, exemplars, masked=False):
-    """The logits of a pass in which exemplars run, and other blocks return what they read, and the mask."""
-    device, mask, encoding = model.get_input_embeddings().weight.device, None, {}
-    with ExitStack() as stack, mode, _QUIET:
-        returned = {block: [] for block in exemplars}
-        for block, exemplar in exemplars.items():
-            forward = partial(_forward, block.forward, returned[exemplar])
-            stack.enter_context(mock.patch.object(block, "forward", forward))
-        if masked:
-            lowest = torch.finfo(model.dtype).min
-            mask = torch.full((1, 1, N_TOKENS, N_TOKENS), lowest, dtype=model.dtype, device=device).triu(1)
-            mask.requires_grad_()
-            encoding = {"attention_mask": mask, "position_ids": torch.arange(N_TOKENS, device=device)[None]}
-        ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=device)
-        return model(input_ids=ids, use_cache=False, **encoding).logits, mask
-
-
-def _forward(forward, returned, *args, **kwargs):
-    """A block, or once one like it returned a residual what that returned, with what this one reads."""
-    h = first((*args, *kwargs.values()))
-    if returned:
-        return with_first(returned[0], h)
-    output = forward(*args, **kwargs)
-    returned += [output] if getattr(first(output), "shape", None) == h.shape else []
-    return output
-
-
-def _marked(model, mode, exemplars, masked):
-    """How the logits were made, {path: its calls} of all modules, whose outputs are marked, the mask, and the paths of
-    those whose outputs are changed in place later."""
-    anchor, order, entered, calls, marked = torch.zeros((), requires_grad=True), count(), [], {}, []
-
-    def before(module, args, kwargs):
-        x = first((*args, *kwargs.values(), None))
-        entered.append((getattr(x, "grad_fn", None), getattr(x, "shape", None)))  # now, as some families add in place
-
-    def after(path, module, args, output):
-        y, others = first(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
-        if isinstance(y, Tensor) and y.is_floating_point():
-            y = Mark.apply(y, anchor, path, next(order))
-            marked.append((path, y, y._version))
-        x, shape = entered.pop()
-        call = Call(path, x, getattr(y, "grad_fn", None), {shape, getattr(y, "shape", None)}, others)
-        calls.setdefault(path, []).append(call)
-        return with_first(output, y)
-
-    # biases that are added outside of a module are then seen in the graph
-    vectors = [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]
-    with ExitStack() as stack, torch.enable_grad():
-        for vector in vectors:
+    with ExitStack() as stack, mode, _QUIET, torch.enable_grad():
+        # biases that are added outside of a module are then seen in the graph
+        for vector in [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]:
             stack.callback(vector.requires_grad_().requires_grad_, False)
-        for path, module in list(model.named_modules())[1:]:
-            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(partial(after, path)).remove)
-        logits, mask = _run(model, mode, exemplars, masked)
-    changed = {path for path, y, version in marked if y._version != version}
-    return logits.grad_fn, calls, mask, changed
+        for path, module in [*model.named_modules()][1:]:
+            stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
+        ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+        mask = ids.new_full((1, 1, N_TOKENS, N_TOKENS), torch.finfo(model.dtype).min, dtype=model.dtype).triu(1)
+        encoding = {
+            "attention_mask": mask.requires_grad_(),
+            "position_ids": torch.arange(N_TOKENS, device=ids.device)[None],
+        }
+        logits = model(input_ids=ids, use_cache=False, **encoding if masked else {}).logits
+    return logits.grad_fn, mask, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
 
 
-def _grows(model, mode, exemplars, block):
-    """Whether a second row may join before the first block."""
-
-    def widen(module, args, kwargs):
-        rows, *more = args or kwargs.values()
-        rows = torch.cat([rows, rows])
-        return ((rows, *more), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): rows})
-
-    hook = block.register_forward_pre_hook(widen, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            _run(model, mode, exemplars)
-    except Exception:  # noqa: BLE001 (a shape that does not fit)
-        return False
-    finally:
-        hook.remove()
-    return True
-
-
-def _blocks(model, calls):
-    """The calls of the blocks."""
-    lists, problems = [(path, len(m)) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)], []
+def _blocks(model, calls, n_rows):
+    """The path of the list of blocks, and the marks of their calls."""
+    lists = [(path, len(module)) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    problem = "no list of its modules passes one residual stream on"
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
-        blocks = [call for l in range(n_blocks) for call in calls.get(f"{path}.{l}", ())]
-        shapes = set().union(*(block.shapes for block in blocks))
-        if len(blocks) < n_blocks or len(shapes) != 1 or not all(block.x and block.y for block in blocks):
+        blocks = [mark for l in range(n_blocks) for mark in calls.get(f"{path}.{l}", ())]
+        shapes = {mark.shape for mark in blocks if mark}  # no mark of a call without gradients
+        if len(blocks) < n_blocks or len(shapes) != 1 or shapes.pop()[:2] != (n_rows, N_TOKENS):
             continue
-        breaks = [l for l, (block, then) in enumerate(pairwise(blocks), 1) if _plain(then.x) is not block.y]
         if len(blocks) > n_blocks:
-            n_calls = f"{len(blocks) / n_blocks:g}"
-            problems.append(f"the blocks of {path} run {n_calls} times in a pass, and are read where they run once")
-        elif breaks:
-            problems.append(f"what enters block {breaks[0]} of {path} is not what left the one before")
-        elif shapes.pop()[:2] == (1, N_TOKENS):
-            return blocks
-    raise ArchitectureError(*problems[:1] or ["no list of its modules passes one residual stream on"])
+            problem = (
+                f"the blocks of {path} run {len(blocks) / n_blocks:g} times in a pass, and are read where they run once"
+            )
+        elif (
+            None not in blocks
+            and blocks[0].read
+            and all(_plain(then.read) is block for block, then in pairwise(blocks))
+        ):
+            return path, blocks
+    raise ArchitectureError(problem)
 
 
 def _makers(node):
@@ -271,9 +225,9 @@ def _terms(node, h):
         for maker in makers:
             total.update(_terms(maker, h))
         return total
-    elif name in ("MulBackward0", "DivBackward0") and makers.count(None) == len(makers) - 1:
+    elif name in ("MulBackward0", "DivBackward0") and None in makers:
         number = node._saved_other if makers[0] else node._saved_self
-        if number is not None and number.numel() == 1:
+        if number.numel() == 1:
             s = math.nan if number.is_meta or isinstance(number, FakeTensor) else number.item()
             s = s if name == "MulBackward0" else 1 / s
             return Counter({term: n * s for term, n in _terms(makers[0] or makers[1], h).items()})
@@ -288,7 +242,7 @@ def _tail(node, h, calls):
         scale *= s
         if hasattr(node, "path") and not others and abs(scale) > 0:
             tail.insert(0, node.path)
-            node = _plain(calls[node.path][-1].x)
+            node = _plain(calls[node.path][-1].read)
         elif node and node.name() == "TanhBackward0" and cap is None:
             (node,), cap, scale = _makers(node), scale, 1.0
         elif node is not h:
@@ -298,42 +252,46 @@ def _tail(node, h, calls):
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 
-def _parts(model, blocks, alike):
-    """What each block adds to the residual, by which modules, in which order."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+def _parts(model, blocks, mask):
+    """What each block adds to the residual, by which modules, in which order, and whether attention reads the mask."""
+    packs = all(_depends(block, mask, _plain(block.read)) for block in blocks)
+    found = {"parts": None, "missing": "", "rescales": False, "parallel": False, "packs": packs}
     try:
-        added = {l: _added(model, names, l, blocks[l]) for l in dict.fromkeys(alike)}
+        added = {block.path: _added(model, block, mask) for block in blocks}
     except ArchitectureError as missing:
-        return {"missing": str(missing)}
-    parallel = set().union(*(orders for *_, orders in added.values()))
+        return found | {"missing": str(missing)}
+    parts, numbers, orders, obey = zip(*(added[block.path] for block in blocks), strict=True)
+    parallel = set().union(*orders)
     if len(parallel) > 1:
-        return {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
-    rescales = any(k != 1 for _, _, k, _ in added.values())
-    return {"parts": tuple(added[l][:2] for l in alike), "rescales": rescales, "parallel": parallel == {True}}
+        return found | {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
+    rescales = any(k != 1 for k in numbers)
+    return found | {"parts": parts, "rescales": rescales, "parallel": parallel == {True}, "packs": all(obey)}
 
 
-def _added(model, names, l, block):
-    """(a, m, the number that multiplies h, whether the MLP's modules are parallel to attention) of a block."""
-    h, here = _plain(block.x), f"{block.path}."
-    terms = _terms(block.y, h)
+def _added(model, block, mask):
+    """The parts of a block, the number that multiplies h, whether the MLP's modules are parallel to attention, and
+    whether all that mix tokens depend on the mask."""
+    module, h, l = model.get_submodule(block.path), _plain(block.read), block.path.rpartition(".")[2]
+    names, terms = {weight: name for name, weight in module.named_parameters()}, _terms(block, h)
     k = terms.pop(h, 0)
     marks = sorted((term for term in terms if hasattr(term, "path")), key=lambda mark: mark.order)
-    biases = [names[term.variable].removeprefix(here) for term in terms if hasattr(term, "variable")]
+    biases = [names[term.variable] for term in terms if getattr(term, "variable", None) in names]
     if k == 0 or not 0 < len(marks) <= 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
         raise ArchitectureError(f"what block {l} adds is no sum of three or fewer modules' outputs")
-    a, m, parallel = [], [], set()
+    parts, parallel, obeys = {"attention": [], "mlp": []}, set(), True
     for mark in marks:
-        addend, scale = mark.path.removeprefix(here), terms[mark] / k
-        name = f"{addend} {type(model.get_submodule(mark.path)).__name__}"
+        path, scale = mark.path.removeprefix(f"{block.path}."), terms[mark] / k
+        name = f"{path} {type(module.get_submodule(path)).__name__}"
         reads = mark is not marks[0] and marks[0] in _behind(mark, h)
         of_mlp = bool(_MLP.search(name)) or (reads and not _MIXER.search(name))
-        if m and not of_mlp:
+        if parts["mlp"] and not of_mlp:
             raise ArchitectureError(f"the modules that mix tokens in block {l} do not run before the others")
-        if of_mlp and a:
+        if of_mlp and parts["attention"]:
             parallel.add(not reads)
-        bias = next((bias for bias in biases if bias.startswith(f"{addend}.")), None)
-        (m if of_mlp else a).append((addend, 1.0 if math.isnan(scale) else scale, bias))
-    return tuple(a), tuple(m), k, parallel
+        obeys = obeys and (of_mlp or _depends(mark, mask, h))
+        bias = next((bias for bias in biases if bias.startswith(f"{path}.")), None)
+        parts["mlp" if of_mlp else "attention"].append((path, 1.0 if math.isnan(scale) else scale, bias))
+    return parts, k, parallel, obeys
 
 
 def _behind(node, h):
@@ -347,14 +305,12 @@ def _behind(node, h):
     return seen
 
 
+def _depends(node, mask, h):
+    """Whether the mask leads to this node, not through what enters the block."""
+    return any(getattr(maker, "variable", None) is mask for maker in _behind(node, h))
+
+
 def _reads_back(path, before, block):
     """Whether a block reads more of those up to the one before than the residual."""
-    marks = [node for node in _behind(block.y, before.y) if hasattr(node, "path")]
-    return any(mark.path.startswith(f"{path}.") and mark.order < before.y.order for mark in marks)
-
-
-def _obeys(mask, block, calls, parts):
-    """Whether each module of a block that mixes tokens depends on the mask, or the block where those are not known."""
-    mixers = [calls[f"{block.path}.{addend}"][0] for addend, _, _ in parts[0]] if parts else [block]
-    seen = [_behind(mixer.y, _plain(block.x)) for mixer in mixers]
-    return all(any(getattr(node, "variable", None) is mask for node in nodes) for nodes in seen)
+    marks = [node for node in _behind(block, before) if hasattr(node, "path")]
+    return any(mark.path.startswith(f"{path}.") and mark.order < before.order for mark in marks)

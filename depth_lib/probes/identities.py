@@ -1,8 +1,5 @@
-"""What every probe relies on, measured on the model that runs.
-
-The two identities; which part mixes tokens, and what the MLP reads; and the shortcuts: that a pass may start at a
-block, that rows may join, and that a packed mask is obeyed.
-"""
+"""Verifies a detected architecture on the running model: the two identities that every probe relies on, which part
+mixes tokens, what the MLP reads, and the shortcuts (starting at a block, adding rows, packed sequences)."""
 
 import torch
 
@@ -28,24 +25,24 @@ NAN, TINY = float("nan"), 1e-30
 
 
 def identities(llm, arch, ids):
-    """How far the model that runs is from what was found in it.
+    """Errors of the detected architecture `arch` on the running model.
 
-    ids: N_TOKENS tokens. They run as one batch, whose rows are changed wherever they enter a block: the first is not;
-    in the second all tokens between the first and the last are the last; in the third attention adds something else;
-    and there is one row for each bit of the blocks' numbers, changed where that bit is 0. So each block is measured on
-    its own, and for any two blocks there is a row that only the earlier one reads changed.
+    ids: N_TOKENS tokens, run as one batch. Each row replaces what enters every block: row CLEAN leaves it as it is; row
+    MIDDLE sets all tokens between the first and the last to the last; in row STEERED attention adds something else; and
+    there is one row for each bit of a block's number, which enters changed where the bit is 0. So every block is
+    measured on its own, and for any two blocks there is a row that only the earlier one reads changed.
 
-    Changes are relative to the norm, NaN where that is 0. Returns for each block [L]
-    `identity_1`: h_{l+1} = h_l + a_l + m_l, or any one number times that where blocks rescale: the largest error of a
-    token, relative to what is added to it, or of the scale of a part, without what rounding explains;
-    `attention_mixes`, `mlp_mixes`: the change of the last token where earlier ones change: the least among the modules
-    that make a, the largest among those that make m; `sees_later`: that of the first token, in what the block adds;
-    `mlp_change`: the change of m where a is changed (0 for parallel blocks);
-    `starts`: the change of what it adds where earlier blocks read something else.
-    And `identity_2`: lens(h_L) = the logits: the largest error of a logit relative to the largest, `logit_scale`: that
-    of their scale; `packs`, `grows`: the change of what a block adds in a packed sequence, and in a row that joined;
-    `eps`: the rounding unit of the residual's dtype. Of the changes of several tokens the median is meant, as rounding
-    may choose other experts for one.
+    Changes are relative to the norm (NaN if that is 0), and the median over tokens, as rounding may choose other
+    experts for one token. Returns tensors [L], one value per block:
+    - `identity_1`: h_{l+1} = h_l + a_l + m_l, times any one number in blocks that rescale: the largest error of a token
+      relative to what is added to it, or of a part's scale, minus what rounding explains;
+    - `attention_mixes`, `mlp_mixes`: the change of the last token if earlier ones change: the least of the modules that
+      make a, the largest of those that make m; `sees_later`: the change of the first token in what the block adds;
+    - `mlp_change`: the change of m if a changes (0 in parallel blocks);
+    - `starts`: the change of what the block adds if earlier blocks read something else;
+    - `packs`, `grows`: the change of what the block adds in a packed sequence, and in a row that was added later;
+    tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
+    logit, and `logit_scale`, the error of their scale; and `eps`, the rounding unit of the residual's dtype.
     """
     n_bits = (arch["n_layers"] - 1).bit_length() if arch["starts"] else 0
     blocks, entered, added = [], [], []
@@ -59,18 +56,14 @@ def identities(llm, arch, ids):
                 rows[FIRST_BIT:] = h.flip(1)
                 rows[unchanged] = h
                 enter(llm, arch, l, rows)
-                of_block, sums = _parts(block, arch, rows)
+                measured, sums = _parts(block, arch, rows)
                 after = leaving(block).clone()
                 rows = rows.to(after.device)
                 change = after.float() - rows.float()
-                blocks.append(
-                    of_block
-                    | {
-                        "identity_1": _identity_1(arch, rows, sums, after) if sums else 0.0,
-                        "sees_later": _moved(change[MIDDLE, :1], change[CLEAN, :1]),
-                        "starts": _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0,
-                    }
-                )
+                measured["identity_1"] = _identity_1(arch, rows, sums, after) if sums else 0.0
+                measured["sees_later"] = _moved(change[MIDDLE, :1], change[CLEAN, :1])
+                measured["starts"] = _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0
+                blocks.append(measured)
                 entered.append(rows[:STEERED])
                 added.append(change[:STEERED])
                 h = after[:1]
@@ -80,43 +73,41 @@ def identities(llm, arch, ids):
             last = {
                 "identity_2": float(error.abs().max() / logits.abs().max()),
                 "logit_scale": _off_in_scale(error, logits, eps * logits),
-                "eps": eps,
             }
-        measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]} | last
-        reads_back = (measured["starts"] > eps**0.5).any()
-        arch = arch | {"starts": False, "grows": False} if reads_back else arch
-        return measured | _shortcuts(llm, arch, ids, entered, added)
+        measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]}
+        measured |= {key: torch.tensor([value]) for key, value in last.items()} | {"eps": eps}
+        return measured | _shortcuts(llm, verified(arch, measured), ids, entered, added)
 
 
 def _parts(block, arch, rows):
-    """What is measured of a and m, and these, float32 [B, T, d] each, without one that is not there or not known.
+    """The measures of a and m, and the parts themselves (float32 [B, T, d]), without those that are missing or unknown.
 
-    Attention adds something else in the third row, and in the second to the last token what it adds there in the first,
-    so that this token's MLP reads the same.
+    In row STEERED attention adds something else; in row MIDDLE it adds to the last token what it adds in row CLEAN, so
+    that the MLP reads the same there.
     """
-    sums, moved = {}, {"attention": [], "mlp": []}
+    sums, mixes = {}, {"attention": [], "mlp": []}
     for part, addends in parts(block, arch).items() if arch["parts"] else ():
-        for addend in addends:
-            output = addend[0].output
-            x = hidden_states(output)
+        for module, scale, bias in addends:
+            x = hidden_states(module.output)
             of_token = x.clone().view(rows.shape)
-            moved[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
+            mixes[part].append(_moved(of_token[MIDDLE, -1:].float(), of_token[CLEAN, -1:].float()))
             if part == "attention":
                 of_token[MIDDLE, -1] = of_token[CLEAN, -1]
                 if part not in sums:
                     of_token[STEERED] += rows[CLEAN].flip(0).to(x)
-                addend[0].output = with_hidden_states(output, of_token.view(x.shape))
-            sums[part] = total_output([addend], rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
+                module.output = with_hidden_states(module.output, of_token.view(x.shape))
+            added = [(module, scale, bias)]
+            sums[part] = total_output(added, rows.shape, total=sums.get(part), read=lambda _, x=of_token: x)
     m = sums.get("mlp")
     return {
-        "attention_mixes": min(moved["attention"], default=NAN),
-        "mlp_mixes": max(moved["mlp"], default=NAN),
+        "attention_mixes": min(mixes["attention"], default=NAN),
+        "mlp_mixes": max(mixes["mlp"], default=NAN),
         "mlp_change": _moved(m[STEERED], m[CLEAN]) if len(sums) == 2 else NAN,
     }, [*sums.values()]
 
 
 def _identity_1(arch, h, sums, after):
-    """The largest error of a token or of a part's scale, less what the rounding of two sums explains."""
+    """The largest error of a token or of a part's scale, minus what the rounding of two sums explains."""
     sums = [p.to(after.device) for p in sums]
     total = h + sum(sums)
     k = rescaling(total, after.float()) if arch["rescales"] else 1
@@ -127,29 +118,26 @@ def _identity_1(arch, h, sums, after):
 
 
 def _off_in_scale(error, p, rounding):
-    """By how much the scale of p is off: the slope of the error on p, less what rounding makes of it.
+    """The relative error of p's scale: the slope of the error on p, minus what rounding may contribute.
 
-    Errors of rounding are spread evenly between ± `rounding` or less: twice that is 3.5 standard deviations. Where it
-    is not much smaller than p the two are not independent: those places are left out.
+    Rounding errors are uniform within ± `rounding`: twice that is 3.5 standard deviations. Places where it is not much
+    smaller than p are left out, as the two are not independent there.
     """
     p = p.where(p.abs() > 4 * rounding.abs(), 0)
     square = p.square().sum().clamp_min(TINY)
     return float(((error * p).sum().abs() - 2 * (rounding * p).norm()).relu() / square)
 
 
-def _moved(x, truth, rounding=0):
+def _moved(x, truth):
     """‖x − truth‖ / ‖truth‖ of x [..., T, d]: the median over tokens, then the largest. NaN where nothing is added."""
-    change = ((x - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
-    return float(change.median(-1).values.max())
+    return float(((x - truth).norm(dim=-1) / truth.norm(dim=-1)).median(-1).values.max())
 
 
 def _shortcuts(llm, arch, ids, entered, added):
-    """How far blocks are from what they added [2, T, d] to what entered them, of a plain and of a changed row, where
-    the pass starts at the second, the rows join there, and the last token and the last three share a sequence."""
-    packed = arch["packs"] and not (arch["window"] and len(ids) > arch["window"])
-    layout = Pack([3, 1] if packed else [3], len(ids))
-    places = {"packs": (CLEAN, list(layout.suffixes[-1])), "grows": (MIDDLE, slice(len(ids)))}
-    moved, begin = {name: [0.0] for name in places}, int(arch["starts"] and arch["n_layers"] > 1)
+    """The change of what blocks add to rows CLEAN and MIDDLE, compared with `added` [2, T, d], in a pass that uses all
+    shortcuts: it starts at the second block, where the second row is added, and tokens 1.. are a second suffix."""
+    layout, begin = Pack([3, 1] if arch["packs"] else [3], len(ids)), int(arch["starts"] and arch["n_layers"] > 1)
+    packs, grows = [0.0], [0.0]
     with llm.trace(batch_of(packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
         for l in range(begin, arch["n_layers"]):
             rows = entered[l][:, layout.tokens]
@@ -157,15 +145,17 @@ def _shortcuts(llm, arch, ids, entered, added):
             after = leaving(llm.blocks[l])
             rows, truth = rows.to(after.device).float(), added[l][:, layout.tokens].to(after.device)
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
-            change = after.float() - rows
-            for name, place in places.items():
-                moved[name].append(_moved(change[place], truth[place], rounding[place]))
+            off = ((after.float() - rows - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
+            packs.append(float(off[CLEAN, layout.suffixes[-1].start :].median()))
+            grows.append(float(off[MIDDLE, : len(ids)].median()))
         finish(llm, arch, arch["n_layers"], after)
-    return {name: torch.tensor(of_blocks) for name, of_blocks in moved.items()}
+    return {"packs": torch.tensor(packs), "grows": torch.tensor(grows)}
 
 
 def verified(arch, measured):
-    """`arch` without the shortcuts that do not work on the model that was measured."""
+    """`arch` without the shortcuts that were measured and do not work."""
     limit = measured["eps"] ** 0.5
-    works = {name: arch[name] and not bool((measured[name] > limit).any()) for name in ("starts", "packs", "grows")}
-    return arch | works | {"grows": works["grows"] and works["starts"]}
+    names = [name for name in ("starts", "packs", "grows") if name in measured and (measured[name] > limit).any()]
+    if "starts" in names:
+        names.append("grows")
+    return arch | dict.fromkeys(names, False)

@@ -24,7 +24,7 @@ from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import auto_class, known
 from depth_lib.models.load import wrapped
 from tests.models.twin import twin
-from tests.oracles.streams import hooks, norm
+from tests.oracles.streams import first, hooks, norm, with_first
 from tests.tiny_tokenizers import char_tokenizer
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -133,14 +133,6 @@ def blocks_of(model):
     return max(lists, key=len)
 
 
-def first(output):
-    return output[0] if isinstance(output, tuple | list) else output
-
-
-def with_first(output, x):
-    return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
-
-
 def logits_of(model, ids, registered=()):
     with hooks(*registered):
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double()
@@ -226,7 +218,7 @@ def _hooked(model, parts, hook):
     return [
         block.get_submodule(path).register_forward_hook(hook(l, k, scale, bias))
         for l, block in enumerate(blocks_of(model))
-        for k, part in enumerate(parts[l])
+        for k, part in enumerate(parts[l].values())
         for path, scale, bias in part
     ]
 

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from gguf import MODEL_ARCH_NAMES, GGUFWriter, get_tensor_name_map
-from transformers import AutoTokenizer, Gemma3TextConfig, LlamaConfig, Qwen2Config
+from transformers import AutoTokenizer, LlamaConfig, Qwen2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import depth_lib as dl
@@ -30,7 +30,19 @@ SHAPE = {
     "head_dim": 16,
     "max_position_embeddings": 64,
 }
-KINDS = {"llama": (LlamaConfig, PIECES), "qwen2": (Qwen2Config, BYTES), "gemma3": (Gemma3TextConfig, PIECES)}
+GGUF_SHAPE = {
+    "block_count": 2,
+    "context_length": 64,
+    "embedding_length": 32,
+    "feed_forward_length": 64,
+    "head_count": 2,
+    "head_count_kv": 1,
+    "key_length": 16,
+    "value_length": 16,
+    "layer_norm_rms_eps": 1e-6,
+    "rope_freq_base": 10_000.0,
+}
+KINDS = {"llama": (LlamaConfig, PIECES), "qwen2": (Qwen2Config, BYTES)}
 
 
 def written(kind, path, adds_bos):
@@ -40,17 +52,8 @@ def written(kind, path, adds_bos):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     writer = GGUFWriter(path, kind)
-    writer.add_block_count(2)
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_key_length(16)
-    writer.add_value_length(16)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(len(tokens))
+    for field, value in (GGUF_SHAPE | {"vocab_size": len(tokens)}).items():
+        getattr(writer, f"add_{field}")(value)
     writer.add_token_list(tokens)
     writer.add_token_types([3] * 4 + [6 if token.startswith("<0x") else 1 for token in tokens[4:]])
     if tokens is BYTES:
@@ -59,17 +62,14 @@ def written(kind, path, adds_bos):
     else:
         writer.add_tokenizer_model("llama")
         writer.add_token_scores([0.0] * (len(tokens) - 2) + [-1.0, -2.0])
-    writer.add_pad_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_unk_token_id(3)
+    for k, token in enumerate(("pad", "eos", "bos", "unk")):
+        getattr(writer, f"add_{token}_token_id")(k)
     if adds_bos is not None:
         writer.add_add_bos_token(adds_bos)
     names = get_tensor_name_map(next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == kind), 2)
     for name, weight in model.state_dict().items():
         if name != "lm_head.weight" or not config.tie_word_embeddings:
-            shift = 1 if kind == "gemma3" and "norm" in name else 0  # in GGUF, norms have the whole factor
-            writer.add_tensor(names.get_name(name, (".weight", ".bias")), (weight + shift).numpy())
+            writer.add_tensor(names.get_name(name, (".weight", ".bias")), weight.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

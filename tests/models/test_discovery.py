@@ -1,11 +1,11 @@
 """What discovery finds, with and without weights: of deep models, in half precision, on GPUs, or offloaded."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from transformers import Gemma4TextConfig
+from transformers import Gemma4TextConfig, LlamaConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
@@ -13,7 +13,7 @@ from depth_lib.models.discovery import RESHAPES, Mark, discover
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import architecture, auto_class, known
 from depth_lib.models.load import wrapped
-from tests.families import EACH_FAMILY, build
+from tests.families import EACH_FAMILY, SHAPE, build
 from tests.models.kinds import tiny
 from tests.models.twin import twin
 from tests.probes.device_tags import PretendDevices, place
@@ -28,11 +28,11 @@ def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     assert len(set(config.layer_types)) == 2
     model = twin(config, auto_class(config).from_config).to(dtype)
     found = known(wrapped(model, char_tokenizer())).found
-    a = (("post_attention_layernorm", 1.0, None),)
-    m = (("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None))
-    assert found.parts == ((a, m),) * 12 and found.rescales
+    a = [("post_attention_layernorm", 1.0, None)]
+    m = [("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None)]
+    assert found.parts == ({"attention": a, "mlp": m},) * 12 and found.rescales
     assert found.starts and found.grows and found.packs
-    assert architecture(config) == found
+    assert replace(architecture(config), streams=found.streams) == found
 
 
 def test_a_model_with_weights_elsewhere_is_read_from_its_config():
@@ -41,19 +41,6 @@ def test_a_model_with_weights_elsewhere_is_read_from_its_config():
     found = architecture(model.config, model)
     model.model.embed_tokens.to("meta")
     assert architecture(model.config, model) == found
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name, parts", [("llama", ("self_attn", "mlp")), ("gpt_neox", ("attention", "mlp"))])
-@pytest.mark.parametrize("scale", [1.0, 0.02])
-def test_rounding_hides_no_part_of_what_a_block_adds(name, parts, scale):
-    """In bfloat16 it is larger than all that these blocks add at a scale of 0.02."""
-    model = build(name)
-    for path, weight in model.named_parameters():
-        if any(writer in path for writer in ("o_proj", "down_proj", "attention.dense", "dense_4h_to_h")):
-            weight.mul_(scale)
-    found = discover(model.to(torch.bfloat16), nullcontext())
-    assert found.parts == (tuple(((part, 1.0, None),) for part in parts),) * 4
 
 
 @pytest.mark.parametrize("name", EACH_FAMILY)
@@ -115,6 +102,11 @@ def test_logits_that_no_module_makes_are_refused():
         discover(Exponential(build("llama").config).eval(), nullcontext())
 
 
+def test_discovery_needs_no_large_vocabulary():
+    small = LlamaForCausalLM(LlamaConfig(**SHAPE | {"vocab_size": 20})).eval()
+    assert discover(small, nullcontext()).tail == ("model.norm", "lm_head")
+
+
 def test_autograd_calls_things_what_the_walk_calls_them():
     """A release of torch that renames them leaves every block without parts."""
     x = torch.ones(2, 2, 2, dtype=torch.bfloat16, requires_grad=True)
@@ -124,29 +116,12 @@ def test_autograd_calls_things_what_the_walk_calls_them():
     )  # fmt: skip
     for y in same:
         assert RESHAPES.fullmatch(y.grad_fn.name()), y.grad_fn.name()
-    for y in (x * 2, x + x, torch.tanh(x), x.roll(1), x.softmax(0), x[0] @ x[0], torch.cat([x, x]), x.flip(0)):
-        assert not RESHAPES.fullmatch(y.grad_fn.name()), y.grad_fn.name()
-    assert [y.grad_fn.name() for y in (x + x, x * 2, x / 2, x.tanh())] == [
-        f"{name}Backward0" for name in ("Add", "Mul", "Div", "Tanh")
-    ]
+    other = {"Add": x + x, "Mul": x * 2, "Div": x / 2, "Tanh": x.tanh(), "Roll": x.roll(1), "Flip": x.flip(0)}
+    for name, y in other.items():
+        assert y.grad_fn.name() == f"{name}Backward0" and not RESHAPES.fullmatch(y.grad_fn.name())
     assert (x * 0.31).grad_fn._saved_other.item() == 0.31 and (x / 0.6).grad_fn._saved_other.item() == 0.6
-    assert (x + 1).grad_fn.next_functions[0][0].variable is x
-    marked = Mark.apply(x, torch.zeros((), requires_grad=True), "path", 3).grad_fn
-    assert (marked.path, marked.order, marked.next_functions[0][0].variable is x) == ("path", 3, True)
-    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DataDependentOutputException):
-        torch.zeros(2, device="meta").sum().item()
-
-
-@pytest.mark.parametrize(
-    "kind", ["llama", "gptj", "bloom", "nemotron_h", "gemma4_text", "falcon_h1", "mistral3", "openai-gpt"]
-)
-def test_contributions_go_by_common_names(kind):
-    """`mixer` is attention's in some of nemotron_h's blocks, and the MLP's in others."""
-    llm = wrapped(tiny(kind), char_tokenizer())
-    parts = known(llm).found.parts or [((), ())] * len(llm.blocks)
-    assert bool(known(llm).found.parts) == (kind != "openai-gpt")
-    for block, found in zip(llm.blocks, parts, strict=True):
-        for name, part in zip(("attention_contribution", "mlp_contribution"), found, strict=True):
-            assert hasattr(block, name) == bool(part)
-            if part:
-                assert getattr(block, name)._module is block._module.get_submodule(part[0][0])
+    y = Mark.apply(x, torch.zeros((), requires_grad=True), "path", 3, None, None)
+    mark = y.grad_fn
+    assert (mark.path, mark.order, mark.next_functions[0][0].variable is x) == ("path", 3, True)
+    y += 1
+    assert y.grad_fn is not mark, "a change in place is not seen"

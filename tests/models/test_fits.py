@@ -49,7 +49,7 @@ def test_a_model_that_does_not_fit_is_said_with_what_would(monkeypatch):
         check_fits("Qwen/Qwen2.5-32B", None, "bfloat16", "8bit", None)
     assert str(error.value) == (
         "Qwen/Qwen2.5-32B needs 34.7 GB for its weights in 8bit with bfloat16, and 24.0 GB are free on GPU 0; "
-        "what would fit: QUANTIZATION 4bit (21.3 GB), or a smaller model, a larger machine, or NDIF (REMOTE=1)"
+        "use QUANTIZATION 4bit (21.3 GB), or a smaller model, or a larger machine, or NDIF (REMOTE=1)"
     )
     check_fits("Qwen/Qwen2.5-32B", None, "bfloat16", "4bit", None)
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_is_quantised_counts_as_it_is_stored(huge, quantized, 
         return check_fits(str(huge), None, "bfloat16", None, None)
     expected = 1.02 * (width * plain.linear + 2 * plain.other)
     assert weights_of(str(huge)).bytes("bfloat16") == pytest.approx(expected, rel=0.01)
-    with pytest.raises(DoesNotFit, match=f"in {quantized['quant_method']} with bfloat16, .*; it is quantised already"):
+    with pytest.raises(DoesNotFit, match=f"in {quantized['quant_method']} with bfloat16, .*; use a smaller model"):
         check_fits(str(huge), None, "bfloat16", None, None)
 
 
@@ -127,12 +127,9 @@ def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, q
 
 
 def test_gpus_that_share_each_layer_count_together_and_the_fullest_decides(huge, monkeypatch):
-    free = {0: 80 * 10**9, 1: 60 * 10**9, 2: 80 * 10**9, 3: 80 * 10**9}
+    free = [80 * 10**9, 60 * 10**9, 80 * 10**9, 80 * 10**9]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[index], 80 * 10**9))
-    assert free_bytes(None, n_ranks=4) == (240 * 10**9, "on 4 GPUs that share each layer")
-    needed = weights_of(str(huge)).bytes("bfloat16")
-    assert 120 * 10**9 < needed < 240 * 10**9
-    check_fits(str(huge), None, "bfloat16", None, None, n_ranks=4)
-    with pytest.raises(DoesNotFit, match="120.0 GB are free on 2 GPUs that share each layer"):
+    check_fits(str(huge), None, "bfloat16", None, None, n_ranks=4)  # 240 GB
+    with pytest.raises(DoesNotFit, match=r"huge needs [12]\d\d\.\d GB .* 120.0 GB are free on 2 GPUs that share each"):
         check_fits(str(huge), None, "bfloat16", None, None, n_ranks=2)

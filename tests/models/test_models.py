@@ -46,13 +46,10 @@ def test_a_folder_is_loaded_ready_to_be_probed(checkpoint):
         assert torch.equal(llm._module.get_parameter(path), weight), path
 
 
-def test_weights_have_the_dtype_that_is_asked_for(checkpoint):
-    llm = dl.load_model(checkpoint, dtype="bfloat16")
-    assert {weight.dtype for weight in llm._module.parameters()} == {torch.bfloat16}
-
-
-def test_unless_asked_weights_keep_the_checkpoints_dtype(tmp_path):
-    assert dl.load_model(save_family("llama", tmp_path, dtype=torch.bfloat16)).dtype == torch.bfloat16
+def test_weights_have_the_dtype_that_is_asked_for_or_else_the_checkpoints(checkpoint, tmp_path):
+    half = save_family("llama", tmp_path, dtype=torch.bfloat16)
+    for llm in (dl.load_model(half), dl.load_model(checkpoint, dtype="bfloat16")):
+        assert {weight.dtype for weight in llm._module.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}])

@@ -12,6 +12,7 @@ from depth_lib.models.families import describe, known
 from depth_lib.models.load import wrapped
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
+from tests.calls import EVERY
 from tests.families import build
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
@@ -78,21 +79,21 @@ PARTS = {
 def test_two_modules_that_make_a_part_are_probed_as_one(layer_class, name, monkeypatch):
     whole, halves = (wrapped(model, char_tokenizer()) for model in split(layer_class, name, monkeypatch))
     assert len(known(halves).found.parts) == 4
-    for found, expected in zip(known(halves).found.parts[0], PARTS[layer_class, name], strict=True):
+    for found, expected in zip(known(halves).found.parts[0].values(), PARTS[layer_class, name], strict=True):
         assert {path: scale for path, scale, _ in found} == pytest.approx(expected)
-    for ask in (
-        lambda llm: dl.relative_contribution(llm, ["The quick brown fox"]),
-        lambda llm: dl.logit_lens(llm, ["The quick brown fox"]),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "future", part="attention"),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "all", part="mlp", remote="local"),
-        lambda llm: dl.layer_effects(llm, ["The quick brown fox"], "all"),
-        lambda llm: dl.local_effects(llm, ["The quick brown fox"], "all"),
-        lambda llm: dl.residual_erasure(llm, "5 + 7 = ", "12", ["abc"]),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at="attention"),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, at="mlp"),
-        lambda llm: dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0, remote="local"),
+    rehearsed = ("layer_effects, all, mlp", "gradients")
+    for name in (
+        "relative_contribution",
+        "logit_lens",
+        "layer_effects, future, attention",
+        "layer_effects, all, layer",
+        "local_effects, all",
+        "residual_erasure",
+        "gradients, attention",
+        "gradients, mlp",
+        *rehearsed,
     ):
-        ours, truth = ask(halves), ask(whole)
+        ours, truth = EVERY[name](halves, remote="local" if name in rehearsed else False), EVERY[name](whole)
         for key, value in truth.items():
             if isinstance(value, torch.Tensor):  # the estimate of an error is of two numbers' small difference
                 rtol = 0.2 if key == "error" else 2e-4
@@ -105,8 +106,7 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
     from tests.models.kinds import tiny
 
     llm = wrapped(tiny("nemotron_h"), char_tokenizer())
-    k = ("attention", "mlp").index(at)
-    lacking = [l for l, parts in enumerate(known(llm).found.parts) if not parts[k]]
+    lacking = [l for l, parts in enumerate(known(llm).found.parts) if not parts[at]]
     assert 0 < len(lacking) < 4
     assert (dl.relative_contribution(llm, ["abc"])[f"norm_{at[:3]}"][lacking] == 0).all()
     effects = dl.layer_effects(llm, ["The quick brown fox"], "all", part=at)
@@ -118,7 +118,8 @@ def test_what_a_block_with_one_mixer_lacks_is_zero(at):
 def test_a_block_without_attention_shares_no_pass_with_the_next():
     """Both paths enter the next block: one before it, one in it."""
     llm = dl.load_model("toy-4l")
-    arch = copy.deepcopy(describe(llm))
+    arch = describe(llm)
+    arch["parts"] = [*arch["parts"]]
     arch["parts"][1] = {"attention": [], "mlp": [["self_attn", 1.0, None], ["mlp", 1.0, None]]}
     ids, places, _ = answer_span(llm, "5 + 7 = ", "12")
 
@@ -140,7 +141,7 @@ def test_a_part_that_the_block_rescales_or_that_has_a_bias_is_set_as_a_whole(kin
 
     llm = wrapped(kinds.tiny(kind), char_tokenizer())
     model, parts = llm._module, known(llm).found.parts
-    assert known(llm).found.rescales != any(bias for block in parts for part in block for _, _, bias in part)
+    assert known(llm).found.rescales != any(bias for block in parts for part in block.values() for _, _, bias in part)
     (ids,) = llm.tokenizer(["5 + 7 = 12"])["input_ids"]
     clean = kinds.logits_of(model, ids).softmax(-1)
     added = kinds.contributions(model, ids, parts)
@@ -158,7 +159,7 @@ def test_a_part_that_the_block_rescales_or_that_has_a_bias_is_set_as_a_whole(kin
             return blocks[l].get_submodule(path).register_forward_hook(replace)
 
         blocks, alone = kinds.blocks_of(model), [values, *[torch.zeros_like(values)] * 2]
-        hooks = [write(*addend, x) for addend, x in zip(parts[l][k], alone, strict=False)]
+        hooks = [write(*addend, x) for addend, x in zip([*parts[l].values()][k], alone, strict=False)]
         return kinds.logits_of(model, ids, hooks).softmax(-1)
 
     for k, part in enumerate(("attention", "mlp")):

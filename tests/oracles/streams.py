@@ -51,12 +51,12 @@ def is_parallel(model):
 
 def first(output):
     """The hidden states of a module that may return other things beside them."""
-    return output[0] if isinstance(output, tuple) else output
+    return output[0] if isinstance(output, tuple | list) else output
 
 
 def with_first(output, hidden):
     """`output` with its hidden states replaced."""
-    return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+    return type(output)([hidden, *output[1:]]) if isinstance(output, tuple | list) else hidden
 
 
 @contextmanager

@@ -92,9 +92,9 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda a, m: (a, [[path, 1.01 * scale, bias] for path, scale, bias in m]), "identity 1 fails: what block"),
-        (lambda a, m: ([], a + m), r"the mlp's \(self_attn, mlp\) depends on earlier tokens"),
-        (lambda a, m: (m, a), "what was found to be the attention's runs after what was found to be the MLP's"),
+        (lambda a, m: (a, [(path, 1.01 * scale, bias) for path, scale, bias in m]), "identity 1 fails: what block"),
+        (lambda a, m: ([], a + m), "the MLP found in block 0 depends on earlier tokens"),
+        (lambda a, m: (m, a), "the identities could not be computed"),
     ],
 )
 def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monkeypatch, change, message):
