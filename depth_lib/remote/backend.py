@@ -202,7 +202,11 @@ def complete(backend: JobBackend, entry: Entry, send: Callable[[], None], accept
     before the server is first asked about it. Raises RemoteError and its kinds.
     """
     if entry.state == "done":
-        return plain(entry.content.read_bytes())
+        try:
+            return plain(entry.content.read_bytes())
+        except (OSError, BrokenDownload) as error:
+            say(f"the result kept in {entry.content} is damaged ({error}); fetching it again")
+            entry.note("submitted")
     for attempt in range(1, SUBMISSIONS + 1):
         unknown = UNKNOWN
         if entry.state == "submitted":

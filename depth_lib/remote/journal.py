@@ -10,11 +10,12 @@ import contextvars
 import datetime
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..files import cache_folder, hold, write_together
+from ..files import cache_folder, hold, move_aside, write_together
 from .errors import NotReady, RemoteError
 
 
@@ -86,12 +87,20 @@ class Entry:
                 with self._disk():
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     lock.enter_context(hold(self.path.with_suffix(".lock")))
-                    if self.path.exists():
-                        vars(self).update(json.loads(self.path.read_text(encoding="utf-8")))
+                    self._read()
                 yield
         except RemoteError as error:
             error.host, error.job_id = self.host, self.job_id
             raise
+
+    def _read(self):
+        try:
+            vars(self).update(json.loads(self.path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError) as error:
+            kept = move_aside(self.path, "unreadable")
+            warnings.warn(f"{self.path} cannot be read ({error}); kept as {kept.name}, submitting anew", stacklevel=2)
 
     def note(self, state: str, content: bytes | None = None, **facts: object) -> None:
         """Remember the new state, and the bytes of the result, on disk before this returns.

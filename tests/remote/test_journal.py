@@ -13,7 +13,7 @@ import depth_lib as dl
 from depth_lib import api, session
 from depth_lib.data import tokens
 from depth_lib.models.families import known
-from depth_lib.remote import NotReady, journalled
+from depth_lib.remote import NotReady, RequestRefused, journalled
 from depth_lib.remote.backend import JobBackend
 from tests.calls import EVERY, FIVE, TEXTS
 from tests.probes.comparing import TOLERANCE
@@ -107,14 +107,30 @@ def _no_terminal(display, response):
     raise OSError("no terminal")
 
 
-def test_a_result_that_came_but_was_not_written_is_not_computed_again(llm, loopback, truth, compute, artifact):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_result_that_came_but_was_not_written_is_not_computed_again(
+    llm, loopback, truth, compute, artifact, damaged, capfd
+):
     with pytest.raises(OSError, match="disk full"), journalled(artifact):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         raise OSError("disk full")
-    assert list(artifact.parent.glob("a.pt.job/*.result"))
+    (kept,) = artifact.parent.glob("a.pt.job/*.result")
+    if damaged:
+        kept.write_bytes(kept.read_bytes()[:99])
     with loopback.faults(post=[500] * 9) as submitted:
         same(compute(), truth)
         assert submitted() == 0
+    assert damaged == ("is damaged" in capfd.readouterr().err)
+
+
+def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, truth, compute, artifact):
+    with loopback.faults(poll=[401]), pytest.raises(RequestRefused):
+        compute()
+    (file,) = artifact.parent.glob("a.pt.job/*.json")
+    file.write_text('{"settings": "12')
+    with loopback.faults() as submitted, pytest.warns(UserWarning, match="cannot be read .*unreadable-1"):
+        same(compute(), truth)
+        assert submitted() == 1
 
 
 def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatch, capfd):
