@@ -80,6 +80,7 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
         ("5 + 7 = ", "", "the answer '' has no token in '5 + 7 = '; give a visible answer."),
         ("5 + 7 = ", " ", "the answer ' ' has no token in '5 + 7 =  '; give a visible answer."),
         ("", "12", "nothing precedes the answer '12', so no token predicts it; give a longer question."),
+        ("5 + 7 = ", 12, "question and answer are of type str and int, not text; give two strings."),
         (256 * "a", "b", "the question with its answer has 257 tokens, but the model has 256 positions; use a shorter"),
     ],
 )

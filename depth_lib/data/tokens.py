@@ -11,7 +11,7 @@ from ..params import not_among
 def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
     _check_model(llm)
-    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
     all_ids = []
@@ -64,6 +64,11 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
     _check_model(llm)
+    if not llm.tokenizer.is_fast:
+        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
+    if not (isinstance(question, str) and isinstance(answer, str)):
+        types = f"{type(question).__name__} and {type(answer).__name__}"
+        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     _check_length(llm, ids, "the question with its answer")

@@ -82,27 +82,12 @@ def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_d
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (
-            lambda llm: dl.relative_contribution(llm, [QUESTION]),
-            "relative_contribution: rc_att_sums is not finite at prompt 0, layer 3; ",
-        ),
-        (
-            lambda llm: dl.logit_lens(llm, [QUESTION]),
-            "logit_lens: res_kl_divs_sums is not finite at prompt 0, layer 0; ",
-        ),
-        (lambda llm: dl.layer_effects(llm, [QUESTION], "all"), "layer_effects: .* is not finite at prompt 0, layer 0"),
-        (
-            lambda llm: dl.residual_erasure(llm, QUESTION, ANSWER, [QUESTION]),
-            "residual_erasure: .* is not finite at layer 0; ",
-        ),
-        (
-            lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER),
-            "integrated_gradients: .* is not finite at layer 0; ",
-        ),
-        (
-            lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER, "riemann"),
-            "gradients: .* is not finite at layer 0; ",
-        ),
+        (lambda llm: dl.relative_contribution(llm, [QUESTION]), "rc_att_sums is not finite at prompt 0, layer 3; "),
+        (lambda llm: dl.logit_lens(llm, [QUESTION]), "lens: res_kl_divs_sums is not finite at prompt 0, layer 0; "),
+        (lambda llm: dl.layer_effects(llm, [QUESTION], "all"), "effects: .* is not finite at prompt 0, layer 0"),
+        (lambda llm: dl.residual_erasure(llm, QUESTION, ANSWER, [QUESTION]), "erasure: .* is not finite at layer 0; "),
+        (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER), "gradients: .* is not finite at layer 0; "),
+        (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER, "riemann"), "igrads is not finite at layer 0; "),
     ],
 )
 def test_numbers_that_are_not_finite_are_refused_with_their_place_and_what_to_do(llama, call, says):
