@@ -157,23 +157,32 @@ def depth_score(profile: Curve) -> float | None:
     """The centre of mass of an effect over layers, sum(l · e[l]) / sum(e[l]), in layers.
 
     profile has shape [L], no value below zero, such as `skip_profile`. None where nothing has an effect. ValueError
-    if a value is not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
+    if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
     """
     e = _checked("depth score", profile).astype(float)
+    if (e < 0).any():
+        raise ValueError(f"depth score: the effect is {e.min():.3g} at layer {e.argmin()}; pass |e|")
     return float(np.arange(len(e)) @ e / e.sum()) if e.any() else None
 
 
 def ratio(ed: int | None, n_layers: int) -> float | None:
     """The effective depth as a share of the model's depth, (ED + 1) / L; None where the effective depth is.
 
-    Source: Hu et al. 2025, Table 1.
+    ValueError if ed is not a layer of the model. Source: Hu et al. 2025, Table 1.
     """
-    return None if ed is None else (ed + 1) / n_layers
+    if ed is None:
+        return None
+    if not 0 <= ed < n_layers:
+        raise ValueError(f"effective depth {ed} is not a layer of a model with {n_layers} layers (0..{n_layers - 1})")
+    return (ed + 1) / n_layers
 
 
 def as_array(values: Curve) -> np.ndarray:
-    """A curve or map as an array in its own precision."""
-    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    """A curve or map as an array in its own precision, bfloat16 as float32."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    return np.asarray(values)
 
 
 def n_answer_tokens(result: Mapping) -> int:

@@ -65,6 +65,8 @@ def test_the_erasure_depth_looks_at_question_tokens_that_neither_come_first_nor_
 def test_the_depth_score_is_the_centre_of_mass():
     assert depth_score([0, 0, 1, 0]) == 2 and depth_score([1, 0, 0, 3]) == pytest.approx(2.25)
     assert depth_score([0.0, 0.0]) is None
+    with pytest.raises(ValueError, match="-1 at layer 1"):
+        depth_score([1.0, -1.0])
 
 
 @pytest.mark.parametrize("shared", [0, 1])
