@@ -22,6 +22,7 @@ def ticked(label: str) -> Iterator[Callable[[float], None]]:
     """tick(share), for a probe that is one call: another share of its work is done."""
     with _bar(label, total=1) as bar:
         yield bar.update
+        bar.update(max(0, bar.total - bar.n))  # shares may add up to a little less than 1
 
 
 def _bar(label: str, **how: object) -> plain:

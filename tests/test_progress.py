@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from depth_lib.progress import steps, ticked
+from depth_lib.progress import LOG, steps, ticked
 
 NOTEBOOK_WITHOUT_WIDGETS = """
 import sys
@@ -23,6 +23,16 @@ def test_what_is_piped_has_no_bar_and_all_its_items(capfd):
     with ticked("gradients") as tick:
         tick(0.5)
     assert capfd.readouterr().err == ""
+
+
+def test_shares_that_add_up_to_less_than_1_by_rounding_finish_a_bar(tmp_path, monkeypatch):
+    log = tmp_path / "probe.log"
+    log.touch()
+    monkeypatch.setenv(LOG, str(log))
+    with ticked("gradients") as tick:
+        for _ in range(6):
+            tick(1 / 6)
+    assert tick.__self__.n == 1 > sum([1 / 6] * 6)
 
 
 def test_on_a_terminal_a_bar_moves(capfd, monkeypatch):

@@ -54,7 +54,7 @@ def load_prompts(
         if len(prompts) == wanted:
             return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
-    name = f"{dataset} from {source}"
+    name = source if alone or Path(source).suffix == ".txt" else f"{dataset} from {source}"
     if not prompts:
         raise PromptError(f"{name} has no prompt{longer}; give a source with at least one")
     if wanted < math.inf:

@@ -43,7 +43,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
             f'no source "{path}"; use "hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file'
         )
     if not path.is_file():
-        raise PromptError(f"no file {path}; check the path")
+        raise PromptError(f"no file {path.absolute()}; check the path")
     number = 0
     try:
         for number, row in enumerate(_read(path), 1):
@@ -51,9 +51,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
                 yield f"{path} row {number}", row
     except (OSError, ValueError) as problem:
         reason = str(problem).splitlines()[0]
-        raise PromptError(
-            f"{path} row {number + 1} cannot be read ({reason}); write parquet, or one JSON object per line in UTF-8"
-        ) from None
+        as_what = {".txt": "one prompt per line", ".jsonl": "one JSON object per line"}.get(path.suffix, "Parquet")
+        raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {as_what}, in UTF-8") from None
 
 
 def _read(path: Path) -> Iterator[dict | str | None]:

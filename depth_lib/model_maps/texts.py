@@ -9,6 +9,7 @@ from nnsight import TransformersModel
 
 from ..data.datasets import dataset_named
 from ..embedded import DATASETS
+from ..hub import without_retries
 from ..params import ParamsError
 from ..remote.errors import one_line
 
@@ -29,6 +30,8 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
     Raises TextError for a source that is none of these, is unreachable or is empty.
     """
     texts, length = [], 0
+    if Path(source).suffix == ".txt" and not Path(source).is_file():
+        raise TextError(f"no file {Path(source).absolute()}; check the path")
     try:
         for text in filter(str.strip, _documents(source, n_characters)):
             texts.append(text[: n_characters - length])
@@ -57,8 +60,9 @@ def _documents(source: str | Path, n_characters: int) -> Iterator[str]:
         import datasets  # takes seconds, and a file does not need it
 
         repository, config, split = (*str(source).split(":"), None, None)[:3]
-        for row in datasets.load_dataset(repository, config, split=split or "train", streaming=True):
-            yield row["text"]
+        with without_retries(repository):
+            for row in datasets.load_dataset(repository, config, split=split or "train", streaming=True):
+                yield row["text"]
 
 
 @dataclass

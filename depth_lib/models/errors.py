@@ -2,6 +2,9 @@
 
 import re
 import textwrap
+from pathlib import Path
+
+_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # every tokenizer has one of these files
 
 
 class ModelError(ValueError):
@@ -10,6 +13,13 @@ class ModelError(ValueError):
 
 class ArchitectureError(ModelError):
     """The model has no residual stream that the probes can read, or the identities they rely on do not hold."""
+
+
+def check_tokenizer(source: str | Path) -> None:
+    """Raise ModelError for a checkpoint's folder without a tokenizer; transformers makes an empty one there."""
+    folder = Path(source).expanduser()
+    if (folder / "config.json").is_file() and not any(map(list, map(folder.glob, _TOKENIZER))):
+        raise ModelError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({str(source)!r})")
 
 
 def reason(error: BaseException) -> str:

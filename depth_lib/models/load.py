@@ -21,7 +21,7 @@ from ..hub import without_retries
 from ..params import find_model, params_files
 from .bos import follow
 from .check import check_here, name_of
-from .errors import ModelError, reason
+from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .known_mistakes import mistake_in
@@ -194,7 +194,7 @@ def _resolve(name, gguf_file=None):
         )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return f"{name}/{gguf_file}" if gguf_file else name
-    if "/" in name or name.startswith("."):
+    if "/" in name or name.startswith(".") or name.endswith(".gguf"):
         raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
     near = difflib.get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
     raise ModelError(
@@ -216,6 +216,7 @@ def _fetch(source, revision):
     """Config and tokenizer."""
     # trust_remote_code stays off: the default asks on the terminal, where a notebook or a job would hang
     options = {"revision": revision, "trust_remote_code": False}
+    check_tokenizer(source)
     with without_retries(source):
         config = AutoConfig.from_pretrained(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)

@@ -130,9 +130,9 @@ def _five_largest(logits, size=64):
     n = logits.shape[-1] // size
     if n < 10:
         return logits.topk(min(5, logits.shape[-1]))
-    ids = torch.arange(logits.shape[-1], device=logits.device)
     best = logits[..., : n * size].unflatten(-1, (size, n)).amax(-2).topk(5).indices  # group k: k, k + n, k + 2n, …
-    grouped, rest = best[..., None] + ids[: n * size : n], ids[n * size :].expand(*best.shape[:-1], -1)
-    ids = torch.cat([grouped.flatten(-2), rest], dim=-1)
+    in_group = torch.arange(0, n * size, n, device=logits.device)
+    rest = torch.arange(n * size, logits.shape[-1], device=logits.device).expand(*best.shape[:-1], -1)
+    ids = torch.cat([(best[..., None] + in_group).flatten(-2), rest], dim=-1)
     values, indices = logits.gather(-1, ids).topk(5)
     return values, ids.gather(-1, indices)

@@ -38,9 +38,9 @@ def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame
     ]
     rule = METRICS["cosine"]
     turns = []  # of each run
-    for run in known[known.metric == "cosine"].itertuples():
-        result = study[run.dataset, run.model, rule.probe]
-        turns.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
+    for run in runs[runs.metric == "cosine"].itertuples():
+        if result := study.get((run.dataset, run.model, rule.probe)):
+            turns.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
     template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
     text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
         runs=runs,

@@ -153,7 +153,10 @@ def without_places(meta: Mapping) -> dict:
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
-    """Where `stored` is not as wanted, one line per key. A tighter tolerance than wanted is no difference."""
+    """Where `stored` is not as wanted, one line per key; stored `settings` that are not wanted are differences too.
+
+    A tighter tolerance than wanted is none.
+    """
     reasons = []
     for key, value in wanted.items():
         if isinstance(value, dict) and isinstance(stored.get(key), dict):
@@ -162,4 +165,6 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
             continue
         elif key not in stored or stored[key] != value:
             reasons.append(f"{prefix}{key}: stored {stored.get(key, 'nothing')}, asked {value}")
+    if prefix == "settings.":
+        reasons += [f"{prefix}{key}: stored {stored[key]}, asked nothing" for key in stored if key not in wanted]
     return reasons

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..models.errors import ModelError
+from ..models.errors import ModelError, check_tokenizer
 from ..models.gguf import WHEELS, fetched
 from ..params import LOADING, OF_MODELS, Params, ParamsError, ParamsFile, command, find_model, from_text, not_among
 from ..remote.errors import RemoteError
@@ -98,19 +98,15 @@ def status(plan: Plan) -> int:
     return 0
 
 
-_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # every tokenizer has one of these files
-
-
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    if Path(model).name != model:
-        raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
+    for name in (model, plan.SET or "mine"):
+        if Path(name).name != name:
+            raise ParamsError(f"{name} cannot be a folder name; give a short name, and the path as --model-id")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.model_extra.get("MODEL_ID") or model
-    folder = Path(source).expanduser()
-    if (folder / "config.json").is_file() and not any(map(list, map(folder.glob, _TOKENIZER))):
-        raise ParamsError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({source!r})")
+    check_tokenizer(source)
     values = model_params(source) | plan.model_extra | {"MODEL": model, "MODEL_ID": source}
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +114,7 @@ def init(plan: Plan, model: str) -> int:
         for key in OF_MODELS:
             field = ParamsFile.model_fields[key]
             file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
-    print(f"{path} is written; look at it, then: depth-lib run {model} gsm8k")
+    print(f"{path} is written; look at it, then: {command('run', model, 'gsm8k')}")
     return 0
 
 

@@ -5,10 +5,12 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ..params import NAMED_SOURCES, ParamsError, find_model
+from ..results.schemas import ARTIFACTS
 from .defaults import as_cell, in_project
 from .plan import Plan
 from .processes import Executor, Notebook, say
@@ -32,7 +34,7 @@ def run_unfinished(plan: Plan) -> int:
         print(*(_command(plan, run) for run in left), sep="\n")
         return 0
     gpus = gpus_of_runs(plan, runs)
-    _check(left)
+    _check(left, plan.KEEP_GOING)
     plan.begin(runs)
     for run in runs:
         with contextlib.suppress(OSError):  # which the run itself reports
@@ -53,15 +55,19 @@ def run_unfinished(plan: Plan) -> int:
     return status
 
 
-def _check(runs: Sequence[RunSpec]) -> None:
-    """Raise ParamsError for quantised weights on a server or without bitsandbytes, NotReady without a key."""
+def _check(runs: Sequence[RunSpec], keep_going: bool) -> None:
+    """Raise ParamsError for quantised weights on a server or without bitsandbytes, NotReady without
+    a key, and, unless the other runs are to go on, PromptError for a file of prompts that cannot be read."""
     for run in runs:
         if quantization := run.params["QUANTIZATION"]:
-            why = "" if find_spec("bitsandbytes") else "bitsandbytes is not installed; pip install bitsandbytes"
+            install = f"bitsandbytes is not installed; {sys.executable} -m pip install bitsandbytes"
+            why = "" if find_spec("bitsandbytes") else install
             if run.on_server:
                 why = "REMOTE is given too, and the server has chosen its weights"
             if why:
                 raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+        if not keep_going and run.source not in (*NAMED_SOURCES, "drawn"):
+            _ = run.examples if any(ARTIFACTS[probe].by_level for probe in run.params["PROBES"]) else run.prompts
     for host in {run.remote for run in runs if run.on_server}:
         from ..remote.backend import host_and_key  # loads torch
 

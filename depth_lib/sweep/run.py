@@ -72,7 +72,7 @@ class Run(RunSpec):
         wanted["settings"] |= settings
         if from_rank_0(why_stale(self.path(probe), wanted)):
             with self._alone():
-                self.refuse_to_replace(probe, wanted, "set REPLACE = True")
+                self.refuse_to_replace(probe, wanted, "set REPLACE = True and make the Run again")
                 # another process may have computed it before it released the lock
                 if reasons := from_rank_0(why_stale(self.path(probe), wanted)):
                     if not self._compute(probe, reasons, call, wanted):
@@ -83,8 +83,8 @@ class Run(RunSpec):
         print(f"{probe}: read from {self.path(probe)}, nothing to compute")
         if source_of(call) != result["meta"].get("call", source_of(call)):
             print(
-                f"  It was computed by a call that was written differently. If yours measures something else, say so: "
-                f'run.result("{probe}", call, part="mlp"), with REPLACE = True.'
+                f"  It was computed by a call that was written differently. If yours measures something else, name the "
+                f'difference, as in run.result("{probe}", call, part="mlp"), and set REPLACE = True in the parameters.'
             )
         return result
 

@@ -54,6 +54,9 @@ class RunSpec:
         self.source = "drawn" if params["DATASET"] in DRAWN else params["SOURCE"]
         if prompts is not None:
             self.prompts, self.source = list(prompts), "list"
+            params["N_EXAMPLES"] = len(self.prompts)
+            for values in self.origins.values():
+                values.pop("N_EXAMPLES", None)
         self.dataset, self.remote, self.out = self._dataset_name(), params["REMOTE"], in_project(params["OUT"])
         self.pair = find_pair(params["PAIR"], params["QUESTION"], params["ANSWER"], params["SEED"])
         self.folder = self.new_path("logit_lens").parent

@@ -44,7 +44,7 @@ class RunStatus:
 
 def status_of(run: RunSpec) -> RunStatus:
     """The status of a run."""
-    states, notes, jobs = {}, [], []
+    states, alike, notes, jobs = {}, {}, [], []
     for probe in run.params["PROBES"]:
         path = run.path(probe)
         try:
@@ -55,7 +55,9 @@ def status_of(run: RunSpec) -> RunStatus:
         if not reasons:
             jobs += read_meta(path).get("jobs", [])
         elif reasons != [NONE_YET]:
-            notes.append(f"{probe} is {states[probe]}: {'; '.join(reasons)}")
+            alike.setdefault(f"{states[probe]}: {'; '.join(reasons)}", []).append(probe)
+    for what, probes in alike.items():
+        notes.append(f"{', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {what}")
     for journal in sorted(run.folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, ArtifactError):  # the run may just remove it, or it is not ours
             job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]

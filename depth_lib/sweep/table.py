@@ -39,28 +39,36 @@ def make_table(plan: Plan) -> int:
     Returns the exit status. Raises what `chosen_results` raises, before anything is written.
     """
     out, start = Path(plan.folder), time.time()
-    files, stamp = [out / name for name in TABLES], out / ".table.json"
-    made, chosen = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS])
-    if all(path.is_file() for path in (*files, stamp)) and stamp.read_text() == chosen:
-        if _newest(out) < stamp.stat().st_mtime:
-            say(f"table and figures: nothing has changed: {made}")
-            return 0
-    models, datasets = chosen_results(plan)
-    from ..results.study import Study
+    files, stamp = [out / name for name in TABLES], out / ".made_for.json"
+    made, words = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS])
+    since, done = (
+        start,
+        {},
+    )  # a command's words -> the models and datasets that they chose, of files that are up to date
+    if all(path.is_file() for path in (*files, stamp)) and _newest(out) < stamp.stat().st_mtime:
+        since, done = stamp.stat().st_mtime, json.loads(stamp.read_text())
+    if words not in done:
+        models, datasets = chosen_results(plan)
+        from ..results.study import Study, find_results
 
-    Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
-    parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
-    table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
-    status = Executor().execute([table], lambda: f": {made}")
-    if status == 0:
-        stamp.write_text(chosen)
-        os.utime(stamp, (start, start))  # later changes are newer
-    return status
+        chosen = [sorted(models or {model for _, model, _ in find_results(out)}), datasets]
+        if chosen not in done.values():
+            Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
+            parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
+            table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
+            if status := Executor().execute([table], lambda: f": {made}"):
+                return status
+            since, done = start, {}
+        stamp.write_text(json.dumps(done | {words: chosen}))
+        os.utime(stamp, (since, since))  # later changes are newer
+    if done:
+        say(f"table and figures: nothing has changed: {made}")
+    return 0
 
 
 def _newest(out: Path) -> float:
     """The last change to a result, a params file, the notebook or the package; deleting a file changes its folder."""
-    folders = [path for path in out.glob("*/*/") if path.parent.name != "figures"]
+    folders = [path for path in out.glob("*/*/") if path.parent.name not in ("figures", "shared")]
     params = [path for kind in ("models", "datasets") for path in params_files(kind).values()]
     code = [NOTEBOOKS / "effective_depth.ipynb", *Path(__file__).parents[1].rglob("*.py")]
     changed = [*folders, *out.glob("*/*/*.pt"), *out.glob("*.parquet"), *params, *code]

@@ -132,7 +132,7 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
         ([{"question": "q", "answer": None}], "row 1 does not fit the template of gsm8k ('answer' is undefined)"),
         ([{"question": "q", "answer": 5}], "row 1 does not fit the template of gsm8k (argument of type 'int' is not"),
         ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
-        ([[1, 2]], "row 1 cannot be read (it is not an object); write parquet, or one JSON object per line"),
+        ([[1, 2]], "row 1 cannot be read (it is not an object); write one JSON object per line"),
         ([GSM8K, "", "{oops"], "row 3 cannot be read (Expecting property name enclosed in double quotes: line 1 "),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
         ),
         (dict(dataset="rows.jsonl"), "rows.jsonl: name the dataset whose fields its rows have"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="gsm8k", source="no/such.jsonl"), "no file no/such.jsonl; check the path"),
+        (dict(dataset="gsm8k", source="no/such.jsonl"), "/no/such.jsonl; check the path"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):

@@ -29,10 +29,11 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
         (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
         (TEXTS, {"dtype": "bfloat16"}, "dtype is for models given by name, and both are loaded; leave it out"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
+        ("nowhere.txt", {}, "no file /.*/nowhere.txt; check the path"),
         (
-            "nowhere.txt",
+            "nobody/nowhere",
             {},
-            "nowhere.txt is neither a text file in UTF-8 nor a dataset of the Hub .*give as texts= .*embedded",
+            "nobody/nowhere is neither a text file in UTF-8 nor a dataset of the Hub .*give as texts= .*embedded",
         ),
     ],
 )

@@ -90,6 +90,7 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
         ("", "no model is called ''"),
         ("./nowhere", "'./nowhere' does not exist; check the path"),
+        ("none.gguf", "'none.gguf' does not exist; check the path"),
         (__file__, "has no config.json; give a folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
     ],
@@ -133,6 +134,12 @@ def test_a_broken_checkpoint_is_refused_with_the_reason(broken, file, content, m
     line = refusal(folder)
     assert message in line and str(folder) in line and line.endswith("that this transformers knows.")
     assert len(line) < 600
+
+
+def test_a_folder_without_a_tokenizer_is_refused(broken):
+    folder = broken("tokenizer_config.json", None)
+    (folder / "tokenizer.json").unlink()
+    assert f"{folder} has no tokenizer; write it there: tokenizer.save_pretrained(" in refusal(folder)
 
 
 @pytest.mark.parametrize("setting, value", [("num_hidden_layers", 6), ("intermediate_size", 32)])

@@ -117,13 +117,15 @@ def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
 
 
 def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_takes_the_last():
-    curves = {"once": [-0.1, -0.1, 0.1, 0.1], "thrice": [-0.1, 0.1, -0.1, 0.1, -0.1, 0.1, 0.1]}
+    curves = {"once": [-0.1, -0.1, 0.1, 0.1], "thrice": [-0.1, 0.1, -0.1, 0.1, -0.1, 0.1, 0.1], "never": [0.1, 0.2]}
     study = {("x", name, "relative_contribution"): dict.fromkeys(COSINES, curve) for name, curve in curves.items()}
     columns = {"dataset": "x", "metric": "cosine", "high": None, "low": None}
-    runs = pd.DataFrame({"model": [*curves], "layers": [4, 7], "ed": [1, 4], "ratio": [0.5, 5 / 7]}).assign(**columns)
+    runs = pd.DataFrame(
+        {"model": [*curves], "layers": [4, 7, 2], "ed": [1, 4, None], "ratio": [0.5, 5 / 7, None]}
+    ).assign(**columns)
     assert (
-        "How often the mean cosine changes from negative to non-negative in a run: 1 or 3; the cosine rule takes the "
-        "last change." in conclusions(study, runs, NO_PAPER)
+        "How often the mean cosine changes from negative to non-negative in a run: 0 or 1 or 3; the cosine rule takes "
+        "the last change." in conclusions(study, runs, NO_PAPER)
     )
 
 

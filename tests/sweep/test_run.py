@@ -146,6 +146,9 @@ def test_what_a_result_does_not_depend_on_does_not_make_it_stale(cell, change, n
     assert all(run.result(probe) for probe in OF_PAIR if "gradients" in probe)
     run = Run(cell | {"DATASET": "gsm8k", "SEED": 7})
     assert run.provenance("logit_lens") == Run(cell | {"DATASET": "gsm8k"}).provenance("logit_lens")
+    embedded, hub = (Run(cell | {"DATASET": "gsm8k", "SOURCE": source}) for source in ("embedded", "hub"))
+    for probe in OF_PAIR[1:4]:  # gradients, which read no prompts
+        assert embedded.provenance(probe) == hub.provenance(probe)
 
 
 def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, monkeypatch, no_loading):
@@ -260,7 +263,8 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     assert torch.equal(first["res_kl_divs"], dl.logit_lens(dl.load_model("toy-4l"), own)["res_kl_divs"])
     meta = {key: first["meta"][key] for key in ("dataset", "source", "rows_of", "n_prompts")}
     assert meta == {"dataset": run.dataset, "source": "list", "rows_of": "gsm8k", "n_prompts": 2}
-    assert run.dataset.startswith("own-") and Run(cell, prompts=own[:1]).dataset != run.dataset
+    one = Run(cell, prompts=own[:1])
+    assert run.dataset.startswith("own-") and one.dataset != run.dataset and "_1exps" in one.path("logit_lens").name
     assert Run(cell | {"DATASET": "my-name"}, prompts=own).dataset == "my-name"
     again = Run(cell, prompts=own)
     capsys.readouterr()
@@ -268,9 +272,12 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     assert capsys.readouterr().out.endswith("nothing to compute\n")
     again.result("logit_lens", lambda llm: dl.logit_lens(llm, own[::-1]))
     said = capsys.readouterr().out.splitlines()[-1]
-    assert "a call that was written differently" in said and "with REPLACE = True" in said
+    assert "a call that was written differently" in said and "set REPLACE = True" in said
     with pytest.raises(Superseded, match="settings.temperature: stored nothing, asked 2"):
         again.result("logit_lens", call, temperature=2)
+    Run(cell | {"REPLACE": True}, prompts=own).result("logit_lens", call, temperature=2)
+    with pytest.raises(Superseded, match="settings.temperature: stored 2, asked nothing"):
+        again.result("logit_lens", call)
     assert {path: content for path, content in contents(own_cell).items() if path in before} == before
 
 

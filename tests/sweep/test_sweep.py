@@ -128,6 +128,8 @@ def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study)
     assert command("sweep", *chosen, "--source", "bad.jsonl", "--keep-going").status == 1
     assert "bad × toy-4l: FAILED: PromptError: " in command.output
     assert "addition × toy-4l: done in" in command.output
+    assert command("sweep", *chosen, "--source", "bad.jsonl").calls == []
+    assert "bad.jsonl row 1" in command.error, "before anything runs, if nothing is to go on"
 
 
 def test_runs_side_by_side_share_cores_and_gpus(command, monkeypatch):
@@ -240,7 +242,7 @@ def test_a_rank_that_fails_is_named(spawning, study):
             "SOURCE is none.jsonl, and there is no such file; check the path",
         ),
         (["--question", "1 + 1 = ", "--set", "demo"], "give ANSWER too"),
-        (["--models", "Qwen2.5-7B-Instruct"], "QUANTIZATION is 8bit, and bitsandbytes is not installed; pip install"),
+        (["--models", "Qwen2.5-7B-Instruct"], "QUANTIZATION is 8bit, and bitsandbytes is not installed; /"),
         (
             ["--models", "Qwen2.5-7B-Instruct", "--remote"],
             "QUANTIZATION is 8bit, and REMOTE is given too, and the server",

@@ -1,10 +1,14 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
 import os
+import signal
+import time
 
 import pytest
 
+from depth_lib.sweep.processes import Notebook
 from depth_lib.sweep.table import TABLES
+from tests.sweep.study import calls_in, needs_make, start_make
 
 
 def result_of(out, dataset, model):
@@ -66,6 +70,10 @@ def test_a_table_is_made_again_only_if_something_changed(command, study):
     assert (
         command.output == f"table and figures: nothing has changed: {' '.join(f'outputs/{name}' for name in TABLES)}\n"
     )
+    assert command("table", "--models", "toy-4l").calls == [], "other words for the same models and datasets"
+    assert "nothing has changed" in command.output
+    (out / "shared/gsm8k").mkdir(parents=True)
+    assert command("table").calls == [], "copies to share are no results"
     changes = [
         lambda: result_of(out, "aime24", "toy-4l"),
         lambda: (out / "gsm8k/toy-4l/relative_contribution.pt").write_bytes(b"other"),
@@ -77,3 +85,21 @@ def test_a_table_is_made_again_only_if_something_changed(command, study):
         change()
         assert [len(command("table").calls) for _ in range(2)] == [1, 0]
     assert len(command("table", "--datasets", "gsm8k").calls) == 1, "another choice"
+
+
+def test_a_table_that_dies_without_a_word_is_said(spawning, study, monkeypatch):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    monkeypatch.setattr(Notebook, "command", lambda notebook: ["sh", "-c", "exit 5"])
+    assert spawning("table", "--out", "outputs/demo").status == 1
+    assert "table and figures: FAILED: its command ended with status 5; see outputs/demo/effective" in spawning.output
+
+
+@needs_make
+def test_ctrl_c_ends_a_table_with_a_sentence(make, study):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    table = start_make(study, "table", "OUT=outputs/demo", TAKES="600")
+    while not calls_in(study):
+        time.sleep(0.05)
+    os.killpg(table.pid, signal.SIGINT)
+    printed, errors = table.communicate(timeout=60)
+    assert "table and figures: stopped by SIGINT; what was finished is kept" in printed and "Traceback" not in errors
