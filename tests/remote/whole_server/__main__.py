@@ -4,7 +4,8 @@ sandbox and object store, held against toy-8l here.
     sudo apt install redis-server; pip install -e ".[dev]" "ndif[api,ray]==0.1.2" "ray[client]" "moto[server]"
     python -m tests.remote.whole_server FOLDER
 
-On an otherwise idle machine: Ray gives up if it has not started after 30 seconds. FOLDER is for logs. All listens on 127.0.0.1, and is stopped at the end.
+On an otherwise idle machine: Ray gives up if it has not started after 30 seconds. FOLDER is for logs. All listens on
+127.0.0.1, and is stopped at the end.
 """
 
 import contextlib
