@@ -51,8 +51,9 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
                 yield f"{path} row {number}", row
     except (OSError, ValueError) as problem:
         reason = str(problem).splitlines()[0]
-        as_what = {".txt": "one prompt per line", ".jsonl": "one JSON object per line"}.get(path.suffix, "Parquet")
-        raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {as_what}, in UTF-8") from None
+        formats = {".txt": "one prompt per line, in UTF-8", ".jsonl": "one JSON object per line, in UTF-8"}
+        form = formats.get(path.suffix, "Parquet")
+        raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {form}") from None
 
 
 def _read(path: Path) -> Iterator[dict | str | None]:

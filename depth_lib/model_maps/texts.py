@@ -30,8 +30,8 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
     Raises TextError for a source that is none of these, is unreachable or is empty.
     """
     texts, length = [], 0
-    if Path(source).suffix == ".txt" and not Path(source).is_file():
-        raise TextError(f"no file {Path(source).absolute()}; check the path")
+    if Path(source).suffix == ".txt" and not (source := Path(source).expanduser()).is_file():
+        raise TextError(f"no file {source.absolute()}; check the path")
     try:
         for text in filter(str.strip, _documents(source, n_characters)):
             texts.append(text[: n_characters - length])

@@ -4,7 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
-_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "*.gguf")  # every tokenizer has one of these files
+_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "*.gguf")  # one of them at least
 
 
 class ModelError(ValueError):
@@ -16,7 +16,7 @@ class ArchitectureError(ModelError):
 
 
 def check_tokenizer(source: str | Path) -> None:
-    """Raise ModelError for a checkpoint's folder without a tokenizer; transformers makes an empty one there."""
+    """Raise ModelError for a checkpoint's folder without a tokenizer's files; transformers makes an empty one there."""
     folder = Path(source).expanduser()
     if (folder / "config.json").is_file() and not any(map(list, map(folder.glob, _TOKENIZER))):
         raise ModelError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({str(source)!r})")

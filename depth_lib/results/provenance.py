@@ -33,37 +33,42 @@ _FILES = (
 _PIECE = 2**18  # bytes of a weight file that are read at once
 
 
-def why_stale(path: str | Path, wanted: Mapping) -> list[str]:
+def why_stale(path: str | Path, wanted: Mapping, exact: bool = False) -> list[str]:
     """Why the file at this path is not the wanted result, one line per reason; [] if it is.
 
-    wanted: as for `differences`. A missing or unreadable file is a reason too.
+    wanted, exact: as for `differences`. A missing or unreadable file is a reason too.
     """
     try:
-        return differences(path, wanted)
+        return differences(path, wanted, exact)
     except ArtifactError as problem:
         return [str(problem)]
 
 
-def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str) -> None:
+def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str, exact: bool = False) -> None:
     """Raise Superseded if the result at this path has another provenance than wanted.
 
     remedy: how to move it aside and compute it again.
     """
     with suppress(ArtifactError):  # there is none, or none that can be read
-        if reasons := differences(path, wanted):
+        if reasons := differences(path, wanted, exact):
             raise Superseded(
                 f"{path} was made with other settings ({'; '.join(reasons)}); give another OUT, or to move it aside "
                 f"and compute it again {remedy}"
             )
 
 
-def differences(path: str | Path, wanted: Mapping) -> list[str]:
+def differences(path: str | Path, wanted: Mapping, exact: bool = False) -> list[str]:
     """Where the provenance of the result at this path is not as wanted, one line per key.
 
-    wanted: values that `meta` must have; only these keys are compared, nested dicts key by key. The result must also
-    have the current version of the probe. Raises what `read_meta` raises.
+    wanted: values that `meta` must have; only these keys are compared, nested dicts key by key. exact: whether stored
+    `settings` that are not wanted are differences too, as of a call that was changed. The result must also have the
+    current version of the probe. Raises what `read_meta` raises.
     """
-    return differing(read_meta(path), {**wanted, "version": SCHEMAS[parse_name(path)[0]].version})
+    stored = read_meta(path)
+    reasons = differing(stored, {**wanted, "version": SCHEMAS[parse_name(path)[0]].version})
+    settings = wanted.get("settings", {})
+    more = {key: value for key, value in (stored.get("settings") or {}).items() if exact and key not in settings}
+    return reasons + [f"settings.{key}: stored {value}, asked nothing" for key, value in more.items()]
 
 
 def read_meta(path: str | Path) -> dict:
@@ -153,10 +158,7 @@ def without_places(meta: Mapping) -> dict:
 
 
 def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
-    """Where `stored` is not as wanted, one line per key; stored `settings` that are not wanted are differences too.
-
-    A tighter tolerance than wanted is none.
-    """
+    """Where `stored` is not as wanted, one line per key. A tighter tolerance than wanted is no difference."""
     reasons = []
     for key, value in wanted.items():
         if isinstance(value, dict) and isinstance(stored.get(key), dict):
@@ -165,6 +167,4 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
             continue
         elif key not in stored or stored[key] != value:
             reasons.append(f"{prefix}{key}: stored {stored.get(key, 'nothing')}, asked {value}")
-    if prefix == "settings.":
-        reasons += [f"{prefix}{key}: stored {stored[key]}, asked nothing" for key in stored if key not in wanted]
     return reasons

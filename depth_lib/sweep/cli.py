@@ -100,9 +100,10 @@ def status(plan: Plan) -> int:
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    for name in (model, plan.SET or "mine"):
-        if Path(name).name != name:
-            raise ParamsError(f"{name} cannot be a folder name; give a short name, and the path as --model-id")
+    if Path(model).name != model or model == "..":
+        raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
+    if plan.SET and (Path(plan.SET).name != plan.SET or plan.SET == ".."):
+        raise ParamsError(f"SET is {plan.SET}, which cannot be a folder's name; give a short name")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.model_extra.get("MODEL_ID") or model

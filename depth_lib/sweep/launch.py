@@ -67,7 +67,9 @@ def _check(runs: Sequence[RunSpec], keep_going: bool) -> None:
             if why:
                 raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
         if not keep_going and run.source not in (*NAMED_SOURCES, "drawn"):
-            _ = run.examples if any(ARTIFACTS[probe].by_level for probe in run.params["PROBES"]) else run.prompts
+            probes = [ARTIFACTS[probe] for probe in run.params["PROBES"] if ARTIFACTS[probe].reads_prompts]
+            for by_level in {probe.by_level for probe in probes}:
+                _ = run.examples if by_level else run.prompts
     for host in {run.remote for run in runs if run.on_server}:
         from ..remote.backend import host_and_key  # loads torch
 

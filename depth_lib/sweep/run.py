@@ -69,12 +69,12 @@ class Run(RunSpec):
             print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
             return None
         wanted = self.provenance(probe)
-        wanted["settings"] |= settings
-        if from_rank_0(why_stale(self.path(probe), wanted)):
+        wanted["settings"] |= json.loads(json.dumps(settings))  # as they are kept
+        if from_rank_0(why_stale(self.path(probe), wanted, exact=True)):
             with self._alone():
-                self.refuse_to_replace(probe, wanted, "set REPLACE = True and make the Run again")
+                self.refuse_to_replace(probe, wanted, "set REPLACE = True, and make a new Run", exact=True)
                 # another process may have computed it before it released the lock
-                if reasons := from_rank_0(why_stale(self.path(probe), wanted)):
+                if reasons := from_rank_0(why_stale(self.path(probe), wanted, exact=True)):
                     if not self._compute(probe, reasons, call, wanted):
                         return None
                     from_rank_0("written")
@@ -146,7 +146,7 @@ class Run(RunSpec):
     def _move_aside_superseded(self, probe: str, wanted: Mapping) -> None:
         path = self.path(probe)
         with contextlib.suppress(ArtifactError):  # `save_artifact` keeps what cannot be read
-            if differences(path, wanted):
+            if differences(path, wanted, exact=True):
                 _, n, pair = parse_name(path)
                 for name in ARTIFACTS[probe].names(n or "", pair):
                     if name and (old := path.with_name(name)).exists():

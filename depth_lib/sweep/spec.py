@@ -52,8 +52,11 @@ class RunSpec:
         if self._dataset_file.get("FILE"):
             params["SOURCE"] = "hub"  # other files do not replace it
         self.source = "drawn" if params["DATASET"] in DRAWN else params["SOURCE"]
+        self._n_examples = params["N_EXAMPLES"]  # of the dataset's rows, which a baseline reads beside a list too
         if prompts is not None:
             self.prompts, self.source = list(prompts), "list"
+            if not self.prompts:
+                raise ParamsError("prompts is empty; give at least one text")
             params["N_EXAMPLES"] = len(self.prompts)
             for values in self.origins.values():
                 values.pop("N_EXAMPLES", None)
@@ -100,10 +103,10 @@ class RunSpec:
             return {"n_prompts": len(self.examples), "examples_hash": prompts_hash(self.examples)}
         return {"n_prompts": len(self.prompts), "prompts_hash": prompts_hash(self.prompts)}
 
-    def refuse_to_replace(self, probe: str, wanted: Mapping, remedy: str) -> None:
+    def refuse_to_replace(self, probe: str, wanted: Mapping, remedy: str, exact: bool = False) -> None:
         """Raise Superseded if the probe's result has another provenance than wanted, unless REPLACE is set."""
         if not self.params["REPLACE"]:
-            refuse_to_replace(self.path(probe), wanted, remedy)
+            refuse_to_replace(self.path(probe), wanted, remedy, exact)
 
     def settings(self, probe: str) -> dict:
         """The arguments of the probe: those of its row in ARTIFACTS, with this run's question and answer."""
@@ -164,7 +167,7 @@ class RunSpec:
         """N_EXAMPLES of a dataset, as `load_prompts` or `load_examples` gives them."""
         source = self.params["SOURCE"]
         where = source if source in NAMED_SOURCES else in_project(source)
-        return load(dataset, self.params["N_EXAMPLES"], source=where, seed=self.params["SEED"])
+        return load(dataset, self._n_examples, source=where, seed=self.params["SEED"])
 
     def _dataset_name(self) -> str:
         """`dataset`. ParamsError for a file that has the name of a dataset."""

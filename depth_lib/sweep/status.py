@@ -55,7 +55,8 @@ def status_of(run: RunSpec) -> RunStatus:
         if not reasons:
             jobs += read_meta(path).get("jobs", [])
         elif reasons != [NONE_YET]:
-            alike.setdefault(f"{states[probe]}: {'; '.join(reasons)}", []).append(probe)
+            why = [reason for reason in reasons if reason != NONE_YET]
+            alike.setdefault(f"{states[probe]}: {'; '.join(why)}", []).append(probe)
     for what, probes in alike.items():
         notes.append(f"{', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {what}")
     for journal in sorted(run.folder.glob("*.job/*.json")):

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..params import ParamsError, not_among, params_files
@@ -40,22 +41,23 @@ def make_table(plan: Plan) -> int:
     """
     out, start = Path(plan.folder), time.time()
     files, stamp = [out / name for name in TABLES], out / ".made_for.json"
-    made, words = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS])
-    since, done = (
-        start,
-        {},
-    )  # a command's words -> the models and datasets that they chose, of files that are up to date
+    results = sorted(str(path.relative_to(out)) for path in out.glob("*/*/*.pt"))
+    made, words = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS, results])
+    # a command's words -> the models, datasets and results that they chose, of files that are up to date
+    since, done = start, {}
     if all(path.is_file() for path in (*files, stamp)) and _newest(out) < stamp.stat().st_mtime:
-        since, done = stamp.stat().st_mtime, json.loads(stamp.read_text())
+        with suppress(ValueError):  # a stamp that was not written to its end
+            since, done = stamp.stat().st_mtime, dict(json.loads(stamp.read_text()))
     if words not in done:
         models, datasets = chosen_results(plan)
         from ..results.study import Study, find_results
 
-        chosen = [sorted(models or {model for _, model, _ in find_results(out)}), datasets]
+        chosen = [sorted(models or {model for _, model, _ in find_results(out)}), datasets, results]
         if chosen not in done.values():
             Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
             parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
             table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
+            stamp.unlink(missing_ok=True)  # until all files are of this choice
             if status := Executor().execute([table], lambda: f": {made}"):
                 return status
             since, done = start, {}

@@ -266,6 +266,10 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     one = Run(cell, prompts=own[:1])
     assert run.dataset.startswith("own-") and one.dataset != run.dataset and "_1exps" in one.path("logit_lens").name
     assert Run(cell | {"DATASET": "my-name"}, prompts=own).dataset == "my-name"
+    hellaswag = Run(cell | {"DATASET": "hellaswag", "SOURCE": "embedded"}, prompts=own[:1])
+    assert len(hellaswag.baseline) == cell["N_EXAMPLES"], "it is not the list's"
+    with pytest.raises(ParamsError, match="prompts is empty"):
+        Run(cell, prompts=[])
     again = Run(cell, prompts=own)
     capsys.readouterr()
     again.result("logit_lens", call)

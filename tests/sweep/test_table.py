@@ -1,6 +1,7 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -74,17 +75,21 @@ def test_a_table_is_made_again_only_if_something_changed(command, study):
     assert "nothing has changed" in command.output
     (out / "shared/gsm8k").mkdir(parents=True)
     assert command("table").calls == [], "copies to share are no results"
+    (out / ".made_for.json").write_text("")
+    assert len(command("table").calls) == 1, "a stamp that is not whole"
     changes = [
         lambda: result_of(out, "aime24", "toy-4l"),
         lambda: (out / "gsm8k/toy-4l/relative_contribution.pt").write_bytes(b"other"),
         lambda: (out / "sums/toy-4l/relative_contribution.pt").unlink(),
+        lambda: shutil.rmtree(out / "aime24"),
         lambda: os.utime(study / "params/models/demo/toy-4l.yaml"),
         lambda: (out / "report.html").unlink(),
     ]
     for change in changes:
         change()
         assert [len(command("table").calls) for _ in range(2)] == [1, 0]
-    assert len(command("table", "--datasets", "gsm8k").calls) == 1, "another choice"
+    result_of(out, "sums", "toy-4l")
+    assert [len(command("table", *words).calls) for words in ((), ("--datasets", "gsm8k"))] == [1, 1], "another choice"
 
 
 def test_a_table_that_dies_without_a_word_is_said(spawning, study, monkeypatch):
