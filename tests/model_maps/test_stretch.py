@@ -88,5 +88,5 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     assert torch.equal(load_artifact(path)["relative"], found["relative"])
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
-    with pytest.raises(SystemExit, match="neither a text file"):
+    with pytest.raises(SystemExit, match="no file .*none.txt; check the path"):
         main([*asked, str(tmp_path / "none.txt")])
