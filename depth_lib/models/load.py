@@ -220,8 +220,6 @@ def _fetch(source, revision):
     with without_retries(source):
         config = AutoConfig.from_pretrained(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        if len(tokenizer) <= len(tokenizer.all_special_ids):
-            raise ModelError(f"{source} has no tokenizer but an empty one; save the model's there.")
         # transformers 5 reads it only where there is no tokenizer.json
         follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
     return config, tokenizer

@@ -41,7 +41,7 @@ def make_table(plan: Plan) -> int:
     """
     out, start = Path(plan.folder), time.time()
     files, stamp = [out / name for name in TABLES], out / ".made_for.json"
-    results = sorted(str(path.relative_to(out)) for path in out.glob("*/*/*.pt"))
+    results = sorted(path.relative_to(out).as_posix() for path in out.glob("*/*/*.pt"))
     made, words = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS, results])
     # a command's words -> the models, datasets and results that they chose, of files that are up to date
     since, done = start, {}
@@ -50,9 +50,9 @@ def make_table(plan: Plan) -> int:
             since, done = stamp.stat().st_mtime, dict(json.loads(stamp.read_text()))
     if words not in done:
         models, datasets = chosen_results(plan)
-        from ..results.study import Study, find_results
+        from ..results.study import Study
 
-        chosen = [sorted(models or {model for _, model, _ in find_results(out)}), datasets, results]
+        chosen = [sorted(models or {path.split("/")[1] for path in results}), datasets, results]
         if chosen not in done.values():
             Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
             parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}

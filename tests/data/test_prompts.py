@@ -1,6 +1,7 @@
 """Prompts, letter by letter, from each kind of source; and what is said when there are none."""
 
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -151,7 +152,7 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
         ),
         (dict(dataset="rows.jsonl"), "rows.jsonl: name the dataset whose fields its rows have"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="gsm8k", source="no/such.jsonl"), "/no/such.jsonl; check the path"),
+        (dict(dataset="gsm8k", source="no/such.jsonl"), f"no file {Path('no/such.jsonl').absolute()}; check the path"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):

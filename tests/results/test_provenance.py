@@ -17,8 +17,7 @@ from tests.synthetic import result_of
 
 
 def test_a_stored_result_that_matches_is_not_stale(saved):
-    assert why_stale(saved, META) == why_stale(saved, {}) == why_stale(saved, {"settings": META["settings"]}) == []
-    assert why_stale(saved, {"settings": {"seed": 1}}) == []
+    assert why_stale(saved, META) == why_stale(saved, {}) == why_stale(saved, {"settings": {"seed": 1}}) == []
     found = why_stale(saved, {"settings": {"seed": 1}}, exact=True)
     assert found == ["settings.mode: stored future, asked nothing"]
 
@@ -36,11 +35,9 @@ def test_the_reasons_say_what_was_stored_and_what_is_asked(saved):
 def test_a_result_of_a_tighter_tolerance_is_the_one_asked_for_and_one_of_a_looser_is_not(saved):
     path = saved.with_name("igrads_igrads_3exps.pt")
     save_artifact(path, result_of("integrated_gradients", 8), {"settings": {"quadrature": "gauss", "tolerance": 1e-3}})
-    gauss = {"quadrature": "gauss"}
-    assert why_stale(path, {"settings": gauss | {"tolerance": 0.01}}) == []
-    tighter = {"settings": gauss | {"tolerance": 1e-4}}
-    assert why_stale(path, tighter) == ["settings.tolerance: stored 0.001, asked 0.0001"]
-    assert why_stale(path, {"settings": {"quadrature": "riemann", "tolerance": 0.01}})
+    assert why_stale(path, {"settings": {"tolerance": 0.01}}) == []
+    assert why_stale(path, {"settings": {"tolerance": 1e-4}}) == ["settings.tolerance: stored 0.001, asked 0.0001"]
+    assert why_stale(path, {"settings": {"quadrature": "riemann"}})
 
 
 def test_a_probe_that_was_mended_makes_older_results_stale(saved, monkeypatch):

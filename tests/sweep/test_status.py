@@ -79,7 +79,10 @@ def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(
     command("sweep", *gone, "--probes", "logit_lens")
     (study / "gone.txt").unlink()
     shown = command("status", "--out", "outputs/demo").output
-    assert "gone × toy-4l: logit_lens is stale: no file " in shown and "1 stale" in shown
+    assert (
+        f"gone × toy-4l: logit_lens is stale: no file {study}/gone.txt; check the path\n" in shown
+        and "1 stale" in shown
+    )
     assert command("status", *gone).error == GONE
 
 

@@ -242,7 +242,10 @@ def test_a_rank_that_fails_is_named(spawning, study):
             "SOURCE is none.jsonl, and there is no such file; check the path",
         ),
         (["--question", "1 + 1 = ", "--set", "demo"], "give ANSWER too"),
-        (["--models", "Qwen2.5-7B-Instruct"], "QUANTIZATION is 8bit, and bitsandbytes is not installed; /"),
+        (
+            ["--models", "Qwen2.5-7B-Instruct"],
+            f"QUANTIZATION is 8bit, and bitsandbytes is not installed; {sys.executable} -m pip install bitsandbytes",
+        ),
         (
             ["--models", "Qwen2.5-7B-Instruct", "--remote"],
             "QUANTIZATION is 8bit, and REMOTE is given too, and the server",
