@@ -157,7 +157,7 @@ def depth_score(profile: Curve) -> float | None:
     """The centre of mass of an effect over layers, sum(l · e[l]) / sum(e[l]), in layers.
 
     profile has shape [L], no value below zero, such as `skip_profile`. None where nothing has an effect. ValueError
-    if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 3.4.
+    if a value is negative or not finite. Source: the depth score of Csordás et al. 2025, section 4.
     """
     e = _checked("depth score", profile).astype(float)
     if (e < 0).any():

@@ -174,7 +174,8 @@ COMPARISONS = {
     "overview": Comparison(
         overview_figure,
         "The three curves that the effective depth is read from: cosine of updates with the residual stream, KL "
-        "divergence and top-5 overlap of the logit lens with the output. Thin: each prompt. Marked: the depth.",
+        "divergence and top-5 overlap of the logit lens with the output. Thin: each prompt, in the first panel of "
+        "attention and MLP together. Red, or dotted in the first panel: the depth.",
         reads="study",
     ),
     "ratio_intervals": Comparison(
@@ -192,14 +193,16 @@ COMPARISONS = {
         "Training: base, instruct and R1-distilled models. Lines: means over models of all sizes.",
     ),
     "ratio_by_task": Comparison(ratio_by_task_figure, "Task: the ratio on each dataset, a line per model."),
-    "thresholds": Comparison(thresholds_figure, "Ratio over thresholds; dotted: the papers' own.", reads="thresholds"),
+    "thresholds": Comparison(
+        thresholds_figure, "Ratio over thresholds; upright: the papers' own. No intervals.", reads="thresholds"
+    ),
     "proxies": Comparison(
         proxies_figure,
         "Each dot is a layer, placed by its rank among the layers of its run, as a share of their number: across, by "
         "a score from a pass without intervention (block influence: 1 minus the cosine of a block's input with its "
         "output); upwards, by the damage of skipping it for all tokens but the first: KL divergence of the output from "
-        "that with the layer skipped, mean over tokens. In the titles Spearman's rank correlation, its mean over "
-        "models and datasets and its range: 1 would be a proxy that ranks layers as skipping them does.",
+        "that with the layer skipped, mean over tokens, then prompts. In the titles Spearman's rank correlation, its "
+        "mean over models and datasets and its range: 1 would be a proxy that ranks layers as skipping them does.",
         reads="study",
     ),
 }

@@ -203,7 +203,7 @@ class Heat(Kind):
         rough = np.flatnonzero(as_array(result.get("error", ())) > tolerance)
         if rough.size:  # marks outside the axes: none at all would count as one at the figure's corner
             right = values.shape[1] - 0.5
-            label = "rough: error above the tolerance"
+            label = "rough: estimated error above the tolerance"
             ax.plot(0 * rough + right, rough, "k<", markersize=3, clip_on=False, label=label)
             ax.set_xlim(-0.5, right)
         if self.tokens and result.get("tokens"):

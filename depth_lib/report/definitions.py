@@ -27,15 +27,16 @@ DEFINITIONS = {
     "skips_future": (
         "How deep the blocks lie that the output needs, on tokens after the skipped ones. Our own score.",
         "No layer but a centre of mass: Σ s · kl[s] / Σ kl[s], kl the mean damage of skipping block s.",
-        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over prompts.",
+        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over tokens, then prompts.",
     ),
     "skips_all": (
         "How deep the blocks lie that the output needs, on all tokens. Our own score.",
         "No layer but a centre of mass: Σ s · kl[s] / Σ kl[s], kl the mean damage of skipping block s.",
-        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over prompts.",
+        "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over tokens, then prompts.",
     ),
     "erasure": (
-        "The last layer at which the answer still needs a token of the question but the first. Our own rule.",
+        "The last layer at which the answer still needs a token of the question, but for the first and the one that "
+        "predicts the answer. Our own rule.",
         "The last l in 0..L-1 at which erasing one moves the answer by over half of the largest effect.",
         "logit_erasure_{n}exps.pt: norm of the change of the probabilities when a token's residual stream at the input "
         "of block l is replaced by an average one.",
@@ -71,9 +72,9 @@ DEFINITIONS = {
         "L is the number of blocks.",
     ),
     "score": (
-        "Depth score: the centre of mass of an effect over layers, in layers.",
+        "Depth score: the centre of mass of an effect over layers, in layers. Brackets: a 95 % interval over prompts.",
         "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
-        "Csordás et al. 2025, section 3.4.",
+        "Csordás et al. 2025, section 4.",
     ),
     "papers": (*SOURCES, ""),
 }

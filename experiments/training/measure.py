@@ -10,7 +10,8 @@ One tidy row a quantity and level:
 | score layer, score output | depth score, in layers | bootstrap | a number |
 | slope layer, slope output | of the depth score, layers a term or step | bootstrap | "seen", "all" |
 
-The committed measured.csv has percentile intervals of depth scores, as an earlier version computed them.
+The committed measured.csv has percentile intervals of depth scores and slopes, widened for the number of problems, as
+an earlier version computed them.
 
 Sources: Wilson 1927; Zou & Donner 2008 (the variance of a sum recovered from its parts' intervals).
 """

@@ -182,7 +182,7 @@ def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_name
     result = {"igrads": torch.ones(4, 5), "error": torch.tensor([0.3, 0.001, 0.02, 0.0])}
     ax = plot("integrated_gradients", result)
     assert [list(line.get_ydata()) for line in ax.lines] == [[0, 2]]
-    assert legend(ax) == ["rough: error above the tolerance"]
+    assert legend(ax) == ["rough: estimated error above the tolerance"]
     ax = plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}})
     assert ax.figure.legends == []
 

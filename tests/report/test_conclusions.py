@@ -52,8 +52,8 @@ def test_size_is_a_slope_over_all_models_that_have_dataset_and_training_in_commo
     )
     slope = np.polyfit(np.log2([1.5, 7, 32]), [0.5, 0.8, 0.7], 1)[0]
     assert (
-        f"Size, by overlap: from 1.5 to 32 billion parameters, the ratio changes with each doubling by {slope:+.2f} "
-        "(no other value fits the prompts), compared on gsm8k." in sentences
+        f"Size, by overlap: from 1.5 to 32 billion parameters, the ratio changes per doubling by {slope:+.2f} "
+        "on average (the interval has no other value), compared on gsm8k." in sentences
     )
     nothing = concluded({(SMALL, "gsm8k"): [4] * 5, (LARGE, "aime24"): [8] * 5})
     assert "Size: nothing can be said, no dataset and training in common." in nothing
@@ -69,11 +69,11 @@ def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_
         }
     )
     assert (
-        "Training, by overlap: from base to instruct, the mean ratio changes by -0.20 (no other value fits the "
-        "prompts), compared on gsm8k." in sentences
+        "Training, by overlap: from base to instruct, the mean ratio changes by -0.20 (the interval has no other "
+        "value), compared on gsm8k." in sentences
     )
     assert (
-        "Task, by overlap: from gsm8k to hellaswag, the mean ratio changes by +0.30 (no interval), "
+        "Task, by overlap: from gsm8k to hellaswag, the mean ratio changes by +0.30 (interval open or not known), "
         f"compared on {SMALL}." in sentences
     )
 

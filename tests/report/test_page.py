@@ -116,3 +116,11 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
     runs = provenance(Study(tmp_path))
     assert len(runs) == 2 and set(runs.run) == {"X, gsm8k"}
     assert re.search(r"logit_lens: Qwen/X; abc; bfloat16; 10 prompts; hub; .*torch", " ".join(runs.made_from))
+
+
+def test_provenance_names_the_gguf_file_of_a_package_and_no_prompts_where_none_are_read(tmp_path):
+    meta = {"model_id": "SmolLM2-135M-Instruct", "dtype": "float32", "source": "sample", "where": "local cpu"}
+    gradients = artifact_path(tmp_path, "gsm8k", "X", "integrated_gradients", 10)
+    save_artifact(gradients, result_of("integrated_gradients", 4), meta)
+    (line,) = provenance(Study(tmp_path)).made_from
+    assert "SmolLM2-135M-Instruct; SmolLM2-135M-Instruct.Q4_1.gguf; float32; local cpu; " in line
