@@ -2,6 +2,7 @@
 
 import importlib.resources
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -147,7 +148,14 @@ _MARKS = (
 def _read_kinds() -> dict[str, Kind]:
     marks = {mark.__name__: mark for mark in _MARKS}
     rows = yaml.safe_load(importlib.resources.files(__package__).joinpath("kinds.yaml").read_text("utf-8"))
-    return {name: marks[row.pop("mark")](**row) for name, row in rows.items()}
+    return {name: _says_where_colours_end(marks[row.pop("mark")](**row)) for name, row in rows.items()}
+
+
+def _says_where_colours_end(kind: Kind) -> Kind:
+    if not isinstance(kind, Heat):
+        return kind
+    of = " of the tokens after the first, where many models park attention" if kind.tokens else ""
+    return replace(kind, caption=f"{kind.caption} Colours end at the {kind.percentile}th percentile{of}.")
 
 
 KINDS = _read_kinds()
