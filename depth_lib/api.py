@@ -365,10 +365,10 @@ def _check_gradients(result, tolerance, method):
     """A warning that names the blocks with errors above the tolerance."""
     rough = result.get("error", torch.zeros(1)) > tolerance
     if rough.any():
-        blocks = ", ".join(map(str, rough.nonzero().flatten().tolist()))
+        blocks = rough.nonzero().flatten().tolist()
         finer = "max_nodes" if method == "gradients" else "steps"
         warnings.warn(
-            f"the integrated gradients of block {blocks} are not known better than "
+            f"the integrated gradients of blocks {blocks} are not known better than "
             f"{100 * result['error'][rough].max():.2g} % of the largest attribution: F jumps there, or half precision "
             f"is too coarse; raise {finer}, or compute in float32",
             stacklevel=3,

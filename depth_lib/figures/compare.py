@@ -185,8 +185,8 @@ COMPARISONS = {
     ),
     "ratio_by_size": Comparison(
         ratio_by_size_figure,
-        "Model size: does a larger model use a larger share of its depth? Lines: means of a size; whiskers: 95 % "
-        "confidence intervals over prompts.",
+        "Model size: does a larger model use a larger share of its depth? Lines: means of a size, broken where it "
+        "has no effective depth; whiskers: 95 % confidence intervals over prompts.",
     ),
     "ratio_by_training": Comparison(
         ratio_by_training_figure,

@@ -167,9 +167,9 @@ class Heat(Kind):
 
     colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one; it ends at this
     percentile of all tokens but the first, and is pointed where values lie beyond. diverging: from blue to red, as far
-    below zero as above. tokens: columns are tokens, without the last one, which predicts nothing. Cells that can hold
-    nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked. Where the result
-    has the rounding floor of a map, what is below it is grey.
+    below zero as above. tokens: columns are tokens, without the last of an answer, which predicts nothing. Cells that
+    can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked. Where the
+    result has the rounding floor of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -186,7 +186,7 @@ class Heat(Kind):
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         ((key, values),) = panel.items()
-        if self.tokens and values.shape[1] > 1:
+        if self.tokens and key != "first_change" and values.shape[1] > 1:
             values = values[:, :-1]
         if key in _IMPOSSIBLE:
             values = np.where(np.tri(*values.shape, _IMPOSSIBLE[key], dtype=bool), np.nan, values)

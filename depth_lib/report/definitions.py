@@ -44,7 +44,7 @@ DEFINITIONS = {
     "progress": (
         "The layer that is half of the way from the embeddings to the final residual stream. Our own rule.",
         "The first l in 0..L-1 with progress[l] ≥ 1/2.",
-        "relative_contribution.pt: share of the way covered at the input of block l, mean over tokens.",
+        "relative_contribution.pt: ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖², h_l the input of block l, mean over tokens.",
     ),
     "removal": (
         "How much of its depth the model needs: n consecutive blocks cost at most 0.05 nats per token. Our own rule.",
@@ -73,7 +73,8 @@ DEFINITIONS = {
     ),
     "score": (
         "Depth score: the centre of mass of an effect over layers, in layers. Brackets: a 95 % interval over prompts.",
-        "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
+        "Σ l · e[l] / Σ e[l], e[l] the effect of layer l; for settling the share of tokens that settle at l, with L "
+        "for those that settle after the last block; for erasure a token's largest effect. These two have no interval.",
         "Csordás et al. 2025, section 4.",
     ),
     "papers": (*SOURCES, ""),

@@ -78,7 +78,7 @@ def test_bfloat16_takes_no_more_nodes_than_float32_and_states_a_bound_of_its_err
 
 def test_max_nodes_and_what_is_missed_with_them():
     llm = dl.load_model("toy-4l")
-    with pytest.warns(UserWarning, match=r"block 0, 1.* not known better than .* raise max_nodes"):
+    with pytest.warns(UserWarning, match=r"blocks \[0, 1.* not known better than .* raise max_nodes"):
         few = dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17", max_nodes=20)
     assert few["n_nodes"].max() <= 20
     with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):

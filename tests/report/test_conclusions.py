@@ -133,6 +133,6 @@ def test_how_much_depth_is_used_and_how_sure_that_is():
     sentences = concluded({("mine", "gsm8k"): [4] * 5, ("mine", "aime24"): [5] * 5, ("mine", "hellaswag"): [L] * 5})
     assert sentences[0] == "By overlap, the effective depth is 50% to 60% of all layers (median 55%; 2 of 3 runs)."
     assert sentences[-1] == (
-        "Of 3 depths, 2 are known to within a layer, 0 less well; 1 have no closed interval (1 no effective depth)."
+        "Of 3 depths, 2 have an interval of one layer or two, 0 a wider one, 1 no closed one (1 no effective depth)."
     )
     assert concluded({("mine", "gsm8k"): [L] * 5}) == ["No model has an effective depth here."]
