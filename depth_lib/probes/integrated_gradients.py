@@ -71,17 +71,22 @@ def integrated_gradients(
         else:
             rules = [panels(tolerance, torch.finfo(h.dtype).eps, max_nodes) for _ in paths]
         wanted, of_paths = {k: next(rule) for k, rule in enumerate(rules)}, {}  # path -> points, and -> result
+        most = max(max_nodes, *map(len, wanted.values()))
+        left = dict.fromkeys(wanted, most)  # path -> points that it may still take
         while wanted:
             requests = [(paths[k], points) for k, points in wanted.items()]
             samples = _sampled(llm, arch, requests, ids[:end], (ids, answer), rows, with_gradients)
             for k, sample in zip(list(wanted), samples, strict=True):
+                taken = len(wanted[k])
                 try:
                     wanted[k] = rules[k].send(from_rank_0(sample, is_sharded(llm)))  # the same nodes on every rank
                 except StopIteration as finished:
                     of_paths[k] = _result(finished.value, len(ids))
                     del wanted[k]
-                    if tick:
-                        tick(1 / len(layers))
+                    taken = left[k]
+                left[k] -= taken
+                if tick:
+                    tick(taken / most / len(layers))
         results += [of_paths[k] for k in range(len(paths))]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 

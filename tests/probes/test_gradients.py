@@ -1,5 +1,6 @@
 """Integrated gradients: the same bits under any default dtype and autocast, and what they say of half precision."""
 
+import contextlib
 import warnings
 
 import pytest
@@ -83,6 +84,13 @@ def test_max_nodes_and_what_is_missed_with_them():
     assert few["n_nodes"].max() <= 20
     with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):
         dl.integrated_gradients(llm, "5 + 7 = ", "12", max_nodes=0)
+
+
+def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(monkeypatch):
+    shares, llm = [], dl.load_model("toy-4l")
+    monkeypatch.setattr("depth_lib.session.ticked", lambda label: contextlib.nullcontext(shares.append))
+    dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17")
+    assert len(shares) > 4 and min(shares) > 0 and sum(shares) == pytest.approx(1)
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
