@@ -30,14 +30,14 @@ def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a CPU that has no bfloat16 takes eight times as long
+@pytest.mark.timeout(900)  # a CPU that has no bfloat16 takes minutes, the more the earlier the block
 def test_bfloat16_states_a_bound_of_its_distance_from_float32(gguf):
-    blocks = [16, 25, 28, 29]
+    blocks = [25, 28, 29]
     result, off = gradients_of_blocks(dl.load_model(NAME, dtype="bfloat16"), QUESTION, ANSWER, blocks), []
     for l, igrads in zip(blocks, result["igrads"], strict=True):
         off.append((igrads[: len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max())
     covered = torch.stack(off) <= result["error"]
-    assert covered.float().mean() >= 0.9, list(zip(blocks, off, result["error"], strict=True))
+    assert covered.all(), list(zip(blocks, off, result["error"], strict=True))
 
 
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
