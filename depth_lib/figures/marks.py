@@ -167,9 +167,9 @@ class Heat(Kind):
 
     colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one; it ends at this
     percentile of all tokens but the first, and is pointed where values lie beyond. diverging: from blue to red, as far
-    below zero as above. tokens: columns are tokens, without the last of an answer, which predicts nothing. Cells that
-    can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked. Where the
-    result has the rounding floor of a map, what is below it is grey.
+    below zero as above. tokens: columns are tokens; last_token: with the last one, which of an answer predicts nothing.
+    Cells that can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked.
+    Where the result has the rounding floor of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -180,13 +180,14 @@ class Heat(Kind):
     percentile: int = 90
     diverging: bool = False
     tokens: bool = False
+    last_token: bool = False
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
         return {name: {key: as_array(result[key])} for key, name in self.keys.items() if key in result}
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         ((key, values),) = panel.items()
-        if self.tokens and key != "first_change" and values.shape[1] > 1:
+        if self.tokens and not self.last_token and values.shape[1] > 1:
             values = values[:, :-1]
         if key in _IMPOSSIBLE:
             values = np.where(np.tri(*values.shape, _IMPOSSIBLE[key], dtype=bool), np.nan, values)

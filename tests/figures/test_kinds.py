@@ -50,8 +50,8 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
         assert shown[0].get_xlim()[0] < 0 and shown[0].get_xlim()[1] > len(result[key]) - 1
     if type(kind) is Heat:
         for ax, (key, label) in zip(shown, kind.keys.items(), strict=True):
-            of_an_answer = kind.tokens and name != "first_change"
-            assert np.ma.allequal(colour_map(ax), result[key][:, :-1] if of_an_answer else result[key])  # if not white
+            values = result[key] if kind.last_token or not kind.tokens else result[key][:, :-1]
+            assert np.ma.allequal(colour_map(ax), values)  # where not white
             assert ax.get_title() == label
 
 
@@ -139,6 +139,13 @@ def test_what_rounding_may_have_made_is_grey():
     assert legend(ax) == ["within rounding"]
     changes = {"max_future_out": torch.tensor([[1.0], [0.01]]), "max_future_out_rounding_floor": floor}
     np.testing.assert_allclose(bars(plot("output_change", changes))["within rounding"][0], [0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "columns"), [("first_change", "first_change", 6), ("residual_erasure", "erasure_effect", 5)]
+)
+def test_the_last_token_is_left_out_of_an_answer_only(name, key, columns):
+    assert colour_map(plot(name, {key: torch.rand(4, 6)})).shape == (4, columns)
 
 
 def test_token_maps_have_layers_upwards_and_tokens_as_labels():
