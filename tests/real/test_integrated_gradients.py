@@ -30,18 +30,12 @@ def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_bfloat16_states_a_bound_of_its_distance_from_float32(gguf):
-    has_products = torch.backends.cpu.get_cpu_capability() not in (
-        "DEFAULT",
-        "AVX2",
-    )  # of bfloat16, or it takes minutes
-    blocks = [16, 25, 28, 29] if has_products else [28, 29]
-    result, off = gradients_of_blocks(dl.load_model(NAME, dtype="bfloat16"), QUESTION, ANSWER, blocks), []
-    for l, igrads in zip(blocks, result["igrads"], strict=True):
-        off.append((igrads[: len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max())
-    covered = torch.stack(off) <= result["error"]
-    assert covered.all(), list(zip(blocks, off, result["error"], strict=True))
+@pytest.mark.timeout(900)  # minutes on a CPU that has no bfloat16, the more the earlier the block
+@pytest.mark.parametrize("l", [16, 25, 28, 29])
+def test_bfloat16_states_a_bound_of_its_distance_from_float32(gguf, l):
+    found = gradients_of_blocks(dl.load_model(NAME, dtype="bfloat16"), QUESTION, ANSWER, [l])
+    off = (found["igrads"][0, : len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max()
+    assert off <= found["error"][0]
 
 
 def test_the_reference_that_is_kept_is_the_one_that_is_computed(llm):
