@@ -69,9 +69,9 @@ def gguf_on_hub(name: str) -> tuple[str, str] | None:
 def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
-    Made once (a 135M model: half a minute), in the user's cache, under a name with the hash of the file. Its tokenizer
-    begins texts with BOS as the file says, whatever this version of transformers makes of it. Raises what transformers
-    raises for a file that it cannot read, and ModelError for one without all the weights of its config.
+    Made once (one to two minutes per GB of the file), in the user's cache, under a name with the hash of the file. Its
+    tokenizer begins texts with BOS as the file says, whatever this version of transformers makes of it. Raises what
+    transformers raises for a file that it cannot read, and ModelError for one without all the weights of its config.
     """
     folder = cache_folder("models") / f"{file.stem}-{_digest(file)}-{str(dtype).removeprefix('torch.')}-bos"
     if not folder.is_dir():
@@ -79,13 +79,30 @@ def dequantised(file: Path, dtype: object) -> Path:
 
         from .bos import follow
 
-        print(f"dequantising {file.name}, once (half a minute for 135M weights)", file=sys.stderr)
-        with _whole(folder) as unfinished:
+        size = file.stat().st_size / 1e9
+        print(f"dequantising {file.name} ({size:.2g} GB), once: one to two minutes per GB", file=sys.stderr)
+        with _whole(folder) as unfinished, _quiet():
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
             follow(tokenizer, _adds_bos(file), file.name)
             tokenizer.save_pretrained(unfinished)
             _plain_model(file, dtype).save_pretrained(unfinished)
     return folder
+
+
+@contextmanager
+def _quiet():
+    """transformers without its advice to keep the weights packed, and with one bar: that of the file's tensors."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _digest(file):
