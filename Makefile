@@ -88,10 +88,10 @@ $(READY): requirements.txt pyproject.toml
 # ---- the code
 
 test: $(READY) ## the quick tests (TESTS=tests/test_x.py for a part)
-	@$(PY) -m pytest -n 3 --dist loadscope -m "not slow" $(TESTS)
+	@$(PY) -m pytest -n 2 --dist loadscope -m "not slow" $(TESTS)
 
 test-all: $(READY) ## every test, with those marked slow
-	@$(PY) -m pytest -n 3 --dist loadscope $(TESTS)
+	@$(PY) -m pytest -n 2 --dist loadscope $(PYTEST) $(TESTS)
 
 oracles: $(READY) ## install other people's libraries, the extras `oracles` and `quantization`: make test then compares with them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles,quantization]' --constraint requirements.txt
@@ -108,10 +108,10 @@ test-ndif: $(READY) ## five probes on the real NDIF; needs NDIF_API_KEY
 	@NDIF_LIVE=1 HF_HUB_OFFLINE=0 $(PY) -m pytest -rs tests/remote/test_ndif_live.py
 
 bench: $(READY) ## how fast the probes are (BENCH=real DTYPE=bfloat16; BENCH=big, BENCH_DEVICE=cuda)
-	@$(PY) -m tests.benchmarks
+	@$(PY) -m benchmarks
 
 bench-counts: $(READY) ## what each probe asks of a GPU, counted without one: kernels, copies, bytes
-	@$(PY) -m tests.benchmarks.counts
+	@$(PY) -m benchmarks.counts
 
 lint: $(READY) ## check style
 	@$(PY) -m ruff check .

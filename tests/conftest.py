@@ -19,7 +19,7 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 # What takes long, in this order; the many short tests come last and fill up.
 LONG = ("remote", "real", "probes/test_probes", "sweep/test_sweep", "sweep/test_wheel")
 LONG += ("sweep/test_make", "test_notebooks", "figures", "model_maps", "report")
-LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel", "benchmarks")
+LONG += ("third_party", "test_files", "test_contributing", "sweep", "test_hub", "probes", "parallel")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -16,16 +16,17 @@ from tests.oracles import removal as oracle
 from tests.probes.comparing import SIXTY, TOLERANCE, close, load
 
 TEXTS = ["abcdefghijkl", SIXTY]
+THREE = ("llama", "gemma2", "qwen3_moe")
 
 
-QUICK = ("llama", "gemma2", "qwen3_moe")
-
-
-@pytest.fixture(
-    scope="module", params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.fixture(scope="module", params=THREE)
 def pair(request, tmp_path_factory):
     return load(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return load("llama", tmp_path_factory.mktemp("llama"))[0]
 
 
 def ids(llm):
@@ -67,6 +68,15 @@ def test_a_model_without_blocks_runs_generates_and_is_saved_as_one(pair, tmp_pat
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(torch.no_grad()(again)(x, use_cache=False).logits, removed)
     assert torch.equal(torch.no_grad()(llm._module)(x, use_cache=False).logits, full), "the whole model stays whole"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in THREE])
+def test_every_other_family_without_blocks_or_parts_equals_the_oracle(name, tmp_path):
+    pair = load(name, tmp_path / "whole")
+    test_every_number_of_blocks_from_every_start_equals_a_model_without_them(pair)
+    test_parts_removed_one_after_the_other_equal_silenced_ones(pair, "mlp")
+    test_a_model_without_blocks_runs_generates_and_is_saved_as_one(pair, tmp_path)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [4], [1.5], "half"])
@@ -155,8 +165,3 @@ def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_interval
     for at_most in (0.05, 0.2, 0.5):
         few, many = dl.removable(five, at_most), dl.removable(result, at_most)
         assert few.low <= many.n <= few.high and many.low <= few.n <= many.high
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    return load("llama", tmp_path_factory.mktemp("llama"))[0]

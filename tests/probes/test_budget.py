@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from tests.benchmarks.counts import Kernels
+from benchmarks.counts import Kernels
 from tests.families import L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 

@@ -9,11 +9,11 @@ import torch
 import transformers as tf
 
 import depth_lib as dl
+from benchmarks.counts import Kernels
+from benchmarks.workloads import random_prompt
 from depth_lib.models.load import wrapped
 from depth_lib.probes import growing_batch
 from depth_lib.probes.budget import bytes_held
-from tests.benchmarks.counts import Kernels
-from tests.benchmarks.workloads import random_prompt
 from tests.families import randomise
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 

@@ -1,4 +1,7 @@
-"""Every probe against its oracle on every family, at the lengths where an off-by-one would hide."""
+"""Every probe against its oracle: on eight families at the lengths where an off-by-one would hide, on the others once.
+
+Contributions, lens and effects of every kind of model are in tests/models/test_kinds.py.
+"""
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from depth_lib.probes.residual_erasure import future_erasure as probe_future_era
 from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
 from depth_lib.session import run
 from tests import oracles as oracle
-from tests.families import EACH_FAMILY
+from tests.families import ARCHETYPES, FAMILIES, of_families
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, TOLERANCE, close, compare_in_batch, load
 
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
@@ -21,7 +24,7 @@ LEFT_ENDS = ("block", 16, None)
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
-@pytest.fixture(scope="module", params=EACH_FAMILY)
+@pytest.fixture(scope="module", params=of_families(ARCHETYPES))
 def pair(request, tmp_path_factory):
     return load(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -147,6 +150,21 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
                     ("out", "kl", "loss", "top1", "completeness", "future_erasure", "past_erasure")
                 )
                 close(one[key], other[key], scale=0.1 if of_outputs else 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("name", of_families(name for name in FAMILIES if name not in ARCHETYPES))
+def test_every_other_family_equals_the_oracle(name, tmp_path):
+    pair = load(name, tmp_path)
+    test_contributions_and_lens_equal_the_oracle(pair, 13)
+    test_layer_effects_equal_the_oracle(pair, "all", "attention")
+    test_layer_effects_equal_the_oracle(pair, "remove", "mlp")
+    test_layer_effects_equal_the_oracle(pair, "future", "layer")
+    test_local_effects_equal_the_oracle(pair, "all")
+    test_residual_erasure_equals_the_oracle(pair, 15)
+    test_erasure_and_the_future_equal_the_oracle(pair, 15)
+    for at, method in (("block", "gradients"), ("attention", "gradients"), ("mlp", "increments")):
+        test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batches_that_grow(pair, 15, at, method)
 
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.benchmarks.counts import Kernels, counted, probes
-from tests.benchmarks.shapes import model_of
-from tests.benchmarks.workloads import random_prompt
+from benchmarks.counts import Kernels, counted, probes
+from benchmarks.shapes import model_of
+from benchmarks.workloads import random_prompt
 
 WAITS = 5  # copies to the host in a pass
 

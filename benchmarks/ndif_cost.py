@@ -1,4 +1,4 @@
-"""What the probes cost on NDIF for Llama-3.1-70B and ten GSM8K prompts, on paper: python -m tests.benchmarks.ndif_cost
+"""What the probes cost on NDIF for Llama-3.1-70B and ten GSM8K prompts, on paper: python -m benchmarks.ndif_cost
 
 Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unembedded rows; a backward pass is twice a
 forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. What crosses the socket of the
@@ -9,10 +9,10 @@ and of increments what they are computed in.
 import re
 
 import depth_lib as dl
+from benchmarks.markdown import markdown
 from depth_lib.data.tokens import future_positions
 from depth_lib.probes.packing import packs
 from depth_lib.remote.crossing import crossing, seconds
-from tests.benchmarks.markdown import markdown
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block

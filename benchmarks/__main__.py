@@ -22,10 +22,10 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched here
 import torch  # noqa: E402
 
-from tests.benchmarks.markdown import markdown  # noqa: E402
-from tests.benchmarks.run import measure  # noqa: E402
-from tests.benchmarks.shapes import REAL, model_of  # noqa: E402
-from tests.benchmarks.workloads import workloads  # noqa: E402
+from benchmarks.markdown import markdown  # noqa: E402
+from benchmarks.run import measure  # noqa: E402
+from benchmarks.shapes import REAL, model_of  # noqa: E402
+from benchmarks.workloads import workloads  # noqa: E402
 
 
 def main(shape="small", device="cpu", dtype="float32", probes="", n_layers=None, size="few", rounds=3):

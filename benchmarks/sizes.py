@@ -1,5 +1,5 @@
 """The table of docs/speed.md on what a 7B and a 70B need, computed, not measured:
-`.venv/bin/python -m tests.benchmarks.sizes`
+`.venv/bin/python -m benchmarks.sizes`
 
 Memory: `memory.weights_of` of the published configs' shapes. Time: the products that cannot be avoided (`floor`), for
 ten prompts of 200 tokens, at a rate that one H100 has for them in bfloat16, `RATE`; the page's other table has how much
@@ -10,9 +10,9 @@ import tempfile
 
 from transformers import LlamaConfig, Qwen2Config
 
+from benchmarks import floor
+from benchmarks.shapes import SHAPES
 from depth_lib.models.memory import weights_of
-from tests.benchmarks import floor
-from tests.benchmarks.shapes import SHAPES
 from tests.oracles import effect_positions
 
 RATE = 400e12  # FLOPs a second: half of what its makers say

@@ -1,4 +1,4 @@
-"""nnsight's mini-paper on this paper beside depth_lib, on one toy: python -m tests.benchmarks.mini_paper
+"""nnsight's mini-paper on this paper beside depth_lib, on one toy: python -m benchmarks.mini_paper
 
 The notebook csordas_llm_depth.ipynb of nnsight.net reads a block's residual stream as `layer.output[0]`, which was the
 hidden states of a tuple. In transformers 5 a block returns the tensor itself, and `[0]` takes the batch axis away. What
@@ -6,8 +6,8 @@ it measures is that of literal.py, with the reading as an argument.
 """
 
 import depth_lib as dl
+from benchmarks import literal
 from depth_lib.data.tokens import future_positions, tokenize
-from tests.benchmarks import literal
 
 READINGS = {"layer.output[0]": lambda block: block.output[0], "layer.output": lambda block: block.output}
 KEYS = ("rc_att", "rc_mlp", "rc_layer", "att_cos", "mlp_cos", "layer_cos")

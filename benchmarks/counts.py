@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import depth_lib as dl
+from benchmarks import floor
+from benchmarks.markdown import markdown
+from benchmarks.shapes import model_of
+from benchmarks.workloads import random_prompt
 from depth_lib.data.prompts import ANSWER, QUESTION
-from tests.benchmarks import floor
-from tests.benchmarks.markdown import markdown
-from tests.benchmarks.shapes import model_of
-from tests.benchmarks.workloads import random_prompt
 from tests.oracles import effect_positions
 from tests.probes.device_tags import CPU, MOVES, SET, PretendDevices, device_of, place
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import depth_lib as dl
+from benchmarks import by_hand, floor, literal
+from benchmarks.shapes import REAL, give_answer
 from depth_lib.data.prompts import ANSWER, QUESTION
-from tests.benchmarks import by_hand, floor, literal
-from tests.benchmarks.shapes import REAL, give_answer
 from tests.oracles import answer_span, effect_positions
 
 SIZES = {"few": (200, 20), "tiny": (40, 9)}  # tokens of each of two prompts, and of the question with its answer

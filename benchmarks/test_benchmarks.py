@@ -9,11 +9,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.benchmarks import floor, ndif_cost
-from tests.benchmarks.__main__ import main, write_docs
-from tests.benchmarks.run import largest_difference, spread
-from tests.benchmarks.shapes import model_of
-from tests.benchmarks.workloads import workloads
+from benchmarks import floor, ndif_cost
+from benchmarks.__main__ import main, write_docs
+from benchmarks.run import largest_difference, spread
+from benchmarks.shapes import model_of
+from benchmarks.workloads import workloads
 
 
 @pytest.fixture(scope="module")
@@ -106,5 +106,5 @@ def test_layers_are_spread_over_all():
 
 
 def test_the_costs_on_a_server_in_the_docs_are_what_the_command_computes():
-    docs = (Path(ndif_cost.__file__).parents[2] / "docs" / "remote.md").read_text(encoding="utf-8")
+    docs = (Path(ndif_cost.__file__).parents[1] / "docs" / "remote.md").read_text(encoding="utf-8")
     assert "\n".join(ndif_cost.lines()) in docs
