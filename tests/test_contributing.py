@@ -43,22 +43,16 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
 SCHEMA = """
     "stream_length": Schema("stream_length.pt", "L: length"),
 """
-KIND = """stream_length:
-  mark: Curves
-  probe: stream_length
-  title: Length of the stream
-  caption: Mean norm of what enters.
-  keys:
-    length: ''
-  ylabel: Norm
-
+KIND = """    "stream_length": Curves(
+        "stream_length", {"length": ""}, title="Length of the stream", caption="What enters, mean norm.", ylabel="Norm"
+    ),
 """
 # The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).
 PLACES = {
     "probes/<name>.py": (None, PROBE),
     "api.py": ("Result = dict[str, torch.Tensor]\n", API),
     "results/schemas.py": ("ARTIFACTS = {\n", SCHEMA),
-    "figures/kinds.yaml": ("above the panel.\n\n", KIND),
+    "figures/kinds.py": ("KINDS: dict[str, Kind] = {\n", KIND),
     "__init__.py": ("_HOMES = {\n", '    "stream_length": "api",\n'),
 }
 

@@ -3,8 +3,8 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import cycle, product
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from ..effective_depth.rules import METRICS, as_array
 from ..results.study import TABLE_PROBES, TRAINING, Study, by_paper, facts_of
-from .grid import DOTS_PER_INCH, WIDTH, add_legend, save_drawn, short_name
+from .grid import DOTS_PER_INCH, WIDTH, add_legend, cells_of, draw_cells, save_drawn, short_name
 from .kinds import KINDS
-from .marks import COLOURS, GREY, LAYER, RED, STYLE
+from .marks import COLOURS, GREY, RED, STYLE
 
 RATIO = "Ratio (ED + 1) / L"
 _PALETTE = (*COLOURS, "#8c564b", "#9467bd", "#7fc97f", "#bcbd22", "#7f0000")
@@ -24,24 +24,29 @@ _SHAPES = "os^DvPX*phd"
 _DASHES = ("-", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
 
-@plt.rc_context(STYLE)
 def overview_figure(study: Study) -> Figure | None:
-    """The three curves that the papers' rules read, each with its depth, a row per model and dataset."""
-    runs = [(d, m) for m in study.models for d in study.datasets if all((d, m, p) in study for p in TABLE_PROBES)]
-    if not runs:
+    """The three curves that the papers' rules read, each with its depth: one panel per model, its datasets together.
+
+    Three panels to a row for up to nine models, six for more.
+    """
+    drawn = [model for model in study.models if any(_has_three(study, dataset, model) for dataset in study.datasets)]
+    cells = []
+    for model in drawn:
+        datasets = [dataset for dataset in study.datasets if _has_three(study, dataset, model)]
+        for name in ("cosine", "lens_kl", "lens_overlap"):
+            kind = KINDS[name]
+            results = {dataset: study[dataset, model, kind.probe] for dataset in datasets}
+            (cell,) = cells_of(kind, results)[0]
+            cells.append(replace(cell, title=f"{short_name(model)}: {kind.ylabel}"))
+    if not drawn:
         return None
-    figure, axes = _figure(3 * len(runs), columns=3)
-    for ax, ((dataset, model), name) in zip(axes, product(runs, ("cosine", "lens_kl", "lens_overlap")), strict=True):
-        kind = KINDS[name]
-        result = study[dataset, model, kind.probe]
-        kind.draw(ax, *kind.panels(result).values(), result)
-        ax.set_ylabel(kind.ylabel)
-        if name == "lens_kl":
-            ax.set_title(f"{short_name(model)}, {dataset}", parse_math=False)
-    for ax in axes[-3:]:
-        ax.set_xlabel(LAYER)
-    add_legend(figure)
-    return figure
+    across = 3 if len(drawn) <= 9 else 6
+    title = "The three curves of each model, and their effective depths"
+    return draw_cells(Figure(dpi=DOTS_PER_INCH), cells, across, title)
+
+
+def _has_three(study: Study, dataset: str, model: str) -> bool:
+    return all((dataset, model, probe) in study for probe in TABLE_PROBES)
 
 
 def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -175,7 +180,8 @@ COMPARISONS = {
         overview_figure,
         "The three curves that the effective depth is read from: cosine of updates with the residual stream, KL "
         "divergence and top-5 overlap of the logit lens with the output. Thin: each prompt, in the first panel of "
-        "attention and MLP together. Red, or dotted in the first panel: the depth.",
+        "attention and MLP together. Effective depth: coloured bar (first panel: dotted line); of several datasets in "
+        "one panel, a dotted line in the colour of each.",
         reads="study",
     ),
     "ratio_intervals": Comparison(

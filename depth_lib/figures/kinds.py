@@ -1,164 +1,309 @@
-"""The figures of probes' results: `KINDS` reads the rows of kinds.yaml; here are the marks that only one figure has."""
+"""The figures of probes' results, a row each: the probe, the keys it reads with their names, labels and caption.
 
-import importlib.resources
+What the fields mean: `Kind`, `Curves` and `Heat` in marks.py; single.py has the marks that only one kind has.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-import pandas as pd
-import yaml
-from matplotlib.axes import Axes
-
-from ..effective_depth.difficulty import EFFECTS, importance_by_level, score_rows
-from ..effective_depth.rules import METRICS, as_array, deep_thinking_ratio
-from .marks import BLUE, ORANGE, SKY, Curves, Heat, Kind, Panel
-
-
-class Cosine(Curves):
-    """The three cosines, their mean, which the rule reads, and each layer where the mean crosses zero upwards."""
-
-    depth_at = 0.5  # between the layers before and after the change of sign
-
-    def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        metric = METRICS["cosine"]
-        mean = metric.curve(list(panel.values()))
-        if np.isfinite(mean).all():
-            ax.plot(mean, color="black", linewidth=0.8, label="mean of the three")
-            turns = np.flatnonzero(metric.crosses(mean))
-            if turns.size:
-                ax.plot(turns + self.depth_at, 0 * turns, "k^", markersize=4, label="mean crosses zero upwards")
-        super().mark_depth(ax, panel, result)
-
-
-class Settling(Curves):
-    """How tokens settle, with the deep-thinking ratio."""
-
-    def note(self, result: Mapping) -> str:
-        settled = as_array(result.get("res_settled", np.nan))
-        return f"deep-thinking ratio {deep_thinking_ratio(settled):.2f}" if np.isfinite(settled).all() else ""
-
-
-class Removal(Heat):
-    """The cost of removing n blocks from s on: a row per n, the best s of each marked."""
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        super().draw(ax, panel, result)
-        loss = as_array(result["removal_loss"])
-        ax.plot(np.nanargmin(loss, axis=1), range(len(loss)), "*", color=ORANGE, label="best start")
-        ax.set_yticks(range(len(loss)), _sizes(result))
-
-
-class RemovalCurves(Curves):
-    """The cost of removing n blocks at the best start, at the end of the model, and at a random start."""
-
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        loss, sizes = as_array(result["removal_loss"]), _sizes(result)
-        last = loss[range(len(sizes)), loss.shape[1] - sizes]
-        return {"": {"best start": np.nanmin(loss, 1), "last blocks": last, "mean over starts": np.nanmean(loss, 1)}}
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        super().draw(ax, panel, result)
-        sizes = _sizes(result)
-        ax.set_xticks(range(len(sizes)), sizes)
-
-
-def _sizes(result: Mapping) -> np.ndarray:
-    return as_array(result["removal_sizes"]).astype(int)
-
-
-class PartRemoval(Curves):
-    """The cost of removing attention or MLP of ever more blocks, from none on."""
-
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        return {"": {"removal_loss": np.append(0, as_array(result["removal_loss"]))}}
-
-
-class CheapScores(Kind):
-    """Scores of one clean pass against the loss, a point per start and number of blocks."""
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        for (key, points), colour in zip(self._points(result).items(), (BLUE, ORANGE), strict=True):
-            ax.plot(points.score, points.loss, ".", markersize=3, color=colour, label=self.keys[key])
-        ax.set_yscale("symlog", linthresh=0.1)
-
-    def note(self, result: Mapping) -> str:
-        correlations = [points.rank().corr().score["loss"] for points in self._points(result).values()]
-        return "rank correlations {:.2f}, {:.2f}".format(*correlations)
-
-    def _points(self, result: Mapping) -> dict[str, pd.DataFrame]:
-        """The angular distance of all n and the block influence (n = 1), each beside the loss."""
-        loss = as_array(result["removal_loss"])
-        losses = {"angular_distance": loss, "block_influence": loss[0]}
-        return {
-            key: pd.DataFrame({"score": as_array(result[key]).ravel(), "loss": loss.ravel()}).dropna()
-            for key, loss in losses.items()
-        }
-
-
-class EffectsByLevel(Heat):
-    """The mean effect over the examples of each level, row = layer skipped, column = affected."""
-
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        levels, effect = as_array(result["level"]), as_array(result["layer_effect"])
-        return {
-            f"level {level:.0f} (n = {(levels == level).sum()})": {"mean_layer_effect": effect[levels == level].mean(0)}
-            for level in np.unique(levels)
-        }
-
-
-class ImportanceByLevel(Curves):
-    """The mean importance of each layer by level, as a share of that of all layers."""
-
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        panels = {}
-        for effect, where in zip(EFFECTS, ("on later layers", "on the output"), strict=True):
-            means = {level: values.mean(0) for level, values in importance_by_level(result, effect).items()}
-            panels[where] = {f"level {level}": mean / (mean.sum() or 1) for level, mean in means.items()}
-        return panels
-
-
-class DepthScores(Kind):
-    """The depth score of each level of difficulty with its interval, by either effect."""
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        for effect, offset, colour in zip(EFFECTS, (-0.2, 0.2), (SKY, ORANGE), strict=True):
-            scores = pd.DataFrame(score_rows(result, effect))
-            score, low, high = (scores[name].astype(float) for name in ("score", "score_low", "score_high"))
-            label = self.keys[f"{effect}_effect"]
-            places = scores.index + offset
-            ax.bar(places, score, 0.36, yerr=[score - low, high - score], capsize=2, color=colour, label=label)
-        ax.set_xticks(scores.index, scores.level)
-
-
-_MARKS = (
-    Curves,
-    Heat,
-    Cosine,
-    Settling,
-    Removal,
-    RemovalCurves,
-    PartRemoval,
+from .marks import INPUT, OUTPUT, Curves, Heat, Kind
+from .single import (
     CheapScores,
+    Cosine,
+    DepthScores,
     EffectsByLevel,
     ImportanceByLevel,
-    DepthScores,
+    PartRemoval,
+    Removal,
+    RemovalCurves,
+    Settling,
 )
 
+EFFECT = (0.0, 1.0)  # relative change; larger ones share the last colour, as in the papers
+CHANGE = (0.0, math.sqrt(2))  # the largest distance of two distributions
+SHARE = (0.0, 1.0)
 
-def _read_kinds() -> dict[str, Kind]:
-    marks = {mark.__name__: mark for mark in _MARKS}
-    rows = yaml.safe_load(importlib.resources.files(__package__).joinpath("kinds.yaml").read_text("utf-8"))
-    return {name: _says_where_colours_end(marks[row.pop("mark")](**row)) for name, row in rows.items()}
-
-
-def _says_where_colours_end(kind: Kind) -> Kind:
-    if not isinstance(kind, Heat):
-        return kind
-    of = " of the tokens after the first, where many models park attention" if kind.tokens else ""
-    return replace(kind, caption=f"{kind.caption} Colours end at the {kind.percentile}th percentile{of}.")
-
-
-KINDS = _read_kinds()
+KINDS: dict[str, Kind] = {
+    "cosine": Cosine(
+        "relative_contribution",
+        {
+            "att_cos": r"Attention: $\mathrm{cossim}(a, h)$",
+            "mlp_cos": r"MLP: $\mathrm{cossim}(m, h + a)$",
+            "layer_cos": r"Attention + MLP: $\mathrm{cossim}(a + m, h)$",
+        },
+        title="Cosine similarity of contributions with the residual stream",
+        caption="Cosine of the updates by attention, MLP and both together with the residual stream they update, mean "
+        "over tokens. Black: the mean of the three, with a triangle wherever it changes from negative to non-negative. "
+        "Dotted: the effective depth, the last of these changes.",
+        ylabel="Cosine similarity",
+        filled="layer_cos",
+        metric="cosine",
+    ),
+    "relative_contribution": Curves(
+        "relative_contribution",
+        {
+            "rc_att": "Attention: $||a|| / ||h||$",
+            "rc_mlp": "MLP: $||m|| / ||h + a||$",
+            "rc_layer": "Attention + MLP: $||a + m|| / ||h||$",
+        },
+        title="Relative contribution to the residual stream",
+        caption="Norms of the updates by attention, MLP and both together, relative to the norm of their input, mean "
+        "over tokens. The axis ends at 1.5.",
+        ylabel="Mean relative contribution",
+        filled="rc_layer",
+        limits=(0, 1.5),
+    ),
+    "norms": Curves(
+        "relative_contribution",
+        {"norm_att": "Attention: $||a||$", "norm_mlp": "MLP: $||m||$", "norm_residual": "Residual stream: $||h||$"},
+        title="Norms of the residual stream and of contributions",
+        caption="Mean norm over tokens of a block's input (its last point: the output of the last block) and of what "
+        "its attention and MLP add. A first token many times longer than the others raises these means, the more the "
+        "shorter the prompts are.",
+        ylabel="Mean norm",
+        filled="norm_residual",
+        log=True,
+    ),
+    "io_cos": Curves(
+        "relative_contribution",
+        {"io_cos": ""},
+        title="Cosine of a block's input with its output",
+        caption="1 minus this cosine is the block influence of ShortGPT (Men et al. 2024, arXiv 2403.03853): a block "
+        "with a high bar hardly changes the direction of the residual stream.",
+        ylabel=r"$\mathrm{cossim}(h_l, h_{l+1})$",
+    ),
+    "progress": Curves(
+        "relative_contribution",
+        {"progress": ""},
+        title="Progress of the residual stream towards its end",
+        caption="How far the residual stream has come before each block along the straight line from the embeddings to "
+        "its end, as a share of that line, mean over tokens; a single token may be beyond 1. Marked: the first block "
+        "before which it is half or more.",
+        ylabel="Progress",
+        xlabel=INPUT,
+        metric="progress",
+        threshold="half of the way",
+    ),
+    "angular": Heat(
+        "relative_contribution",
+        {"angular": ""},
+        title="Angular distance between residual streams",
+        caption="arccos of the cosine of the residual streams before two blocks over pi, mean over tokens: the angular "
+        "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square hardly change its direction; they "
+        "are candidates for removal. Colours end at a right angle.",
+        ylabel="From: input of block",
+        xlabel="To: input of block",
+        colorbar=r"Angular distance / $\pi$",
+        limits=(0, 0.5),
+    ),
+    "layer_effects": Heat(
+        "layer_effects",
+        {"max_future_layer": "future tokens", "max_all_layer": "all tokens"},
+        title="Effect of skipping a layer on later layers",
+        caption="Largest relative change of a later layer's contribution (column) when a layer (row), or the part of "
+        "it in the title, is skipped. Future tokens: skipped from the second token up to a drawn position, measured "
+        "after it. All tokens: skipped for all but the first, measured at all; on the diagonal the change of the layer "
+        "itself. White: no effect is possible. A row that is dark at future tokens and bright at all tokens serves "
+        "mostly the current token. Colours end at 1.",
+        ylabel="Block skipped",
+        xlabel="Effect on block",
+        colorbar="Relative change",
+        limits=EFFECT,
+    ),
+    "output_change": Curves(
+        "layer_effects",
+        {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
+        title="Effect of skipping a layer on the output",
+        caption="Largest change, in norm, of the output distribution when a layer, or the part of it in the title, is "
+        "skipped: from the second token up to a drawn position, at the tokens after it (filled), and for all tokens "
+        "but the first, at any token (line). A layer where only the line is high serves mostly the current token.",
+        ylabel="Output change norm",
+        xlabel="Block skipped",
+        filled="max_future_out",
+        limits=CHANGE,
+    ),
+    "skip_damage": Curves(
+        "layer_effects",
+        {"future_kl": "at future tokens", "all_kl": "at all tokens"},
+        title="Damage of skipping a layer",
+        caption="KL divergence in nats of the output from that with a layer, or the part of it in the title, skipped; "
+        "mean over tokens, those after the skipped ones (filled) or all (line), then over prompts.",
+        ylabel="KL(y || skipped), nats",
+        xlabel="Block skipped",
+        filled="future_kl",
+    ),
+    "lens_kl": Curves(
+        "logit_lens",
+        {"res_kl_divs": ""},
+        title="KL divergence of the logit lens from the output",
+        caption="KL(p_l || y), nats, between the logit lens's prediction at the input of each block and the output. "
+        "Coloured bar: the effective depth, the first layer below half of the maximum.",
+        ylabel="KL divergence (nats)",
+        xlabel=INPUT,
+        metric="kl",
+        threshold="half of the maximum",
+    ),
+    "lens_overlap": Curves(
+        "logit_lens",
+        {"res_overlaps": ""},
+        title="Top-5 overlap of the logit lens with the output",
+        caption="Share of the output's five likeliest tokens among the five of the logit lens. Coloured bar: the "
+        "effective depth, the first layer above 0.3.",
+        ylabel="Overlap",
+        xlabel=INPUT,
+        metric="overlap",
+        threshold="overlap of 0.3",
+        limits=SHARE,
+    ),
+    "lens_settled": Settling(
+        "logit_lens",
+        {"res_jsd": "divergence", "res_settled": "settled tokens"},
+        title="How the logit lens settles",
+        caption="Jensen-Shannon divergence of the logit lens from the output, bits, and the share of tokens for which "
+        "it has been at most 1/2 at some layer up to this one; dotted: the first layer at which half of them have "
+        "settled. Written above: the deep-thinking ratio (arXiv 2602.13517), the share of tokens that settle in the "
+        "last 15 % of the layers; with fewer than seven layers, after the last one.",
+        ylabel="Divergence (bits), share",
+        xlabel=INPUT,
+        metric="settling",
+        threshold="half of the tokens",
+        limits=SHARE,
+    ),
+    "residual_erasure": Heat(
+        "residual_erasure",
+        {"erasure_effect": ""},
+        title="Residual erasure",
+        caption="Change of the answer's probabilities, in norm, when the residual stream of one token at one layer (0: "
+        "the embeddings) is replaced by the mean over the tokens of other prompts.",
+        ylabel=INPUT,
+        xlabel="Token",
+        colorbar="Probability difference norm",
+        tokens=True,
+        limits=CHANGE,
+    ),
+    "integrated_gradients": Heat(
+        "integrated_gradients",
+        {"igrads": ""},
+        title="Integrated gradients",
+        caption="Attribution of the summed probabilities of the answer's tokens to the residual stream of each token "
+        "after each layer, or to what the part in the title adds to it. Colours end at the 98th percentile of the "
+        "tokens after the first, where many models park attention.",
+        ylabel=OUTPUT,
+        xlabel="Token",
+        colorbar="Attribution (to 98th percentile)",
+        alone=True,
+        percentile=98,
+        diverging=True,
+        tokens=True,
+    ),
+}
+for part, name in (("attention", "attention"), ("mlp", "MLP")):
+    for kind in ("layer_effects", "output_change", "skip_damage"):
+        row = KINDS[kind]
+        title = row.title.replace("a layer", f"a layer's {name}")
+        KINDS[f"{part}_{kind.removeprefix('layer_')}"] = replace(row, probe=f"{part}_effects", title=title)
+    KINDS[f"{part}_gradients"] = replace(
+        KINDS["integrated_gradients"],
+        probe=f"{part}_gradients",
+        title=f"Integrated gradients of what {name} adds",
+        ylabel=f"{name[0].upper()}{name[1:]} of block $l$",
+    )
+    KINDS[f"{part}_removal"] = PartRemoval(
+        f"{part}_removal",
+        {"removal_loss": ""},
+        title=f"Cost of removing the {name} of several blocks",
+        caption=f"Rise of the next token's loss after the {name} of one more block is removed, in ascending order of "
+        "the loss that each causes alone (LLM-Drop).",
+        ylabel="Loss increase, nats",
+        xlabel=f"Blocks without {name}",
+    )
+KINDS |= {
+    "local_effects": replace(
+        KINDS["layer_effects"],
+        probe="local_effects",
+        keys={"max_future_local": "future tokens", "max_all_local": "all tokens"},
+        title="Direct effect of a layer on later ones",
+        caption="Largest relative change of a later layer's contribution (column) when what a layer (row) added is "
+        "taken out of that later layer's input alone. Future tokens: taken out from the second token up to a drawn "
+        "position, measured after it. All tokens: taken out at all but the first, measured at all. White: no effect is "
+        "possible. A row that is dark at future tokens and bright at all tokens is read mostly for the current token. "
+        "Colours end at 1.",
+        ylabel="Contribution of block taken out",
+    ),
+    "block_removal": Removal(
+        "block_removal",
+        {"removal_loss": ""},
+        title="Cost of removing consecutive blocks",
+        caption="Rise of the next token's loss when n blocks (row) are removed from block s (column) on, mean over "
+        "tokens and prompts. White: there are not that many blocks. Star: the best start for each n. Colours end at "
+        "the 90th percentile.",
+        ylabel="Blocks removed",
+        xlabel="First removed block",
+        colorbar="Loss increase, nats",
+        alone=True,
+    ),
+    "removal_curves": RemovalCurves(
+        "block_removal",
+        {"removal_loss": ""},
+        title="Cost of removing n blocks",
+        caption="Rise of the next token's loss when n consecutive blocks are removed: from the best start, from the "
+        "end of the model, and the mean over all starts.",
+        ylabel="Loss increase, nats",
+        xlabel="Blocks removed",
+    ),
+    "removal_scores": CheapScores(
+        "block_removal",
+        {"angular_distance": "angular distance", "block_influence": "block influence"},
+        title="Scores of one clean pass and the cost of removal",
+        caption="Angular distance between the residual streams before and after the removed blocks (Gromov et al. "
+        "2024, arXiv 2403.17887, all n) and block influence (ShortGPT, Men et al. 2024, arXiv 2403.03853, n = 1) "
+        "against the rise of the loss, with their rank correlations.",
+        ylabel="Loss increase, nats",
+        xlabel="Score",
+    ),
+    "future_erasure": replace(
+        KINDS["residual_erasure"],
+        probe="future_erasure",
+        keys={"future_erasure": "this token", "past_erasure": "all before it"},
+        title="Effect of erasure on all later predictions",
+        caption="Largest change, in norm, of any later prediction when the residual stream at one layer is replaced by "
+        "the mean over the tokens of the baseline prompts: of this token, or of all tokens before it but the first "
+        "(white: there are none). In a sweep the baseline prompts are GSM8K's, as many as the run has; of a model with "
+        "runs on several datasets, the first that the study names is shown.",
+    ),
+    "effects_by_level": EffectsByLevel(
+        "depth_by_difficulty",
+        {"layer_effect": ""},
+        title="Effect of skipping a layer before the answer, by difficulty",
+        caption="Relative change of a later layer's contribution (column) from the answer on when a layer (row) is "
+        "skipped before it, mean over the examples of a level of difficulty. White: no effect is possible. Colours end "
+        "at 1.",
+        ylabel="Block skipped",
+        xlabel="Effect on block",
+        colorbar="Relative change,\nmean over examples",
+        limits=EFFECT,
+    ),
+    "importance_by_level": ImportanceByLevel(
+        "depth_by_difficulty",
+        dict.fromkeys(("level", "layer_effect", "output_effect"), ""),
+        title="Importance of layers by difficulty",
+        caption="Effect of skipping a layer before the answer on later layers and on the output, mean over the "
+        "examples of a level, as a share of the sum over all layers; a line per level of difficulty, from easy (dark) "
+        "to hard (bright).",
+        ylabel="Share of all layers' effect",
+        xlabel="Block skipped",
+    ),
+    "depth_score_by_level": DepthScores(
+        "depth_by_difficulty",
+        {"layer_effect": "on later layers", "output_effect": "on the output"},
+        title="Depth score by difficulty",
+        caption="Centre of mass over layers of the effect of skipping each before the answer, with 95 % intervals over "
+        "examples where there are enough: bars that rise are harder questions that use more depth.",
+        ylabel="Layer",
+        xlabel="Level of difficulty",
+    ),
+}
 
 
 def find_kind(name: str) -> Kind:

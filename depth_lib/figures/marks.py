@@ -4,7 +4,9 @@ A mark draws into axes, and labels what a legend should name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import ClassVar
 
 import numpy as np
@@ -38,7 +40,7 @@ LEVELS = {
     f"level {level}": colormaps["viridis"](np.interp(level, (1, 6, 12), (0, 0.88, 1)).item()) for level in range(1, 13)
 }
 
-LAYER = "Layer index $l$"
+BLOCK, INPUT, OUTPUT = "Block $l$", "Input of block $l$", "Output of block $l$"
 _BEGINNINGS = {"<|begin_of_text|>", "<|begin▁of▁sentence|>", "<｜begin▁of▁sentence｜>", "<s>", "<bos>", "<|endoftext|>"}
 _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
@@ -55,17 +57,20 @@ class Kind:
     """A figure: the probe and the keys it reads, its title, labels and caption.
 
     keys: key of the result -> what it is called in the legend or above its panel; those that a result has are drawn.
+    limits: the ends of the vertical axis, or of the colours of a heat map; None: they follow the numbers.
     """
 
     aspect: ClassVar[float] = 0.62  # height of a panel by its width
     comparable: ClassVar[bool] = True  # panels side by side share their vertical axis
+    overlays: ClassVar[bool] = False  # several results are drawn into one panel, not side by side
 
     probe: str
+    keys: Mapping[str, str]
     title: str
     caption: str
-    keys: Mapping[str, str]
     ylabel: str
-    xlabel: str = LAYER
+    xlabel: str = BLOCK
+    limits: tuple[float, float] | None = None
 
     @property
     def of_question(self) -> bool:
@@ -89,6 +94,9 @@ class Kind:
 
     def finish(self, axes: Sequence[Axes]) -> None:
         """Set what all panels of a figure have in common, once they are drawn."""
+        for ax in axes:
+            if self.limits:
+                ax.set_ylim(self.limits)
 
 
 def rounding_floor(result: Mapping, key: str) -> float:
@@ -100,17 +108,18 @@ def rounding_floor(result: Mapping, key: str) -> float:
 class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
-    metric: the effective depth to mark, with its threshold: a bar in another colour where there are only bars, else a
-    dotted line, `depth_at` to the right of it. Of the curve in bars each prompt then has a thin line. cut: where the
-    axis ends at the latest. log: a logarithmic axis, on which there are no bars. Where the result has the rounding
-    floor of a curve, what is below it is grey.
+    metric: the effective depth to mark, with its threshold, which `threshold` names: a bar in another colour where
+    there are only bars, else a dotted line, `depth_at` to the right of it. Of the curve in bars each prompt then has a
+    thin line. log: a logarithmic axis, on which there are no bars. Where the result has the rounding floor of a curve,
+    what is below it is grey.
     """
 
+    overlays: ClassVar[bool] = True
     depth_at: ClassVar[float] = 0
 
     filled: str = ""
     metric: str = ""
-    cut: float = np.inf
+    threshold: str = "threshold"
     log: bool = False
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
@@ -130,46 +139,66 @@ class Curves(Kind):
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
             if floor := rounding_floor(result, key):
                 _fill(ax, np.full(len(curve), floor), "within rounding", ROUNDING)
-        if self.metric and panel.keys() >= set(METRICS[self.metric].keys):
+        if self.has_depth(panel):
             self.mark_depth(ax, panel, result)
+        self._scale(ax)
+
+    def overlay(self, ax: Axes, results: Mapping[str, Mapping]) -> None:
+        """Several results in one panel, by their names: a colour each, a dash per key; dotted: the depth of each.
+
+        Of a kind with a metric the one curve that its rule reads is drawn.
+        """
+        for i, (name, result) in enumerate(results.items()):
+            (panel,) = self.panels(result).values()
+            colour, depth = COLOURS[i % len(COLOURS)], None
+            if self.has_depth(panel):
+                metric, depth = METRICS[self.metric], self.depth(result)
+                panel = {"": metric.curve([panel[key] for key in metric.keys])}
+            for (key, values), dashes in zip(panel.items(), cycle(("-", "--", ":", "-.")), strict=False):
+                label = f"{name}, {self.keys[key]}" if len(panel) > 1 else name
+                ax.plot(values.ravel(), color=colour, ls=dashes, linewidth=1, label=label)
+            if depth is not None:
+                ax.axvline(depth + self.depth_at, color=colour, ls=":", linewidth=1)
+        self._scale(ax)
+
+    def _scale(self, ax: Axes) -> None:
         if self.log:
             ax.set_yscale("log")
         else:
             ax.axhline(0, color="black", linewidth=0.5)
         ax.locator_params("x", integer=True)
 
-    def finish(self, axes: Sequence[Axes]) -> None:
-        for ax in axes:
-            if self.cut < ax.get_ylim()[1]:
-                ax.set_ylim(top=self.cut)
+    def has_depth(self, panel: Panel) -> bool:
+        return bool(self.metric) and panel.keys() >= set(METRICS[self.metric].keys)
+
+    def depth(self, result: Mapping) -> int | None:
+        """The layer that the metric's rule finds; None if there is none, or a value is not finite."""
+        with suppress(ValueError):
+            return METRICS[self.metric].rule(*METRICS[self.metric].arguments(result))
 
     def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         """Mark the layer that the metric's rule finds, and the threshold that it compares with."""
-        metric = METRICS[self.metric]
-        try:
-            depth = metric.rule(*metric.arguments(result))
-        except ValueError:  # a curve with nan has no effective depth, but the rest of it is drawn
-            return
+        metric, depth = METRICS[self.metric], self.depth(result)
         name = "effective depth" if self.metric in PAPER_METRICS else f"{self.metric} depth"
         curve = panel[metric.keys[0]]
         if depth is not None and len(panel) == 1:
             _fill(ax, curve[depth : depth + 1], name, MARKED_BAR, first=depth)
         elif depth is not None:
             ax.axvline(depth + self.depth_at, color="black", ls=":", label=name)
-        if metric.threshold is not None:
+        if metric.threshold is not None and np.isfinite(curve).all():
             level = metric.level(curve, metric.threshold) if metric.level else metric.threshold
-            ax.axhline(np.max(level), color=GREY, ls="--", linewidth=0.8, label="threshold")
+            ax.axhline(np.max(level), color=GREY, ls="--", linewidth=0.8, label=self.threshold)
 
 
 @dataclass(frozen=True)
 class Heat(Kind):
-    """Heat maps, a panel per key, a row per layer: by layers, the first at the top, or by tokens, upwards.
+    """Heat maps, a panel per key, a row per layer from the bottom upwards, a column per layer or token.
 
-    colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one; it ends at this
-    percentile of all tokens but the first, and is pointed where values lie beyond. diverging: from blue to red, as far
-    below zero as above. tokens: columns are tokens; last_token: with the last one, which of an answer predicts nothing.
-    Cells that can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance are marked.
-    Where the result has the rounding floor of a map, what is below it is grey.
+    colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one. Without `limits` it
+    ends at this percentile of all tokens but the first, and it is pointed where values lie beyond. diverging: from blue
+    to red, as far below zero as above. tokens: columns are tokens, without the last one, which of an answer predicts
+    nothing. Cells that can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance
+    are marked. Where the result has the rounding floor of a map, what is below it is grey.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -180,28 +209,30 @@ class Heat(Kind):
     percentile: int = 90
     diverging: bool = False
     tokens: bool = False
-    last_token: bool = False
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
         return {name: {key: as_array(result[key])} for key, name in self.keys.items() if key in result}
 
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+    def cells(self, panel: Panel) -> np.ndarray:
+        """The values of a panel that are shown; those that can hold nothing are nan."""
         ((key, values),) = panel.items()
-        if self.tokens and not self.last_token and values.shape[1] > 1:
+        if self.tokens and values.shape[1] > 1:
             values = values[:, :-1]
         if key in _IMPOSSIBLE:
             values = np.where(np.tri(*values.shape, _IMPOSSIBLE[key], dtype=bool), np.nan, values)
         if key == "past_erasure":  # nothing is before the first two tokens
             values = np.where(np.arange(values.shape[1]) < 2, np.nan, values)
-        origin = "lower" if self.tokens else "upper"
-        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin=origin)
-        if floor := rounding_floor(result, key):
+        return values
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        values = self.cells(panel)
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin="lower")
+        if floor := rounding_floor(result, *panel):
             within = np.where(np.abs(values) < floor, 0, np.nan)
-            ax.imshow(within, cmap=ListedColormap([ROUNDING]), origin=origin)
+            ax.imshow(within, cmap=ListedColormap([ROUNDING]), origin="lower")
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         ax.locator_params(integer=True)
-        tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
-        rough = np.flatnonzero(as_array(result.get("error", ())) > tolerance)
+        rough = rough_layers(result)
         if rough.size:  # marks outside the axes: none at all would count as one at the figure's corner
             right = values.shape[1] - 0.5
             label = "rough: estimated error above the tolerance"
@@ -212,27 +243,37 @@ class Heat(Kind):
 
     def finish(self, axes: Sequence[Axes]) -> None:
         maps = [ax for ax in axes if ax.images]
-        for group in [[ax] for ax in maps] if self.alone else [maps]:
+        for group in [[ax] for ax in maps] if self.alone else [maps] if maps else []:
             images = [ax.images[0] for ax in group]
-            norm, extend = self._colours([image.get_array() for image in images])
+            shown = np.concatenate([image.get_array().filled(np.nan).ravel() for image in images])
+            low, high = self.scale([image.get_array().filled(np.nan) for image in images])
             for image in images:
-                image.set_norm(norm)
+                image.set_norm(Normalize(low, high))
+            below, above = (shown < low).any(), (shown > high).any()
             label = self.colorbar if group[-1] is maps[-1] else ""
-            beside = group if self.alone else axes
+            extend = ("neither", "min", "max", "both")[below + 2 * above]
+            beside = group if self.alone else list(axes)
             images[0].figure.colorbar(images[0], ax=beside, label=label, extend=extend, aspect=40)
 
-    def _colours(self, maps: Sequence[np.ma.MaskedArray]) -> tuple[Normalize, str]:
-        """The colour scale of these maps, and the ends of its bar beyond which values lie."""
+    def scale(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
+        """The ends of the colours of these maps."""
+        if self.limits:
+            return tuple(map(float, self.limits))
         first = int(self.tokens and maps[0].shape[1] > 1)
-        values, others = (
-            np.ma.concatenate([shown[:, begin:].ravel() for shown in maps]).compressed() for begin in (0, first)
-        )
-        high = 1.0
-        if others.any():
-            high = float(np.percentile(abs(others), self.percentile, method="higher")) or 1.0
-        norm = Normalize(-high if self.diverging else 0.0, high)
-        below, above = (values < norm.vmin).any(), (values > norm.vmax).any()
-        return norm, ("neither", "min", "max", "both")[below + 2 * above]
+        others = np.abs(np.concatenate([shown[:, first:].ravel() for shown in maps]))
+        others = others[np.isfinite(others)]
+        high = float(np.percentile(others, self.percentile, method="higher")) if others.any() else 1.0
+        return (-(high or 1.0) if self.diverging else 0.0), high or 1.0
+
+    def difference(self) -> "Heat":
+        """This kind for what one result has more than another: blue to red, as far below zero as above."""
+        return replace(self, diverging=True, limits=None, percentile=98, colorbar="Difference")
+
+
+def rough_layers(result: Mapping) -> np.ndarray:
+    """The layers whose estimated relative error is above the tolerance of the result's settings."""
+    tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
+    return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ PAPER_FIGURES = {
 def paper_figure(name: str, study: Study) -> Figure:
     """One figure of the paper, such as "gsm8k_hellaswag_logit_lens_kl" (`PAPER_FIGURES` has them all).
 
-    Models stand by training type, then size, four in a row: a row per type for the paper's twelve. Of layer effects and
+    A row per training type, sizes from left to right, at most four; what a type lacks stays empty. Of layer effects and
     output change, future mode is shown. KeyError for another name; MissingArtifact if one of the figure's datasets has
     no result of the kind.
     """
@@ -43,8 +43,10 @@ def paper_figure(name: str, study: Study) -> Figure:
     kind = KINDS[kind_name]
     if future := {key: "" for key in kind.keys if "future" in key}:
         kind = replace(kind, keys=future)
-    models = sorted(in_order(study.models), key=lambda model: TRAINING.index(facts_of(model).training))
-    return grid(kind, study, models=models, datasets=datasets, columns=min(len(models), 4))
+    rows = [[model for model in in_order(study.models) if facts_of(model).training == name] for name in TRAINING]
+    columns = min(4, max(map(len, rows)))
+    models = [model for row in rows for model in [*row, *[""] * (-len(row) % columns)]]
+    return grid(kind, study, models=models, datasets=datasets, columns=columns)
 
 
 def save_paper_figures(study: Study) -> list[Path]:

@@ -47,9 +47,9 @@ def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title
     figure = grid("lens_kl", sizes)
     assert [ax.get_title() for ax in panels(figure)] == [f"{m}\n{d}" for m in sizes.models for d in DATASETS]
     assert panels(figure)[0].get_subplotspec().get_gridspec().get_geometry() == (3, 3)  # no half-empty rows
-    figure = grid("lens_entropy", Study(sizes.folder, datasets=["gsm8k"]))
-    assert figure.get_suptitle() == "Entropy of the logit lens: gsm8k"
-    assert [ax.get_title() for ax in panels(figure)] == sizes.models
+    figure = grid("lens_settled", Study(sizes.folder, datasets=["gsm8k"]))
+    assert figure.get_suptitle() == "How the logit lens settles: gsm8k"
+    assert [ax.get_title().split("\n")[0] for ax in panels(figure)] == sizes.models
 
 
 def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it_ran_beside(tmp_path):
@@ -107,6 +107,24 @@ def test_the_papers_models_stand_in_a_grid_of_types_by_sizes(paper):
     assert places == list(itertools.product(range(3), range(8)))
     titles = ["DS-R1-Qwen-1.5B\ngsm8k", "DS-R1-Qwen-1.5B\nhellaswag", "DS-R1-Qwen-7B\ngsm8k"]
     assert [ax.get_title() for ax in both[:3]] == titles
+
+
+def test_a_type_that_lacks_a_size_leaves_its_place_empty(paper):
+    three = [model for model in paper.models if "32B" not in model and model != "Qwen2.5-7B-Instruct"]
+    shown = panels(paper_figure("gsm8k_logit_lens_kl", Study(paper.folder, three)))
+    rows = [[ax.get_title() for ax in shown[start : start + 3] if ax.get_visible()] for start in (0, 3, 6)]
+    assert [len(row) for row in rows] == [3, 2, 3] and len(shown) == 9
+    assert all(title.startswith("DS-R1-") for title in rows[0])
+    assert all(title.endswith("-Instruct") for title in rows[1])
+
+
+@pytest.mark.parametrize("name", ["cosine", "layer_effects", "lens_kl"])
+def test_a_figure_of_the_papers_twelve_models_fits_a_page(paper, name):
+    pages = importlib.import_module("depth_lib.figures.grid")._pages(name, paper, "")
+    assert all(figure.get_figheight() <= 10.6 and figure.get_figwidth() <= 7.3 for figure in pages.values())
+    assert list(pages) in ([""], ["hellaswag", "gsm8k"])
+    per_run = len(KINDS[name].panels(paper["gsm8k", paper.models[0], KINDS[name].probe]))
+    assert sum(len(panels(figure)) for figure in pages.values()) == 12 * 2 * per_run
 
 
 def test_what_is_missing_is_an_empty_panel_that_says_so(tmp_path):

@@ -7,11 +7,8 @@ import torch
 from matplotlib.colors import to_rgb
 
 from depth_lib.effective_depth.difficulty import depth_scores
-from depth_lib.figures import KINDS, grid, kinds_of, plot
+from depth_lib.figures import KINDS, kinds_of, plot
 from depth_lib.figures.marks import LEVELS, MARKED_BAR, ROUNDING, Curves, Heat, token_label
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
-from depth_lib.results.study import Study
 from tests.figures.drawn import bars, curves, panels
 from tests.synthetic import result_of
 
@@ -50,7 +47,7 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
         assert shown[0].get_xlim()[0] < 0 and shown[0].get_xlim()[1] > len(result[key]) - 1
     if type(kind) is Heat:
         for ax, (key, label) in zip(shown, kind.keys.items(), strict=True):
-            values = result[key] if kind.last_token or not kind.tokens else result[key][:, :-1]
+            values = result[key][:, :-1] if kind.tokens else result[key]
             assert np.ma.allequal(colour_map(ax), values)  # where not white
             assert ax.get_title() == label
 
@@ -79,7 +76,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line():
     result = result_of("layer_effects", 8)
     with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
         plot("cosines", result)
-    said = "lens_kl needs res_kl_divs, and the result has max_future_layer.*logit_lens's"
+    said = "lens_kl needs res_kl_divs, and the result given has max_future_layer.*logit_lens's"
     with pytest.raises(ValueError, match=said):
         plot("lens_kl", result)
 
@@ -95,7 +92,7 @@ def test_one_tall_bar_is_the_effective_depth_and_none_where_it_is_missing():
     ax = plot("lens_kl", {"res_kl_divs": torch.tensor([9.0, 8.0, 4.0, 1.0])})
     heights, layer, colour = bars(ax)["effective depth"]
     assert (list(heights), layer, colour) == ([4.0], 2, to_rgb(MARKED_BAR))
-    assert curves(ax)["threshold"][0] == 4.5  # half of the maximum
+    assert curves(ax)["half of the maximum"][0] == 4.5
     for values in ([0.1, 0.2, 0.3, 0.9], [0.1, float("nan"), 0.3, 0.9]):
         ax = plot("lens_overlap", {"res_overlaps": torch.tensor(values)})
         assert "effective depth" not in bars(ax)
@@ -141,19 +138,22 @@ def test_what_rounding_may_have_made_is_grey():
     np.testing.assert_allclose(bars(plot("output_change", changes))["within rounding"][0], [0.2, 0.2])
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "columns"), [("first_change", "first_change", 6), ("residual_erasure", "erasure_effect", 5)]
-)
-def test_the_last_token_is_left_out_of_an_answer_only(name, key, columns):
-    assert colour_map(plot(name, {key: torch.rand(4, 6)})).shape == (4, columns)
+def test_the_last_token_of_an_answer_is_left_out():
+    assert colour_map(plot("residual_erasure", {"erasure_effect": torch.rand(4, 6)})).shape == (4, 5)
 
 
-def test_token_maps_have_layers_upwards_and_tokens_as_labels():
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if isinstance(kind, Heat)])
+def test_layer_0_is_at_the_bottom_of_every_heat_map(name):
+    for ax in panels(plot(name, result_of(KINDS[name].probe, 8)).figure):
+        low, high = ax.get_ylim()
+        assert low < 0 < high
+
+
+def test_tokens_are_labels():
     result = {"erasure_effect": torch.rand(4, 6), "tokens": ["<s>", "5", "Ġ+", "Ġ", "Ġ=", "8"]}
     ax = plot("residual_erasure", result)
     labels = [(text.get_text(), text.get_rotation()) for text in ax.get_xticklabels()]
     assert labels == [("BOS", 90), ("5", 0), ("+", 0), ("␣", 0), ("=", 0)]
-    assert ax.get_ylim()[0] < ax.get_ylim()[1]
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,29 @@ def test_gradients_are_symmetric_about_white_and_neither_the_first_token_nor_one
         assert plot("integrated_gradients", {"igrads": torch.zeros(shape)}).get_images()[0].get_clim() == (-1, 1)
 
 
-def test_maps_share_one_scale_which_is_pointed_where_values_lie_beyond():
-    effects = {"max_future_layer": torch.full((9, 9), 2.0), "max_all_layer": torch.full((9, 9), 4.0)}
-    effects["max_all_layer"][0, 8] = 50.0
-    images = [ax.get_images()[0] for ax in panels(plot("layer_effects", effects).figure)]
-    assert [image.get_clim() for image in images] == [(0, 4.0), (0, 4.0)]
-    assert images[0].colorbar.extend == "max" and images[1].colorbar is None
-    one_block = plot("layer_effects", {"max_future_layer": torch.zeros(1, 1)})  # no cell is possible
-    assert one_block.get_images()[0].get_clim() == (0, 1)
+def scales(name, result, **options):
+    axes = panels(plot(name, result, **options).figure)
+    return [ax.get_images()[0].get_clim() for ax in axes], axes[0].get_images()[0].colorbar.extend
+
+
+def test_colours_do_not_follow_the_data_so_that_small_effects_look_small():
+    effects = {"max_future_layer": torch.full((9, 9), 0.02), "max_all_layer": torch.full((9, 9), 0.5)}
+    assert scales("layer_effects", effects) == ([(0, 1)] * 2, "neither")
+    assert scales("layer_effects", {key: 50 * value for key, value in effects.items()}) == ([(0, 1)] * 2, "max")
+    assert scales("layer_effects", effects, limits=(0, 0.1)) == ([(0, 0.1)] * 2, "max")
+    erased = plot("residual_erasure", {"erasure_effect": torch.full((5, 6), 0.01)})
+    assert erased.get_images()[0].get_clim() == (0, pytest.approx(2**0.5))
+    assert plot("lens_overlap", {"res_overlaps": torch.full((4,), 0.01)}).get_ylim() == (0, 1)
+    assert plot("lens_kl", {"res_kl_divs": torch.full((4,), 0.01)}, limits=(0, 9)).get_ylim() == (0, 9)
+
+
+def test_colours_without_limits_end_at_a_percentile_and_are_pointed_where_values_lie_beyond():
+    loss = torch.full((3, 9), 2.0)
+    loss[0, 8] = 50.0
+    result = {"removal_loss": loss, "removal_sizes": torch.arange(1.0, 4)}
+    assert scales("block_removal", result) == ([(0, 2.0)], "max")
+    none = {"removal_loss": torch.zeros(1, 4), "removal_sizes": torch.ones(1)}
+    assert scales("block_removal", none) == ([(0, 1)], "neither")
 
 
 def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_named():
@@ -239,18 +254,69 @@ def test_the_deep_thinking_ratio_stands_above_the_curve_of_settled_tokens():
     assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
 
 
-def test_an_axis_that_panels_share_is_cut_at_the_largest_ones_range(tmp_path):
-    for model, largest in (("toy-4l", 0.6), ("toy-8l", 1.2)):
-        result = result_of("relative_contribution", 4)
-        result |= {key: torch.full((4,), largest) for key in ("rc_att", "rc_mlp", "rc_layer")}
-        save_artifact(artifact_path(tmp_path, "gsm8k", model, "relative_contribution", 10), result, {})
-    assert all(1.2 < ax.get_ylim()[1] <= 1.5 for ax in panels(grid("relative_contribution", Study(tmp_path))))
-    tall = {key: torch.full((4,), 9.0) for key in ("rc_att", "rc_mlp", "rc_layer")}
-    assert plot("relative_contribution", tall).get_ylim()[1] == 1.5
-
-
 def test_each_prompt_is_a_thin_line():
     result = result_of("logit_lens", 8, n_prompts=3)
     thin = [line for line in plot("lens_kl", result).lines if line.get_linewidth() == 0.3]
     truth = result["res_kl_divs_sums"] / result["n_tokens"][:, None]
     np.testing.assert_allclose([line.get_ydata() for line in thin], truth, rtol=1e-6)
+
+
+def test_curves_of_several_results_stand_in_one_panel_each_with_its_depth():
+    lens = {
+        name: {"res_kl_divs": torch.tensor(kl)}
+        for name, kl in {"base": [9.0, 8, 4, 1], "tuned": [9.0, 1, 1, 0]}.items()
+    }
+    ax = plot("lens_kl", lens)
+    assert panels(ax.figure) == [ax] and legend(ax) == ["base", "tuned"]
+    drawn = {line.get_label(): line for line in ax.lines}
+    for name, result in lens.items():
+        assert list(drawn[name].get_ydata()) == result["res_kl_divs"].tolist()
+    depths = {line.get_color(): line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"}
+    assert depths == {drawn["base"].get_color(): 2, drawn["tuned"].get_color(): 1}
+    cosines = {name: result_of("relative_contribution", 8, seed=seed) for seed, name in enumerate("ab")}
+    mean = torch.stack([cosines["a"][key] for key in COSINES]).mean(0)
+    np.testing.assert_allclose(curves(plot("cosine", cosines))["a"], mean, rtol=1e-5)
+    both = {name: result_of("layer_effects", 8, seed=seed) for seed, name in enumerate("ab")}
+    names = [f"{name}, at {which} tokens" for name in "ab" for which in ("future", "all")]
+    assert legend(plot("output_change", both)) == names
+
+
+def test_heat_maps_of_two_results_stand_side_by_side_with_their_difference():
+    effects = {name: result_of("layer_effects", 6, seed=seed) for seed, name in enumerate(("base", "tuned"))}
+    axes = panels(plot("layer_effects", effects).figure)
+    parts = ["future tokens", "all tokens"]
+    titles = [[f"base\n{part}", f"tuned\n{part}", f"tuned - base\n{part}"] for part in parts]
+    assert [ax.get_title() for ax in axes] == sum(titles, [])
+    base, tuned, more = (colour_map(ax) for ax in axes[:3])
+    later = np.triu(np.ones((6, 6), bool), 1)
+    np.testing.assert_allclose((tuned - base)[later], more[later], atol=1e-6)
+    low, high = axes[2].get_images()[0].get_clim()
+    assert low == -high < 0 and axes[0].get_images()[0].get_clim() == (0, 1)
+    smaller = {"base": effects["base"], "other": result_of("layer_effects", 4)}
+    assert len(panels(plot("layer_effects", smaller).figure)) == 4  # layers that are not the same are not subtracted
+
+
+def test_a_figure_goes_into_axes_of_ones_own():
+    figure, axes = plt.subplots(1, 2)
+    plot("lens_kl", result_of("logit_lens", 8), ax=axes[0])
+    plot("integrated_gradients", result_of("integrated_gradients", 8), ax=axes[1], limits=(-0.1, 0.1))
+    assert "effective depth" in bars(axes[0]) and axes[1].get_images()[0].get_clim() == (-0.1, 0.1)
+    assert axes[0].get_xlabel() == KINDS["lens_kl"].xlabel and len(panels(figure)) == 2
+    assert axes[0].get_legend() and axes[0].get_title() == KINDS["lens_kl"].title
+    with pytest.raises(ValueError, match="layer_effects of this has 2 panels, and ax has 1 axes; give one per panel"):
+        plot("layer_effects", result_of("layer_effects", 8), ax=axes[0])
+
+
+def test_model_and_dataset_stand_in_the_title():
+    result = result_of("logit_lens", 8) | {"meta": {"model": "toy-8l", "dataset": "gsm8k"}}
+    title = plot("lens_kl", result).figure.get_suptitle().replace("\n", " ")
+    assert title == f"{KINDS['lens_kl'].title}: toy-8l, gsm8k"
+    assert plot("lens_kl", result, title="mine").figure.get_suptitle() == "mine"
+
+
+def test_rows_of_erasure_are_inputs_of_blocks_and_those_of_gradients_outputs():
+    labels = {name: KINDS[name].ylabel for name in ("residual_erasure", "future_erasure", "integrated_gradients")}
+    assert labels == dict.fromkeys(list(labels)[:2], "Input of block $l$") | {
+        "integrated_gradients": "Output of block $l$"
+    }
+    assert KINDS["lens_kl"].xlabel == "Input of block $l$"
