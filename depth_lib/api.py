@@ -20,7 +20,7 @@ from nnsight import TransformersModel
 from .data.choices import Choice
 from .data.examples import Example
 from .data.tokens import answer_span, draw_four, skips_of, tokenize
-from .models.families import describe
+from .models.check import verified_arch
 from .probes.block_removal import block_removal as _block_removal
 from .probes.budget import bytes_held, bytes_of_a_token, mlp_width, tokens_in
 from .probes.choices import ending_log_probs as _ending_log_probs
@@ -55,7 +55,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     Raises ValueError for a prompt without tokens.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
-    ids, arch = tokenize(llm, prompts), describe(llm)
+    ids, arch = tokenize(llm, prompts), verified_arch(llm)
     sums = run(_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
     result = {"first_change": sums.pop("change")[: len(ids[0])].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
@@ -88,7 +88,7 @@ def logit_lens(
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     ids = tokenize(llm, prompts)
-    result = run(_logit_lens, llm, describe(llm), ids, generate, further, remote=remote, over="prompts")
+    result = run(_logit_lens, llm, verified_arch(llm), ids, generate, further, remote=remote, over="prompts")
     generated = result.pop("generated")
     return _pool(result) | ({"generated": llm.tokenizer.batch_decode(generated)} if generate else {})
 
@@ -121,7 +121,7 @@ def layer_effects(
     _check_part(llm, part)
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote, work), f"{part} effects, {mode}"
-    work = (describe(llm), work, mode, part, budget)
+    work = (verified_arch(llm), work, mode, part, budget)
     return _over_prompts(run(_layer_effects, llm, *work, remote=remote, over="work", label=label))
 
 
@@ -158,7 +158,7 @@ def block_removal(
     2406.15786).
     """
     _check_part(llm, part)
-    arch, ids = describe(llm), tokenize(llm, prompts)
+    arch, ids = verified_arch(llm), tokenize(llm, prompts)
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     n_layers = arch["n_layers"]
 
@@ -195,7 +195,7 @@ def choice_accuracy(
     s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1]. Raises ValueError if
     there are no choices, an ending has no token, or there are no such blocks.
     """
-    arch, n_endings = describe(llm), {len(endings) for _, endings, _ in choices}
+    arch, n_endings = verified_arch(llm), {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
     s, n = removed or (0, 1)
@@ -231,12 +231,12 @@ def local_effects(
     `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
     model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
     """
-    if not describe(llm)["starts"]:
+    if not verified_arch(llm)["starts"]:
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
     work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
-    work = (describe(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
+    work = (verified_arch(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
     return _over_prompts(run(_local_effects, llm, *work, remote=remote, over="work", label=label))
 
 
@@ -290,7 +290,7 @@ def future_erasure(
 
 
 def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
-    arch, baseline = describe(llm), tokenize(llm, baseline_prompts)
+    arch, baseline = verified_arch(llm), tokenize(llm, baseline_prompts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)])
     work = {"ids": ids, "layers": list(range(arch["n_layers"])), "baseline_prompts": baseline, **places}
     return run(probe, llm, arch, **work, budget=budget, remote=remote, over="layers")
@@ -346,7 +346,7 @@ def integrated_gradients(
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
-    arch, left_ends = describe(llm), 256 if quadrature == "riemann" else None
+    arch, left_ends = verified_arch(llm), 256 if quadrature == "riemann" else None
     held = arch["n_layers"] if method == "gradients" else 1
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)], blocks_held=held)
     work = (arch, ids, places, list(range(arch["n_layers"])), at)
@@ -408,7 +408,7 @@ def depth_by_difficulty(
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
     budget, how = tokens_per_pass(llm, budget, remote, work), {"over": "work", "label": "depth by difficulty"}
-    effects = run(_layer_effects, llm, describe(llm), work, "future", "layer", budget, remote=remote, **how)
+    effects = run(_layer_effects, llm, verified_arch(llm), work, "future", "layer", budget, remote=remote, **how)
     effects["max_future_out"] = effects["max_future_out"][..., 0]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
@@ -455,7 +455,7 @@ def tokens_per_pass(
         torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         for gpu in gpus
     ]
-    arch, longest = describe(llm), max((len(ids) for ids, *_ in work), default=0)
+    arch, longest = verified_arch(llm), max((len(ids) for ids, *_ in work), default=0)
     h = torch.empty(0, arch["width"], dtype=llm.dtype)
     of_gradients = blocks_held > 1
     updates = "" if of_gradients else "kept"
@@ -473,7 +473,7 @@ def _check_part(llm, part):
 
 def _check_parts(llm, needed):
     """ValueError where a and m are needed, and the model is read block by block."""
-    if needed and not describe(llm)["parts"]:
+    if needed and not verified_arch(llm)["parts"]:
         raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
 
 

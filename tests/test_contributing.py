@@ -27,7 +27,7 @@ def stream_length(llm, arch, prompts):
     sums = []
     for ids in prompts:
         with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False) as tracer:
+            with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
                 lengths = [block.input[0].float().norm(dim=-1).sum().cpu() for block in llm.blocks]
                 sums.append(torch.stack(lengths))
                 tracer.stop()
@@ -38,7 +38,7 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
     """Mean norm of what enters each block, `length` [L]."""
     from .probes.stream_length import stream_length as probe
 
-    return _pool(run(probe, llm, describe(llm), tokenize(llm, prompts), remote=remote, over="prompts"))
+    return _pool(run(probe, llm, verified_arch(llm), tokenize(llm, prompts), remote=remote, over="prompts"))
 '''
 SCHEMA = """
     "stream_length": Schema("stream_length.pt", "L: length"),

@@ -8,8 +8,7 @@ import psutil
 import torch
 from nnsight import TransformersModel
 
-from ..models.check import name_of
-from ..models.families import describe
+from ..models.check import name_of, verified_arch
 from ..models.load import load_model
 from ..params import ParamsError, not_among
 from ..probes.ranks import from_rank_0, is_sharded
@@ -68,7 +67,7 @@ def linear_maps(
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     configs = [llm.config.get_text_config() for llm in (source, target)]
     longest = min(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs)
-    excerpts = cut(documents, longest, describe(source)["width"])
+    excerpts = cut(documents, longest, verified_arch(source)["width"])
     readers = [_Reader(llm, what, excerpts, remote, memory) for llm in (source, target)]
     device = next((reader.device for reader in readers[::-1] if reader.device.type == "cuda"), torch.device("cpu"))
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))
@@ -90,7 +89,7 @@ class _Reader:
     """The states of a model: computed when they are read, or downloaded beforehand if it is on a server."""
 
     def __init__(self, llm, what: str, excerpts: list[Excerpt], remote: bool | str, memory: int | None):
-        self.llm, self.arch, self.what = llm, describe(llm), what
+        self.llm, self.arch, self.what = llm, verified_arch(llm), what
         self.n_states, self.width = self.arch["n_layers"] + (what == "residual"), self.arch["width"]
         self.device = next(llm.parameters()).device if llm.dispatched else torch.device("cpu")
         self.sequences = [excerpt.ids for excerpt in excerpts]

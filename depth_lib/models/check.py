@@ -8,10 +8,12 @@ from dataclasses import replace
 import nnsight
 import torch
 from nnsight import TransformersModel
+from torch import nn
+from transformers import PreTrainedModel
 
 from ..probes.identities import N_TOKENS, identities, verified
 from .discovery import Architecture
-from .errors import ArchitectureError
+from .errors import ArchitectureError, ModelError
 from .families import describe, known, remark
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
@@ -26,6 +28,39 @@ SHORTCUTS = {
 def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     """The function that measures the identities, and its arguments, for a session with this model."""
     return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:N_TOKENS]}
+
+
+def verified_arch(llm: TransformersModel) -> dict:
+    """`describe(llm)`, for a call: of the model that was verified, or that is verified again.
+
+    Weights may have other values than then. Where modules, hooks, `forward`s or the places of weights are others, the
+    identities are measured anew. Raises ArchitectureError if they fail, or for modules in training mode.
+    """
+    record = known(llm)
+    if llm.dispatched:
+        path = next((path for path, module in llm._module.named_modules() if module.training), None)
+        if path is not None:
+            raise ArchitectureError(
+                f"{f'its module {path}' if path else 'the model'} is in training mode, where dropout changes every "
+                "run; call eval() on the model first, and train() afterwards."
+            )
+        if record.state is not None and record.state != state_of(llm._module):
+            check_here(llm)
+    return describe(llm)
+
+
+def state_of(model: PreTrainedModel) -> list:
+    """What a model's numbers depend on beside the values of its weights: two lists of one model are equal if nothing of
+    it was replaced."""
+    hooks = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
+    state = [[*hook] for hook in hooks]
+    for module in model.modules():
+        state.append((id(module), id(vars(module).get("forward")), *module._forward_hooks, *module._forward_pre_hooks))
+    for weight in model.parameters():
+        state.append((id(weight), weight.dtype, weight.device))
+        if type(weight) is nn.Parameter:  # others may lie in several places
+            state.append(weight.data_ptr())
+    return state
 
 
 def running(llm: TransformersModel) -> dict[str, str]:
@@ -49,6 +84,11 @@ def judge(llm: TransformersModel, measured: dict) -> None:
     """Record the result of `identities` and drop shortcuts that do not work; ArchitectureError if the detected
     architecture is wrong."""
     record, arch, eps = known(llm), describe(llm), measured["eps"]
+    if not measured["finite"]:
+        raise ModelError(
+            f"{name_of(llm)}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
+            'infinite, or numbers overflow; mend the checkpoint, or load it with dtype="float32" or "bfloat16".'
+        )
     tolerance = max(1e-5, eps / 4)
     for problem, values, wrong in _problems(arch, measured, tolerance):
         if wrong.any():
@@ -72,7 +112,12 @@ def _problems(arch, measured, tolerance):
     some = 2 * measured["eps"]
     much = measured["eps"] ** 0.5  # rounding explains no change that is larger
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
-    return (  # NaN is wrong in the first three, and in the others a part that is not there
+    return (  # NaN is wrong in the first four, and in the others a part that is not there
+        (
+            "what block {l} reads is not what the block before returned: a hook or another `forward` changes it",
+            measured["passes_on"],
+            ~(measured["passes_on"] <= measured["eps"]),
+        ),
         (
             "identity 1 fails: what block {l} adds differs from a + m",
             measured["identity_1"],
@@ -117,6 +162,7 @@ def check_here(llm: TransformersModel) -> None:
     except Exception as error:  # whatever the model raises
         raise not_computed(llm, error) from error
     judge(llm, measured)
+    known(llm).state = state_of(llm._module)
 
 
 def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:

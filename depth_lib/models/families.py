@@ -25,6 +25,7 @@ class Record:
 
     found: Architecture  # without the shortcuts that do not work on the model that runs, once that was measured
     checked: dict | None = None  # what check_model returns
+    state: list | None = None  # `state_of` the model, when it was checked
     running: dict | None = None  # what computed where it ran last
 
 
@@ -33,8 +34,14 @@ RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 def known(llm: TransformersModel) -> Record:
     """The record of a model; ArchitectureError if load_model did not make one."""
+    if not isinstance(llm, TransformersModel):
+        given = f"dl.load_model({llm!r})" if isinstance(llm, str) else "dl.load_model(model, tokenizer)"
+        what = repr(llm) if isinstance(llm, str) else f"a {type(llm).__name__}"
+        raise ArchitectureError(f"{what} is not what dl.load_model returns; give {given}.")
     if llm not in RECORDS:
-        raise ArchitectureError(f"{getattr(llm, 'repo_id', None)!r} was not loaded by dl.load_model(...).")
+        raise ArchitectureError(
+            "this model is a copy, or was not loaded by dl.load_model; give dl.load_model(llm._module, llm.tokenizer)."
+        )
     return RECORDS[llm]
 
 
@@ -97,18 +104,19 @@ def describe(llm: TransformersModel) -> dict:
     """The facts about `llm` that probes need, as a plain dict that travels with every request: what was found, with the
     common names for the tail, and
 
-    n_layers, width (d), window (tokens a sliding-window layer sees; None: all) and cuts (whether tokens are computed
-    alike in a sequence that ends earlier: not where rotary frequencies change with its length).
+    n_layers, width (d), window (tokens a sliding-window layer sees; None: all), cuts (whether tokens are computed
+    alike in a sequence that ends earlier: not where rotary frequencies change with its length) and remembers (whether
+    these stay those of the longest sequence so far).
     """
     found, config = known(llm).found, llm.config.get_text_config()
-    if llm._module.training and not any(weight.is_meta for weight in llm._module.parameters()):
-        raise ArchitectureError("the model is in training mode, where dropout changes every run; call llm.eval().")
+    ropes = _rope_types(config)
     return asdict(found) | {
         "n_layers": len(llm.blocks),
         "width": math.prod(found.streams),
         "tail": _tail_names(found),
         "window": _window(config),
-        "cuts": not _changes_with_length(config),
+        "cuts": not ropes & {"longrope", "dynamic"},
+        "remembers": "dynamic" in ropes,
     }
 
 
@@ -121,11 +129,10 @@ def remark(llm: TransformersModel) -> str:
     return f"one mixer only (a = 0 or m = 0) in {n_alone} of {len(found.parts)} blocks" if n_alone else ""
 
 
-def _changes_with_length(config):
-    """Whether rotary frequencies depend on the sequence's length."""
+def _rope_types(config):
+    """The kinds of rotary frequencies, of which each kind of layer may have its own."""
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one for each kind of layer
-    return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
+    return {kind.get("rope_type") for kind in (rope, *rope.values()) if isinstance(kind, dict)}
 
 
 def _window(config):

@@ -14,7 +14,7 @@ def ending_log_probs(llm, arch, texts, removed):
     sums = []
     for ids, ending in texts:
         with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False):
+            with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 if removed:
                     s, n = removed
                     leave(llm, arch, s + n - 1, entering(llm.blocks[s]).clone())

@@ -21,7 +21,7 @@ class CleanRun:
         """updates: whether what blocks add is compared: "" (no), "with any" (c, or an unmodified row) or "with c"."""
         self.llm, self.arch, self.ids = llm, arch, ids
         with torch.no_grad():
-            with llm.trace(inputs(ids), use_cache=False):
+            with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 h = first_residual(llm)
                 self.budget = token_budget(llm, h, budget)
                 self.in_batch = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)

@@ -39,7 +39,7 @@ def growing_batch(clean, pack, layers, change, read, next_tokens=None, updates=F
         finals, most = [pack.of(h[-1])[places.on(h[-1].device)][None]], tokens_of_finals(clean.budget) // len(read)
     for some in passes:
         with torch.no_grad():
-            batch = batch_of(encoding, arch, clean.in_batch + len(some))
+            batch = batch_of(llm, encoding, arch, clean.in_batch + len(some))
             with llm.trace(batch, use_cache=False) as tracer:
                 start = read[0] if updates else None
                 final, of_rows = _grown(tracer, clean, pack, layers, some, change, places, start, silent)

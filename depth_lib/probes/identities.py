@@ -39,15 +39,17 @@ def identities(llm, arch, ids):
     - `attention_mixes`, `mlp_mixes`: the change of the last token if earlier ones change: the least of the modules that
       make a, the largest of those that make m; `sees_later`: the change of the first token in what the block adds;
     - `mlp_change`: the change of m if a changes (0 in parallel blocks);
+    - `passes_on`: how far what the block reads is from what the one before returned;
     - `starts`: the change of what the block adds if earlier blocks read something else;
     - `packs`, `grows`: the change of what the block adds in a packed sequence, and in a row that was added later;
     tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
-    logit, and `logit_scale`, the error of their scale; and `eps`, the rounding unit of the residual's dtype.
+    logit, and `logit_scale`, the error of their scale; `finite`, whether all logits are; and `eps`, the rounding unit
+    of the residual's dtype.
     """
     n_bits = (arch["n_layers"] - 1).bit_length() if arch["starts"] else 0
-    blocks, entered, added = [], [], []
+    blocks, entered, added, after = [], [], [], None
     with torch.no_grad():
-        with llm.trace(inputs(ids, FIRST_BIT + n_bits), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids, FIRST_BIT + n_bits), use_cache=False):
             h = entering(llm.blocks[0])[:1].clone()
             for l, block in enumerate(llm.blocks):
                 unchanged = [FIRST_BIT + bit for bit in range(n_bits) if l >> bit & 1]
@@ -55,8 +57,10 @@ def identities(llm, arch, ids):
                 rows[MIDDLE, 1:-1] = h[0, -1]
                 rows[FIRST_BIT:] = h.flip(1)
                 rows[unchanged] = h
+                passes_on = 0.0 if l == 0 else _off(entering(block), after)
                 enter(llm, arch, l, rows)
                 measured, sums = _parts(block, arch, rows)
+                measured["passes_on"] = passes_on
                 after = leaving(block).clone()
                 rows = rows.to(after.device)
                 change = after.float() - rows.float()
@@ -75,7 +79,8 @@ def identities(llm, arch, ids):
                 "logit_scale": _off_in_scale(error, logits, eps * logits),
             }
         measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]}
-        measured |= {key: torch.tensor([value]) for key, value in last.items()} | {"eps": eps}
+        measured |= {key: torch.tensor([value]) for key, value in last.items()}
+        measured |= {"eps": eps, "finite": bool(logits.isfinite().all())}
         return measured | _shortcuts(llm, verified(arch, measured), ids, entered, added)
 
 
@@ -128,6 +133,12 @@ def _off_in_scale(error, p, rounding):
     return float(((error * p).sum().abs() - 2 * (rounding * p).norm()).relu() / square)
 
 
+def _off(x, truth):
+    """‖x − truth‖ / ‖truth‖ of all tokens together."""
+    x, truth = x.float(), truth.to(x.device).float()
+    return float((x - truth).norm() / truth.norm().clamp_min(TINY))
+
+
 def _moved(x, truth):
     """‖x − truth‖ / ‖truth‖ of x [..., T, d]: the median over tokens, then the largest. NaN where nothing is added."""
     return float(((x - truth).norm(dim=-1) / truth.norm(dim=-1)).median(-1).values.max())
@@ -138,7 +149,7 @@ def _shortcuts(llm, arch, ids, entered, added):
     shortcuts: it starts at the second block, where the second row is added, and tokens 1.. are a second suffix."""
     layout, begin = Pack([3, 1] if arch["packs"] else [3], len(ids)), int(arch["starts"] and arch["n_layers"] > 1)
     packs, grows = [0.0], [0.0]
-    with llm.trace(batch_of(packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
+    with llm.trace(batch_of(llm, packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
         for l in range(begin, arch["n_layers"]):
             rows = entered[l][:, layout.tokens]
             (start_at if l == begin else enter)(llm, arch, l, rows)

@@ -110,7 +110,7 @@ def _paths(llm, arch, ids, end, layers, at):
     """
     paths = []
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
             for l in layers:
                 block, rest, scale = llm.blocks[l], 0.0, 1.0
                 within = at == "attention" and not arch["parallel"] and all(parts(block, arch).values())
@@ -165,7 +165,7 @@ def _one_pass(llm, arch, pieces, ids, target, with_gradients):
     n_rows, n_layers = [len(points) for _, _, points in pieces], arch["n_layers"]
     last = pieces[-1][1]["l"] == n_layers  # its rows are final residuals
     with torch.set_grad_enabled(with_gradients):
-        with llm.trace(inputs(ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False):
             rows, moving = None, []
             for _, path, points in pieces:
                 l, x = path["l"], _places(path, points)

@@ -44,7 +44,7 @@ def _of_pack(clean, pack, mode):
     for begin in range(0, n_layers - 1, size):
         sources = range(n_layers - 1)[begin : begin + size]
         with torch.no_grad():
-            batch = batch_of(encoding, arch, clean.in_batch + len(sources))
+            batch = batch_of(llm, encoding, arch, clean.in_batch + len(sources))
             with llm.trace(batch, use_cache=False) as tracer:
                 of_pass = _of_pass(tracer, clean, pack, sources, 0 if mode == "all" else pack.prefix)
         effects[sources.start : sources.stop] = of_pass.cpu()

@@ -33,7 +33,7 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
     tokens, and the sums are over the tokens that predict these. further: whether to compute more than the first two
     keys. Returns `<key>_sums` [P, L], `n_tokens` [P] and `generated`, their ids, a list per prompt.
     """
-    generated = [_continuation(llm, ids, generate) if generate else [] for ids in prompts]
+    generated = [_continuation(llm, arch, ids, generate) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
     sums = torch.stack([_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured])
@@ -42,10 +42,10 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
 
-def _continuation(llm, ids, n):
+def _continuation(llm, arch, ids, n):
     """The ids of up to n tokens with which the model continues a prompt, the likeliest one at each step."""
     with torch.no_grad():
-        with llm.generate(inputs(ids), max_new_tokens=n, do_sample=False) as tracer:
+        with llm.generate(inputs(llm, arch, ids), max_new_tokens=n, do_sample=False) as tracer:
             result = tracer.result[0].tolist()
     return result[len(ids) :]
 
@@ -53,7 +53,7 @@ def _continuation(llm, ids, n):
 def _of_prompt(llm, arch, ids, first, further):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L]."""
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
             sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import inputs
+from .residual_stream import forget
 
 
 class Places:
@@ -91,13 +91,14 @@ def _cost(n_places, arch):
 def packed_inputs(ids, pack, dtype):
     """Model inputs for a pack of the prompt with these token ids, one row; dtype: that of the residuals. To be made for
     the pack that runs: a long prompt has hundreds."""
-    encoding = inputs([ids[i] for i in pack.tokens])
+    encoding = {"input_ids": torch.tensor([[ids[i] for i in pack.tokens]])}
     if len(pack.suffixes) > 1:
         encoding["attention_mask"] = mask_of(pack, dtype)[None, None]
         encoding["position_ids"] = torch.tensor([pack.tokens])
     return encoding
 
 
-def batch_of(encoding, arch, n_rows):
+def batch_of(llm, encoding, arch, n_rows):
     """One row's inputs for a batch of n_rows; as they are for one that grows to it."""
+    forget(llm, arch)
     return encoding if arch["grows"] else {key: x.expand(n_rows, *x.shape[1:]) for key, x in encoding.items()}

@@ -39,7 +39,7 @@ def _of_prompt(llm, arch, ids):
     """The sums, the largest values and `change` [T, L] of one prompt."""
     residuals, measures = [], []
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False) as tracer:
+        with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
             updates = Updates(tracer, llm, arch, range(arch["n_layers"]), whole=not arch["parts"])
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:

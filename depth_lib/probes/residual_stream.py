@@ -10,9 +10,18 @@ def hidden_states(output):
     return output[0] if isinstance(output, tuple | list) else output
 
 
-def inputs(ids, batch=1):
-    """Model inputs for one sequence of token ids [T], `batch` times."""
+def inputs(llm, arch, ids, batch=1):
+    """Model inputs for one sequence of token ids [T], `batch` times, of a model that is as before any pass."""
+    forget(llm, arch)
     return {"input_ids": torch.tensor(ids).expand(batch, -1)}
+
+
+def forget(llm, arch):
+    """Undo what earlier passes left in the model, on a server those of other people too: dynamic rotary frequencies
+    stay those of the longest sequence so far until a short one runs, so one of a single token does."""
+    if arch["remembers"]:
+        with llm.trace({"input_ids": torch.zeros(1, 1, dtype=torch.long)}, use_cache=False):
+            finish(llm, arch, arch["n_layers"], final_residual(llm, arch))
 
 
 def with_hidden_states(output, h):
@@ -175,7 +184,7 @@ def sum_of_parts(block, arch, shape, start=0, read=None):
 def clean_run(llm, arch, ids, with_contributions=False, last=None):
     """What `read_stream` reads of a prompt's tokens; no block runs after those that are read."""
     with torch.no_grad():
-        with llm.trace(inputs(ids), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, c = read_stream(llm, arch, first_residual(llm), with_contributions, last)
             finish(llm, arch, len(h) - 1, h[-1][None])
     return h, c

@@ -124,7 +124,7 @@ def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_th
 def test_a_model_in_training_mode_is_refused(tmp_path):
     llm = dl.load_model(str(save_family("gpt2", tmp_path)))
     llm._module.train()
-    with pytest.raises(ArchitectureError, match="training mode.*call llm.eval"):
+    with pytest.raises(ArchitectureError, match="the model is in training mode.*call eval"):
         dl.logit_lens(llm, ["abc"])
     llm.eval()
     assert dl.logit_lens(llm, ["abc"])["res_kl_divs"].isfinite().all()

@@ -1,0 +1,172 @@
+"""A model is measured as it is at each call: without what earlier passes left, and verified again once changed."""
+
+import copy
+
+import pytest
+import torch
+import transformers as tf
+
+import depth_lib as dl
+from depth_lib.data.tokens import tokenize
+from depth_lib.models import check
+from depth_lib.models.errors import ArchitectureError
+from depth_lib.models.load import wrapped
+from tests.families import SHAPE, build, randomise
+from tests.oracles import curves
+from tests.oracles.streams import in_float64
+from tests.probes.comparing import close
+from tests.tiny_tokenizers import char_tokenizer
+
+SHORT = "The quick brown fox jumps over 13 lazy dogs"
+LONG = 2 * SHORT
+FACTORS = {"short_factor": [1.0] * 6, "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0]}
+ROPES = {
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
+    "longrope": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "original_max_position_embeddings": 32,
+        **FACTORS,
+    },
+}
+
+
+def scaled(rope):
+    """A model whose rotary frequencies depend on the sequence's length beyond 32 tokens."""
+    positions = 32 if rope == "dynamic" else 256
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = tf.LlamaConfig(**SHAPE | {"max_position_embeddings": positions}, rope_parameters=ROPES[rope])
+        model = tf.AutoModelForCausalLM.from_config(config)
+        randomise(model)
+    return model.eval().requires_grad_(False)
+
+
+PROBES = {
+    "lens": lambda llm: dl.logit_lens(llm, [SHORT]),
+    "lens of generated tokens": lambda llm: dl.logit_lens(llm, [SHORT], generate=3),
+    "contribution": lambda llm: dl.relative_contribution(llm, [SHORT]),
+    "effects": lambda llm: dl.layer_effects(llm, [SHORT]),
+    "local effects": lambda llm: dl.local_effects(llm, [SHORT]),
+    "removal": lambda llm: dl.block_removal(llm, [SHORT]),
+    "erasure": lambda llm: dl.residual_erasure(llm, SHORT, " and", [SHORT]),
+    "gradients": lambda llm: dl.integrated_gradients(llm, SHORT, " and", quadrature=1.0),
+    "choices": lambda llm: dl.choice_accuracy(llm, [(SHORT, [" and", " but"], 0)]),
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_longer_prompt_before_changes_no_number(probe, rope):
+    alone = PROBES[probe](wrapped(scaled(rope), char_tokenizer()))
+    llm = wrapped(scaled(rope), char_tokenizer())
+    dl.logit_lens(llm, [LONG])
+    after = PROBES[probe](llm)
+    for key, value in alone.items():
+        same = torch.equal(after[key], value) if torch.is_tensor(value) else after[key] == value
+        assert same or value.isnan().any(), key
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_the_order_of_prompts_changes_no_number_and_each_is_plain_pytorchs(rope):
+    llm = wrapped(scaled(rope), char_tokenizer())
+    both = dl.logit_lens(llm, [LONG, SHORT])
+    for p, text in enumerate((LONG, SHORT)):
+        truth = curves.logit_lens(in_float64(scaled(rope)), tokenize(llm, [text]))  # a model that saw nothing before
+        close(both["res_kl_divs_sums"][p] / both["n_tokens"][p], truth["res_kl_divs"].float(), 1e-4)
+
+
+def plus_five(module, args, output):
+    return output + 5
+
+
+@pytest.fixture
+def loaded():
+    model = build("qwen2")
+    return model, wrapped(model, char_tokenizer())
+
+
+def patch(block):
+    forward = block.forward
+    block.forward = lambda *args, **kwargs: forward(*args, **kwargs) + 5
+
+
+CHANGES = {
+    "a hook of a block": lambda model: model.model.layers[1].register_forward_hook(plus_five),
+    "a hook of the last block": lambda model: model.model.layers[3].register_forward_hook(plus_five),
+    "a hook before a block": lambda model: model.model.layers[2].register_forward_pre_hook(
+        lambda module, args, kwargs: ((args[0] + 5, *args[1:]), kwargs), with_kwargs=True
+    ),
+    "a hook of an MLP": lambda model: model.model.layers[1].mlp.register_forward_hook(plus_five),
+    "a hook of all blocks": lambda model: model.model.register_forward_hook(
+        lambda module, args, output: type(output)(last_hidden_state=output.last_hidden_state * 1.1)
+    ),
+    "another forward": lambda model: patch(model.model.layers[1]),
+    "another block": lambda model: model.model.layers.__setitem__(1, copy.deepcopy(model.model.layers[2])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("probe", ["lens", "effects", "gradients"])
+def test_what_a_hook_or_a_patch_changes_after_loading_is_refused_in_one_line(change, probe, loaded):
+    model, llm = loaded
+    PROBES[probe](llm)
+    CHANGES[change](model)
+    with pytest.raises(ArchitectureError) as raised:
+        PROBES[probe](llm)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_hooks_on_all_modules_at_once_are_seen(loaded):
+    of_blocks = type(loaded[0].model.layers[0])
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, output: output + 5 if isinstance(module, of_blocks) else None
+    )
+    try:
+        with pytest.raises(ArchitectureError, match="a hook or another `forward` changes it"):
+            dl.logit_lens(loaded[1], [SHORT])
+    finally:
+        hook.remove()
+
+
+def test_a_hook_that_reads_only_changes_nothing_and_one_that_was_removed_neither(loaded):
+    model, llm = loaded
+    truth = dl.logit_lens(llm, [SHORT])["res_kl_divs"]
+    model.model.layers[1].register_forward_hook(lambda module, args, output: None)
+    model.model.layers[1].register_forward_hook(plus_five).remove()
+    assert torch.equal(dl.logit_lens(llm, [SHORT])["res_kl_divs"], truth)
+
+
+@pytest.mark.parametrize("path", ["", "model.layers", "model.layers.2.mlp"])
+def test_any_module_in_training_mode_is_refused_by_name(path, loaded):
+    model, llm = loaded
+    model.get_submodule(path).train()
+    with pytest.raises(ArchitectureError, match=f"{path or 'the model'} is in training mode.* call eval"):
+        dl.logit_lens(llm, [SHORT])
+    model.eval()
+    assert dl.logit_lens(llm, [SHORT])["res_kl_divs"].isfinite().all()
+
+
+def test_a_changed_model_is_verified_once_and_an_unchanged_one_never(loaded, monkeypatch):
+    model, llm = loaded
+    verified, check_here = [], check.check_here
+    monkeypatch.setattr(check, "check_here", lambda llm: verified.append(check_here(llm)))
+    for probe in PROBES.values():
+        probe(llm)
+    model.lm_head.weight.mul_(1.5)  # as an optimizer does
+    assert dl.logit_lens(llm, [SHORT]) and not verified
+    model.to(torch.bfloat16)
+    half = [dl.logit_lens(llm, [SHORT])["res_kl_divs"] for _ in range(2)]
+    assert len(verified) == 1 and torch.equal(*half)
+
+
+def test_a_copy_of_what_load_model_returned_is_refused_with_the_call_that_loads_it(loaded):
+    again = copy.deepcopy(loaded[1])
+    with pytest.raises(ArchitectureError, match=r"is a copy, .*; give dl.load_model\(llm._module, llm.tokenizer\)"):
+        dl.logit_lens(again, [SHORT])
+    with torch.no_grad():
+        again._module.lm_head.weight.mul_(2)
+    llm = dl.load_model(again._module, again.tokenizer)
+    truth = curves.logit_lens(in_float64(again._module), tokenize(llm, [SHORT]))
+    close(dl.logit_lens(llm, [SHORT])["res_kl_divs"], truth["res_kl_divs"].float(), 1e-4)
