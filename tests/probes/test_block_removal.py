@@ -195,15 +195,3 @@ def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(mon
         for key in ("removal_loss", "angular_distance", "removal_kl_by_prompt"):
             rows = every[key][..., [size - 1 for size in sizes], :]
             assert torch.allclose(refined[key], rows, atol=1e-5, equal_nan=True), key
-
-
-@pytest.mark.slow
-def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_intervals():
-    llm = dl.load_model("SmolLM2-135M-Instruct")
-    prompts = [text.split("Problem: ")[1][:115] for text in dl.load_prompts("gsm8k", 10, source="sample")]
-    result = dl.block_removal(llm, prompts, sizes=[1, 2, 3])
-    five = {"removal_loss_by_prompt": result["removal_loss_by_prompt"][:5]}
-    five |= {"removal_loss": five["removal_loss_by_prompt"].mean(0), "removal_sizes": result["removal_sizes"]}
-    for at_most in (0.05, 0.2, 0.5):
-        few, many = dl.removable(five, at_most), dl.removable(result, at_most)
-        assert few.low <= many.n <= few.high and many.low <= few.n <= many.high
