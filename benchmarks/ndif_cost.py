@@ -2,7 +2,7 @@
 
 Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unembedded rows; a backward pass is twice a
 forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. What crosses the socket of the
-sandbox, where the jobs of ordinary keys run, is computed by depth_lib/remote/crossing.py; minutes: at 1 GB/s, a guess,
+sandbox, where the jobs of ordinary keys run, is computed by tests/remote/crossing.py; minutes: at 1 GB/s, a guess,
 and of increments what they are computed in.
 """
 
@@ -12,7 +12,7 @@ import depth_lib as dl
 from benchmarks.markdown import markdown
 from depth_lib.data.tokens import future_positions
 from depth_lib.probes.packing import packs
-from depth_lib.remote.crossing import crossing, seconds
+from tests.remote.crossing import crossing, seconds
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block

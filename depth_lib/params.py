@@ -23,6 +23,7 @@ INSTALLED = _INSIDE.is_dir()
 PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
 PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
+HOST = r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?"  # of a server
 FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients"]
 
 
@@ -50,7 +51,7 @@ class Params(BaseModel):
         None, description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none'
     )
     TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
-    REMOTE: bool | Annotated[str, Field(pattern="^local(host)?$|[.:/]")] = Field(
+    REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
         False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host'
     )
     DATASET: str = Field(

@@ -1,5 +1,6 @@
 """A probe runs in one nnsight session here, or as journalled jobs on a server."""
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +14,10 @@ from .models.families import known
 from .models.parallel import check_same
 from .probes.identities import verified
 from .progress import steps, ticked
-from .remote.backend import JobBackend, complete, positive, say
-from .remote.crossing import FLOPS, PER_SECOND, TOO_LONG, crossing, seconds
-from .remote.errors import JobFailed, RemoteError, ResultNotFinite
-from .remote.journal import Entry, finish
-from .remote.travel import settings_hash
+from .remote.errors import JobFailed, RemoteError, ResultRefused
+from .remote.job import Job
+from .remote.journal import journal
+from .remote.server import positive, tell_about
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
@@ -43,21 +43,20 @@ def run(
     one. Raises ValueError for results that are not finite (if over is given), depth_lib.remote.RemoteError and its
     kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
     """
-    signature = inspect.signature(partial(probe, llm))
-    arguments = dict(signature.bind(*args, **named).arguments)
+    arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
     label = label or probe.__name__.replace("_", " ")
     on_server = bool(remote) and remote != "local"
     # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
     if "arch" in arguments:
         arguments["arch"] = arguments["arch"] | {"fetched": {} if on_server else None}
     if on_server:
-        return concatenated(_on_server(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
+        return concatenated(run_as_jobs(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
     if not llm.dispatched:
         raise ValueError(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
             "it with remote=False"
         )
-    result = _all_here(llm, probe, arguments, over, remote, label)
+    result = concatenated(run_locally(llm, probe, arguments, over, remote, label))
     if over and (found := _not_finite(result, arguments, over)):
         raise ValueError(
             f"{probe.__name__}: {found}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
@@ -66,14 +65,89 @@ def run(
     return result
 
 
-def _all_here(llm, probe, arguments, over, remote, label):
-    """What the probe returns on this machine."""
+def run_locally(
+    llm: TransformersModel, probe: Callable, arguments: dict, over: str | None, remote: bool | str, label: str
+) -> list[dict]:
+    """What the probe returns here, for all items of `over` or for each prompt."""
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
-    if "tick" in inspect.signature(probe).parameters and not remote:
-        with ticked(label) as tick:
-            return _here(llm, probe, arguments | {"tick": tick}, remote)
-    parts = [arguments] if over in (None, "layers") else _cut(arguments, over, 1)
-    return concatenated([_here(llm, probe, part, remote) for part in steps(parts, label)])
+    with contextlib.ExitStack() as bar:
+        parts = [arguments]
+        if "tick" in inspect.signature(probe).parameters and not remote:
+            parts = [arguments | {"tick": bar.enter_context(ticked(label))}]
+        elif over not in (None, "layers"):
+            parts = steps(_cut(arguments, over, 1), label)
+        results = []
+        for part in parts:
+            with llm.session(remote=remote):
+                # not by nnsight.save: requests may not name the module nnsight
+                result = _where_the_model_is(llm, None, probe, part).save()
+            known(llm).running = result["model"]
+            results.append(result["result"])
+        return results
+
+
+def run_as_jobs(
+    llm: TransformersModel, probe: Callable, parts: list[dict], over: str | None, remote: bool | str, label: str
+) -> list[dict]:
+    """What the probe returns on a server for each part, a journalled job each, one after the other."""
+    book, jobs, results = journal(), [], []
+    for number, arguments in enumerate(steps(parts, label), 1):
+        part = f"{number} of {len(parts)}" if len(parts) > 1 else None
+        job = Job(llm, remote, book.folder, probe, _asked(arguments), part)
+        with job.held():
+            try:
+                done = job.result(
+                    partial(_send, llm, probe, arguments, job), partial(_check_finite, probe, arguments, over)
+                )
+            except JobFailed as error:
+                if known(llm).checked or "already ran past" not in str(error):
+                    raise
+                raise not_computed(llm, error) from error
+            known(llm).running = job.runs = done["model"]
+            if not known(llm).checked and "check" in done:
+                try:
+                    judge(llm, done["check"])
+                except ArchitectureError as error:
+                    job.keep("ended", problem=str(error))  # another deployment may be the model that was found
+                    raise
+            jobs.append(job)
+            results.append(done["result"])
+            if number == len(parts):  # inside the lock, so that another process finds all of it or nothing
+                book.finish(jobs)
+    return results
+
+
+def _asked(arguments):
+    """What a call asks for, without which shortcuts were found to work, as that is found by its first job."""
+    if "arch" not in arguments:
+        return arguments
+    return arguments | {"arch": {name: value for name, value in arguments["arch"].items() if name not in SHORTCUTS}}
+
+
+def _send(llm, probe, arguments, job):
+    """Submit the session; the model's check goes along if nobody has made it yet."""
+    tell_about(job.host, job.api_key)
+    if "arch" in arguments:
+        found, arch = known(llm).found, arguments["arch"]
+        arguments = arguments | {"arch": arch | {name: arch[name] and getattr(found, name) for name in SHORTCUTS}}
+    check = check_call(llm)
+    if known(llm).checked or probe is check[0]:
+        check = None
+    with llm.session(backend=job):  # which only serialises it: the client knows the result by its name
+        result = _where_the_model_is(llm, check, probe, arguments).save()  # noqa: F841
+
+
+def _where_the_model_is(llm, check, probe, arguments):
+    """What travels: the probe's result and a description of the model that computed it. check: None, or a function and
+    its arguments that is called first: the probe takes no shortcut that it finds not to work."""
+    done = {}
+    if check:
+        identities, of_sentence = check
+        done["check"] = identities(llm, **of_sentence)
+        if "arch" in arguments:
+            arguments = arguments | {"arch": verified(arguments["arch"], done["check"])}
+    done["result"] = probe(llm, **arguments)
+    return done | {"model": running(llm)}
 
 
 def concatenated(results: list[dict]) -> dict:
@@ -102,99 +176,10 @@ def _jobs(arguments, over, per_job):
     return _cut(arguments, over, per_job)
 
 
-def _here(llm, probe, arguments, remote):
-    measured = _in_session(llm, None, probe, arguments, remote=remote)
-    known(llm).running = measured["model"]
-    return measured["result"]
-
-
-def _in_session(llm, check, probe, arguments, **how):
-    """What `_measured` returns, in one session."""
-    result = None  # stays so where the session is only serialised; the client knows it by this name
-    with llm.session(**how):
-        # not by nnsight.save: requests may not name the module nnsight
-        result = _measured(llm, check, probe, arguments).save()
-    return result
-
-
-def _measured(llm, check, probe, arguments):
-    """The probe's result and a description of the model that computed it. check: None, or a function and its arguments
-    that is called first: the probe takes no shortcut that it finds not to work."""
-    measured = {}
-    if check:
-        identities, of_sentence = check
-        measured["check"] = identities(llm, **of_sentence)
-        if "arch" in arguments:
-            arguments = arguments | {"arch": verified(arguments["arch"], measured["check"])}
-    measured["result"] = probe(llm, **arguments)
-    return measured | {"model": running(llm)}
-
-
-def _on_server(llm, probe, jobs, over, remote, label):
-    """What the probe returns for each job, journalled and one after the other."""
-    results, entries = [], []
-    for number, arguments in enumerate(steps(jobs, label), 1):
-        backend = JobBackend(llm, remote)
-        entry = Entry(
-            settings_hash(
-                probe,
-                args=arguments,
-                host=backend.host,
-                model=backend.model_key,
-                env=backend.env,
-                names=getattr(llm, "_rename", None),
-            ),
-            probe=probe.__qualname__,
-            host=backend.host,
-            model=backend.model_key,
-            part=f"{number} of {len(jobs)}" if len(jobs) > 1 else None,
-        )
-        with entry.locked():
-            send = partial(_send, llm, probe, arguments, backend)
-            accept = partial(_check_finite, probe, arguments, over)
-            try:
-                measured = complete(backend, entry, send, accept)
-            except JobFailed as error:
-                if known(llm).checked or "already ran past" not in str(error):
-                    raise
-                raise not_computed(llm, error) from error
-            known(llm).running = entry.runs = measured["model"]
-            if not known(llm).checked and "check" in measured:
-                try:
-                    judge(llm, measured["check"])
-                except ArchitectureError as error:
-                    entry.note("ended", problem=str(error))  # another deployment may be the model that was found
-                    raise
-            results.append(measured["result"])
-            entries.append(entry)
-            if number == len(jobs):  # inside the lock, so that another process finds all of it or nothing
-                finish(entries)
-    return results
-
-
-def _send(llm, probe, arguments, backend):
-    """Submit the session; the model's check goes along if nobody has made it yet."""
-    n_bytes, n_tokens = crossing(probe.__name__, arguments, llm.config.get_text_config().vocab_size)
-    takes = seconds(n_bytes, n_tokens, sum(weight.numel() for weight in llm.blocks[0].parameters()))
-    if takes > TOO_LONG:
-        say(
-            f"{probe.__name__}: about {takes / 3600:.1f} hours in NDIF's sandbox, where a job of an ordinary key runs, "
-            f"if {n_bytes / 1e9:,.0f} GB cross its socket at {PER_SECOND / 1e9:.0f} GB/s and its GPU does "
-            f"{FLOPS / 1e12:.0f} TFLOP/s, which are guesses; give fewer or shorter prompts"
-        )
-    if "arch" in arguments:
-        found, arch = known(llm).found, arguments["arch"]
-        arguments = arguments | {"arch": arch | {name: arch[name] and getattr(found, name) for name in SHORTCUTS}}
-    check = check_call(llm)
-    if known(llm).checked or probe is check[0]:
-        check = None
-    _in_session(llm, check, probe, arguments, backend=backend)
-
-
 def _check_finite(probe, arguments, over, found):
-    """Raise ResultNotFinite, which names the probe, the prompt and the layer."""
+    """Raise ResultRefused, which names the probe, the prompt and the layer."""
     if over and (problem := _not_finite(found["result"], arguments, over)):
-        raise ResultNotFinite(
+        raise ResultRefused(
             f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
             f"{found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, or "
             "run it where you choose the dtype"

@@ -18,7 +18,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
-from ..params import find_model, params_files
+from ..params import HOST, find_model, params_files
 from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
@@ -110,7 +110,7 @@ def _asked(name, remote, revision, dtype, quantization, device_map, gguf_file, t
     """load_model's arguments, completed from the registry's entry. Raises ModelError for what cannot be done, before
     anything is fetched."""
     weights_here = remote is False or remote == "local"
-    if not (weights_here or remote is True or re.match("https?://", str(remote))):
+    if not (weights_here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
     entry = _entry(name)
     revision = revision or entry.get("REVISION")

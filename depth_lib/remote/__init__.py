@@ -1,18 +1,5 @@
-"""Remote runs: what is sent, the journal of jobs, nnsight's client for one job, and errors."""
+"""Remote runs: what is sent, one job and its journal, reading its result, and errors."""
 
 # ruff: noqa: F401 (names for others)
-from .errors import (
-    JobFailed,
-    JobInterrupted,
-    JobOverdue,
-    JobUnknown,
-    NotReady,
-    RemoteError,
-    RequestRefused,
-    ResultLost,
-    ResultNotFinite,
-    ResultRefused,
-    ServerUnreachable,
-    SubmissionUnconfirmed,
-)
+from .errors import JobFailed, NotReady, RemoteError, ResultRefused, ServerUnreachable
 from .journal import journalled

@@ -27,7 +27,7 @@ _OPCODES = set(
 
 
 class BrokenDownload(Exception):
-    """The result arrived damaged, or in part; fetching it again may help."""
+    """The bytes that arrived are not those that were sent; fetching them again may help."""
 
 
 def plain(content: bytes) -> dict:
@@ -36,24 +36,40 @@ def plain(content: bytes) -> dict:
     torch.load would run code: it hands an archive that looks like TorchScript to torch.jit, and its
     `weights_only=True` reads pickle protocol 2 only, where servers write 4. So the archive is read by Python's zipfile
     alone, which also checks each record's CRC, and the pickle by a reader that knows tensors and plain containers.
-    Raises ResultRefused, which names what else the result asks for, or BrokenDownload.
+    Raises ResultRefused, which names what else the result asks for, or BrokenDownload for a wrong length or CRC.
     """
     try:
-        announced = zstandard.get_frame_parameters(content).content_size
-        check_size(announced)
-        # piece by piece: a damaged header may announce more than there is, or less
-        reader = zstandard.ZstdDecompressor().stream_reader(content)
-        pieces = iter(functools.partial(reader.read, _PIECE), b"")
-        data = b"".join(itertools.islice(pieces, announced // _PIECE + 1))
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            # torch stores records as they are: compressed ones, or several of the same bytes, are there to fill memory
-            if sum(record.file_size for record in archive.infolist()) > len(data):
-                raise BrokenDownload("its records are larger than the archive")
-            return _Unpickler(archive).load()["result"]
+        records = _records(content)
     except (ResultRefused, BrokenDownload, MemoryError):
         raise
-    except Exception as error:  # a cut download breaks in zstandard, zipfile, pickle or torch
+    except Exception as error:  # zstandard and zipfile raise a dozen kinds for what is cut or damaged
         raise BrokenDownload(one_line(error)) from error
+    try:
+        return _Unpickler(records).load()["result"]
+    except (ResultRefused, MemoryError):
+        raise
+    except Exception as error:
+        raise ResultRefused(
+            f"the result arrived whole, and cannot be read as tensors and plain containers ({one_line(error)}); have "
+            "the probe return only those"
+        ) from error
+
+
+def _records(content):
+    """The records of the compressed archive, by name."""
+    announced = zstandard.get_frame_parameters(content).content_size
+    check_size(announced)
+    # piece by piece: a damaged header may announce more than there is, or less
+    reader = zstandard.ZstdDecompressor().stream_reader(content)
+    pieces = iter(functools.partial(reader.read, _PIECE), b"")
+    data = b"".join(itertools.islice(pieces, announced // _PIECE + 1))
+    if len(data) != announced:
+        raise BrokenDownload(f"{len(data)} bytes of {announced}")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        # torch stores records as they are: compressed ones, or several of the same bytes, are there to fill memory
+        if sum(record.file_size for record in archive.infolist()) > len(data):
+            raise BrokenDownload("its records are larger than the archive")
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def check_size(n_bytes: int) -> None:
@@ -71,11 +87,11 @@ class _Unpickler(pickle.Unpickler):
     BUILD is not among the opcodes: it sets attributes, of torch's own classes too.
     """
 
-    def __init__(self, archive: zipfile.ZipFile):
-        (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
-        self._archive, self._folder = archive, name.removesuffix("data.pkl")
+    def __init__(self, records: dict[str, bytes]):
+        (name,) = (name for name in records if name.endswith("/data.pkl"))
+        self._records, self._folder = records, name.removesuffix("data.pkl")
         self._storage = functools.cache(self._read)  # tensors that shared a storage on the server share it here
-        pickled = archive.read(name)
+        pickled = records[name]
         for opcode, argument, _ in pickletools.genops(pickled):
             # the reader's memory grows with the largest number that a value is kept under
             if opcode.name not in _OPCODES or (opcode.name == "LONG_BINPUT" and argument > len(pickled)):
@@ -95,11 +111,11 @@ class _Unpickler(pickle.Unpickler):
         _, dtype, key, _, n_items = saved_id  # "storage", …, the device it was on
         storage = self._storage(key, dtype)
         if len(storage) != n_items:
-            raise BrokenDownload(f"a storage of {n_items} numbers has {len(storage)}")
+            raise ValueError(f"a storage of {n_items} numbers has {len(storage)}")
         return storage
 
     def _read(self, key, dtype):
-        byte_order, record = (self._archive.read(self._folder + name) for name in ("byteorder", f"data/{key}"))
+        byte_order, record = (self._records[self._folder + name] for name in ("byteorder", f"data/{key}"))
         storage = torch.UntypedStorage.from_buffer(record, byte_order=byte_order.decode(), dtype=dtype)
         return torch.empty(0, dtype=dtype).set_(storage)
 

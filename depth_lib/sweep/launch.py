@@ -71,7 +71,7 @@ def _check(runs: Sequence[RunSpec], keep_going: bool) -> None:
             for by_level in {probe.by_level for probe in probes}:
                 _ = run.examples if by_level else run.prompts
     for host in {run.remote for run in runs if run.on_server}:
-        from ..remote.backend import host_and_key  # loads torch
+        from ..remote.server import host_and_key  # loads torch
 
         host_and_key(host)
 

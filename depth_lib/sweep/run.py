@@ -27,8 +27,8 @@ from ..params import LOADING, NOT_COMPARED
 from ..probes.ranks import from_rank_0
 from ..progress import LOG
 from ..remote import journalled
-from ..remote.backend import host_of
 from ..remote.errors import NotReady, ServerUnreachable
+from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale, without_places
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name

@@ -1,5 +1,7 @@
 """Every fault of the way to the server and back: the right result or the right exception, and a rerun completes."""
 
+import datetime
+import json
 import socket
 import traceback
 
@@ -8,9 +10,10 @@ import torch
 
 import depth_lib as dl
 from depth_lib import remote, session
+from depth_lib.files import cache_folder
 from depth_lib.models.families import describe
-from depth_lib.remote import backend
-from depth_lib.remote.backend import QUIET, SILENCE  # as imported: tests are less patient
+from depth_lib.remote import job
+from depth_lib.remote.job import QUIET, SILENCE  # as imported: tests are less patient
 from tests.calls import TEXTS
 from tests.remote.conditions import same
 from tests.remote.loopback.fixture import KEY, journal
@@ -22,76 +25,138 @@ PROXY = b"<html>upstream reset</html>"
 
 
 @pytest.mark.parametrize(
-    "faults, jobs, says",
+    "faults, says",
     [
-        ({"post": [503, 429, 503]}, 1, "could not be reached"),
-        ({"poll": [503, "reset", (PROXY, 200), 500]}, 1, "could not be reached"),
-        ({"forget": [True, True]}, 1, ""),
-        ({"result": ["truncated", "reset"]}, 1, ""),
-        ({"result": [503, 500, "reset", 503, 502]}, 1, "could not be reached"),
-        ({"result": [403]}, 2, "the address of its result has expired"),
-        ({"end": [CANCELLED, DIED]}, 3, "process died"),
+        ({"post": [503, 429, 503]}, "could not be reached"),
+        ({"poll": [503, "reset", (PROXY, 200), 500]}, "could not be reached"),
+        ({"poll": [(b"null", 200), (b"7", 200), (b"[]", 200)]}, "could not be reached"),
+        ({"forget": [True, True]}, ""),
+        ({"result": ["truncated", "reset"]}, ""),
+        ({"result": [503, 500, "reset", 503, 502]}, "could not be reached"),
+        ({"result": ["moved", "moved"]}, ""),
+        ({"result": [403, 404, 403]}, "the address of its result is refused (HTTP 403)"),
     ],
     ids=str,
 )
-def test_a_fault_that_passes_leaves_the_right_result(llm, truth, loopback, capfd, faults, jobs, says):
+def test_a_fault_that_passes_leaves_the_right_result_of_one_job(llm, truth, loopback, capfd, faults, says):
     with loopback.faults(**faults) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
-        assert submitted() == jobs
+        assert submitted() == 1
     printed = capfd.readouterr().err
-    assert printed.count("\n") == (jobs - 1 if jobs > 1 else bool(says)) and says in printed
+    assert printed.count("\n") == bool(says) and says in printed
     assert not journal()
+
+
+def left_behind(llm, loopback, seconds):
+    """A job that the server took so many seconds ago, as the journal of a killed process has it."""
+    with loopback.faults(poll=[401]), pytest.raises(remote.RemoteError, match="Invalid API key"):
+        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+    (file,) = cache_folder("jobs").glob("*.json")
+    entry = json.loads(file.read_text())
+    sent = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
+    file.write_text(json.dumps(entry | {"submitted": sent.isoformat(timespec="seconds")}))
+
+
+FORGOTTEN = {"job": {"forget": [True] * 9}, "result": {"result": [403]}}
+
+
+@pytest.mark.parametrize("what", FORGOTTEN)
+def test_a_job_that_the_server_has_forgotten_is_sent_again_once_and_that_is_said_in_a_line(
+    llm, truth, loopback, monkeypatch, capfd, what
+):
+    monkeypatch.setattr(job, "MISSING", 0.3, raising=False)
+    left_behind(llm, loopback, 7200)
+    with loopback.faults(**FORGOTTEN[what]) as submitted:
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 1
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 2 and "found job" in said[0] and "sending it again, once" in said[1]
+    assert not journal()
+
+
+def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, truth, loopback, monkeypatch):
+    monkeypatch.setattr(job, "MISSING", 0.1)
+    monkeypatch.setattr(job, "UNKNOWN", 0.1)
+    with loopback.faults(forget=[True] * 9999) as submitted:
+        with pytest.raises(remote.JobFailed, match="no status of the job for .* run again to submit it anew") as caught:
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert submitted() == 2 and caught.value.retry == "send"
+        loopback.switch()
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 3
+
+
+def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, truth, loopback, monkeypatch):
+    """As where the server's own queue is slow to write the first status."""
+    monkeypatch.setattr(job, "MISSING", 0.3, raising=False)
+    left_behind(llm, loopback, 60)
+    with loopback.faults(forget=[True] * 15) as submitted:
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 0
 
 
 @pytest.mark.parametrize("what", ["poll", "result"])
 def test_a_server_that_hangs_is_asked_again(llm, truth, loopback, monkeypatch, what):
     monkeypatch.setattr("nnsight.intervention.backends.remote._READ_TIMEOUT", 4.5)  # longer than SILENCE, as it is
-    monkeypatch.setattr(backend, "SILENCE", 4)
-    monkeypatch.setattr(backend, "QUIET", 1, raising=False)
+    monkeypatch.setattr(job, "SILENCE", 4)
+    monkeypatch.setattr(job, "QUIET", 1, raising=False)
     with loopback.faults(**{what: ["hang"]}) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
         assert submitted() == 1
 
 
+WITHOUT = {"id": "x", "status": "COMPLETED", "description": ""}
 REFUSED = [
-    # faults, exception, what it says, submissions before and in the rerun
-    ({"post": [401]}, remote.RequestRefused, "Invalid API key.*check NDIF_API_KEY", (0, 1)),
-    ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: Try later", (0, 1)),
-    ({"post": [502]}, remote.SubmissionUnconfirmed, "HTTP 502: Try later.*may be running", (0, 1)),
-    ({"post": [(PROXY, 503)]}, remote.SubmissionUnconfirmed, "HTTP 503: <html>", (0, 1)),  # NDIF's own has a detail
-    ({"post": ["swallow"]}, remote.SubmissionUnconfirmed, "may be running, under an id nobody knows", (1, 1)),
-    ({"post": [(PROXY, 200)]}, remote.SubmissionUnconfirmed, "may be running", (0, 1)),
-    ({"poll": [401]}, remote.RequestRefused, "Invalid API key", (1, 0)),
-    ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", (1, 0)),
-    ({"forget": [True] * 9999}, remote.JobUnknown, "no status of the job", (3, 1)),
-    ({"result": ["truncated"] * 999}, remote.ResultLost, "could not be fetched", (3, 1)),
-    ({"result": [500] * 999}, remote.ServerUnreachable, "HTTP 500", (1, 0)),
-    ({"end": [CANCELLED] * 3}, remote.JobInterrupted, "cancelled or preempted", (3, 1)),
-    ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs .set DEPTH_LIB_PROMPTS_PER_JOB or ", (1, 1)),
+    # faults, exception, what it says, what the same call does, POSTs of it and of the rerun
+    ({"post": [401]}, remote.NotReady, "Invalid API key.*check NDIF_API_KEY", None, (1, 1)),
+    ({"post": [503] * 999}, remote.ServerUnreachable, "HTTP 503: Try later", "ask", (None, 1)),
+    ({"post": [502]}, remote.ServerUnreachable, "HTTP 502: Try later.*may be running", "send", (1, 1)),
+    # NDIF's own 503 has a detail
+    ({"post": [(PROXY, 503)]}, remote.ServerUnreachable, "HTTP 503: <html>.*may be running", "send", (1, 1)),
+    ({"post": ["swallow"]}, remote.ServerUnreachable, "may be running, under an id nobody knows", "send", (1, 1)),
+    ({"post": [(PROXY, 200)]}, remote.ServerUnreachable, "may be running", "send", (1, 1)),
+    (
+        {"post": [({"id": "x", "status": "ERROR", "description": "the model is not deployed"}, 200)]},
+        remote.JobFailed,
+        "reports: the model is not deployed; correct that",
+        None,
+        (1, 1),
+    ),
+    ({"poll": [401]}, remote.NotReady, "Invalid API key", None, (1, 0)),
+    ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
+    ({"poll": [(WITHOUT | {"data": None}, 200)]}, remote.ResultRefused, "the server sent None; tell", None, (1, 1)),
+    ({"poll": [(WITHOUT | {"data": 7}, 200)]}, remote.ResultRefused, "the server sent 7; tell", None, (1, 1)),
+    ({"result": ["truncated"] * 999}, remote.ResultRefused, "its result arrives damaged", "ask", (1, 0)),
+    ({"result": [500] * 999}, remote.ServerUnreachable, "HTTP 500", "ask", (1, 0)),
+    ({"result": [403] * 999}, remote.ServerUnreachable, "the address of its result is refused", "ask", (1, 0)),
+    ({"result": ["no result"]}, remote.ResultRefused, "arrived whole, and cannot be read .*KeyError", None, (1, 1)),
+    ({"end": [CANCELLED]}, remote.JobFailed, "cancelled or preempted.*run again to submit", "send", (1, 1)),
+    ({"end": [DIED]}, remote.JobFailed, "process died.*run again to submit the job anew", "send", (1, 1)),
+    ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs .set DEPTH_LIB_PROMPTS_PER_JOB or ", None, (1, 1)),
 ]
 
 
-@pytest.mark.parametrize("faults, kind, says, jobs", REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("faults, kind, says, retry, posts", REFUSED, ids=lambda value: str(value)[:60])
 def test_a_fault_that_stays_is_named_and_a_rerun_completes(
-    llm, truth, loopback, monkeypatch, capfd, faults, kind, says, jobs
+    llm, truth, loopback, monkeypatch, capfd, faults, kind, says, retry, posts
 ):
-    with loopback.faults(**faults) as submitted, monkeypatch.context() as patch:
-        patch.setattr(backend, "SILENCE", 0.3)
-        patch.setattr(backend, "UNKNOWN", 0.3)
+    before = loopback.n_posts
+    with loopback.faults(**faults), monkeypatch.context() as patch:
+        patch.setattr(job, "SILENCE", 0.3)
         with pytest.raises(kind, match=says) as caught:
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
-        assert submitted() == jobs[0]
+    assert posts[0] in (loopback.n_posts - before, None) and caught.value.retry == retry
     assert caught.value.host == loopback.host and loopback.host in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1 and KEY not in str(caught.value)
     assert caught.value.server_text == "Try later." or "Try later" not in says
     (entry,) = journal()
-    if jobs[1] == 0:
+    if posts[1] == 0:
         assert entry["state"] == "submitted" and entry["job_id"] in loopback.jobs
     capfd.readouterr()
-    with loopback.faults() as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
-        assert submitted() == jobs[1]
-    assert ("never confirmed" in capfd.readouterr().err) == (kind is remote.SubmissionUnconfirmed)
+    before = loopback.n_posts
+    same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+    assert loopback.n_posts - before == posts[1]
+    assert ("never confirmed" in capfd.readouterr().err) == ("may be running" in says)
     assert not journal()
 
 
@@ -102,7 +167,7 @@ def test_a_server_that_hangs_is_asked_again_well_within_the_patience():
 QUOTED = [
     {"post": [({"detail": f"Invalid API key format: '{KEY}'. API keys must be in the format: x-x"}, 400)]},
     {"end": [f"Traceback (most recent call last):\n  header {KEY}\nValueError: {KEY}"]},
-    {"end": [f"The key {KEY} was cancelled or preempted"] * 3},
+    {"end": [f"The key {KEY} was cancelled or preempted"]},
 ]
 
 
@@ -117,7 +182,7 @@ def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loo
 
 def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, truth, loopback, monkeypatch):
     with loopback.faults(hold="RUNNING") as submitted:
-        with monkeypatch.context() as patch, pytest.raises(remote.JobOverdue, match="the job is .* after"):
+        with monkeypatch.context() as patch, pytest.raises(remote.ServerUnreachable, match="the job is .* after"):
             patch.setenv("DEPTH_LIB_DEADLINE", "0.0001")
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         loopback.switch()
@@ -148,11 +213,11 @@ def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
 ):
     """As if one of the jobs for an artifact had run on the model in float32."""
     monkeypatch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
-    complete = session.complete
+    result = job.Job.result
 
-    def completed(backend, entry, *rest):
-        measured = complete(backend, entry, *rest)
-        runs = {"dtype": "float32"} if older in (entry.probe, entry.part) else {}
+    def completed(one, *rest):
+        measured = result(one, *rest)
+        runs = {"dtype": "float32"} if older in (one.probe, one.part) else {}
         return measured | {"model": measured["model"] | runs}
 
     def both():
@@ -163,7 +228,7 @@ def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
     says = r"deployed the model anew between two jobs \(dtype float32, then bfloat16\).*run again to repeat the older"
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(remote.RemoteError, match=says):
-            patch.setattr(session, "complete", completed)
+            patch.setattr(job.Job, "result", completed)
             both()
         same(both(), truth)
         assert submitted() == 5 and not list(tmp_path.iterdir())
@@ -171,6 +236,25 @@ def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
 
 def _factors(llm, number):
     return {"n": [n for n in range(1, number) if number % n == 0]}
+
+
+@pytest.mark.parametrize("key", ["results", "data", "COMPLETED", "id"])
+def test_a_key_that_occurs_in_the_protocol_changes_none_of_it(llm, truth, loopback, monkeypatch, key):
+    monkeypatch.setenv("NDIF_API_KEY", key)
+    with loopback.faults(key=key) as submitted:
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 1
+
+
+def test_a_tensor_that_cannot_be_read_is_refused_after_one_job(llm, loopback):
+    with loopback.faults() as submitted:
+        with pytest.raises(remote.ResultRefused, match="cannot be read as tensors and plain containers"):
+            session.run(_conjugate, llm, remote=loopback.host)
+        assert submitted() == 1
+
+
+def _conjugate(llm):
+    return {"x": torch.ones(2, dtype=torch.complex64).conj()}
 
 
 @pytest.mark.parametrize("key", ["my-secret", "SECRETa\nSECRETb"])
@@ -182,7 +266,7 @@ def test_a_wrong_key_is_refused_and_never_shown(llm, loopback, monkeypatch, key)
 
 
 def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
-    monkeypatch.setattr(backend, "SILENCE", 0.3)
+    monkeypatch.setattr(job, "SILENCE", 0.3)
     with socket.socket() as taken:  # and not listening
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(remote.ServerUnreachable, match="ConnectError.*check the host"):
@@ -192,7 +276,7 @@ def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
 def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
     arch = describe(llm)
     for over, says in (("prompts", "prompt 1, layer 2 of the job"), ("layers", "layer 6 of the job")):
-        with pytest.raises(remote.ResultNotFinite, match=f"_times: x is not finite at {says}, .*bfloat16"):
+        with pytest.raises(remote.ResultRefused, match=f"_times: x is not finite at {says}, .*bfloat16"):
             session.run(_times, llm, arch, [5, 6], [[0, 0, 0], [0, 0, 1]], remote=loopback.host, over=over)
     assert [entry["state"] for entry in journal()] == ["ended"]  # one job, of one set of settings
 

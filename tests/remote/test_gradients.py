@@ -4,45 +4,51 @@ for."""
 import pytest
 
 import depth_lib as dl
-from depth_lib.remote import gradients
+from depth_lib.remote import server
 from depth_lib.remote.errors import NotReady
 from tests.calls import SUM
+from tests.remote.conditions import differences
 
 
-@pytest.mark.parametrize("tags, jobs", [("known", 0), ("unknown", 1)])
-def test_gradients_asked_for_in_the_sandbox_are_said_to_be_impossible_in_one_line(
-    llm, loopback, monkeypatch, tags, jobs
-):
-    """Before a job is sent, or of a server that does not tell a key's tags when autograd has failed there."""
-    if tags == "unknown":
-        monkeypatch.setattr(gradients, "_whoami", lambda host, key: {})
+def test_gradients_asked_for_in_the_sandbox_are_tried_and_said_to_be_impossible_in_one_line(llm, loopback):
     with loopback.faults(sandbox=True) as submitted:
         with pytest.raises(NotReady, match="no gradient leaves; leave out method, or") as said:
             dl.integrated_gradients(llm, *SUM, method="gradients", remote=loopback.host)
-        assert submitted() == jobs
+        assert submitted() == 1
     assert "\n" not in str(said.value)
 
 
+def test_gradients_asked_for_are_had_where_no_key_has_a_tag(llm, here, loopback):
+    """As on a lab's own server, whose jobs run beside the weights."""
+    with loopback.faults(identity={"email": "a@b.c", "tags": []}):
+        found = dl.integrated_gradients(llm, *SUM, method="gradients", remote=loopback.host)
+    assert not differences(found, dl.integrated_gradients(here, *SUM, method="gradients"))
+
+
 @pytest.mark.parametrize(
-    ("identity", "asked", "done"),
+    ("identity", "done"),
     [
-        ({"email": "a@b.org", "tags": ["trusted"]}, None, "gradients"),
-        ({"email": "a@b.org", "tags": ["trusted"]}, "gradients", "gradients"),
-        ({"email": "a@b.org", "tags": []}, None, "increments"),
-        ({"email": None, "tags": []}, None, "increments"),  # no authentication, or a key that it does not know
-        ({"email": None, "tags": []}, "gradients", "gradients"),
-        ({}, None, "increments"),  # an older server, or one that is away
-        ({"email": "a@b.org", "tags": ["trusted"]}, "increments", "increments"),
+        ({"email": "a@b.org", "tags": ["trusted"]}, "gradients"),
+        ({"email": "a@b.org", "tags": []}, "increments"),
+        ({"email": None, "tags": []}, "increments"),  # no authentication, or a key that it does not know
+        ({"email": "a@b.org", "tags": None}, "increments"),
+        (None, "increments"),
+        ([], "increments"),
+        (7, "increments"),
     ],
 )
-def test_a_key_that_is_not_trusted_gets_increments(identity, asked, done, monkeypatch):
-    monkeypatch.setattr(gradients, "_whoami", lambda host, key: identity)
-    assert gradients.method_there("http://127.0.0.1:1", asked) == done
+def test_unless_it_is_asked_for_a_key_that_is_not_trusted_gets_increments(identity, done, loopback):
+    with loopback.faults(identity=identity):
+        assert server.method_there(loopback.host, None) == done
+        assert [server.method_there(loopback.host, asked) for asked in ("gradients", "increments")] == [
+            "gradients",
+            "increments",
+        ]
 
 
 def test_a_server_that_is_away_and_this_machine_are_not_asked():
-    assert gradients.method_there("http://127.0.0.1:1", None) == "increments"
-    assert gradients.method_there(False, None) == gradients.method_there("local", None) == "gradients"
+    assert server.method_there("http://127.0.0.1:1", None) == "increments"
+    assert server.method_there(False, None) == server.method_there("local", None) == "gradients"
 
 
 def test_left_end_steps_need_gradients(llm):

@@ -6,15 +6,22 @@ import os
 import random
 import signal
 import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import depth_lib as dl
-from depth_lib import api, session
+from depth_lib import api
 from depth_lib.data import tokens
+from depth_lib.files import cache_folder
+from depth_lib.models.check import SHORTCUTS
 from depth_lib.models.families import known
-from depth_lib.remote import NotReady, RequestRefused, journalled
-from depth_lib.remote.backend import JobBackend
+from depth_lib.remote import NotReady, journalled
+from depth_lib.remote.job import Job
+from depth_lib.remote.journal import Journal, total_cost
 from tests.calls import EVERY, FIVE, TEXTS
 from tests.probes.comparing import TOLERANCE
 from tests.remote.conditions import same
@@ -54,8 +61,8 @@ def kill(pid):
 
 
 def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, loopback, monkeypatch, artifact):
-    seen, poll = [], JobBackend.poll
-    monkeypatch.setattr(JobBackend, "poll", lambda backend: seen.extend(journal(artifact)) or poll(backend))
+    seen, poll = [], Job.poll
+    monkeypatch.setattr(Job, "poll", lambda backend: seen.extend(journal(artifact)) or poll(backend))
     with journalled(artifact) as jobs:
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert KEY not in json.dumps(journal(artifact))
@@ -77,7 +84,7 @@ def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(llm, l
 
 @pytest.mark.parametrize("writes, submissions", [(0, 0), (1, 1), (2, 1)], ids=["before", "submitted", "done"])
 def test_a_disk_that_is_full_is_named_with_the_job_that_runs(llm, loopback, monkeypatch, writes, submissions):
-    left, write = [None] * writes, dl.remote.journal.write_together
+    left, write = [None] * writes, dl.remote.job.write_together
 
     def write_while_there_is_room(contents):
         if not left:
@@ -85,7 +92,7 @@ def test_a_disk_that_is_full_is_named_with_the_job_that_runs(llm, loopback, monk
         left.pop()
         write(contents)
 
-    monkeypatch.setattr("depth_lib.remote.journal.write_together", write_while_there_is_room)
+    monkeypatch.setattr("depth_lib.remote.job.write_together", write_while_there_is_room)
     with loopback.faults() as submitted:
         with pytest.raises(NotReady, match=r"journal .* cannot be written \(No space .*set XDG_CACHE_HOME") as caught:
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
@@ -124,7 +131,7 @@ def test_a_result_that_came_but_was_not_written_is_not_computed_again(
 
 
 def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, truth, compute, artifact):
-    with loopback.faults(poll=[401]), pytest.raises(RequestRefused):
+    with loopback.faults(poll=[401]), pytest.raises(NotReady):
         compute()
     (file,) = artifact.parent.glob("a.pt.job/*.json")
     file.write_text('{"settings": "12')
@@ -139,7 +146,7 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatc
 
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(JobBackend, "poll", interrupted)
+            patch.setattr(Job, "poll", interrupted)
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         printed = capfd.readouterr().err
         assert journal()[0]["job_id"] in printed and "the same call picks it up" in printed
@@ -164,19 +171,59 @@ def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, tr
     assert not list(artifact.parent.iterdir())
 
 
-def test_two_processes_at_one_job_take_turns(llm, loopback, truth, monkeypatch):
-    """Without an artifact each computes for itself; neither sees what the other one has half done, however long that
-    takes to forget its job."""
-    finish = session.finish
-    monkeypatch.setattr(session, "finish", lambda entries: (time.sleep(0.7), finish(entries)))
+def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(llm, loopback, truth, monkeypatch):
+    """However long the first takes to forget its job; and afterwards nothing is left for a third."""
+    finish = Journal.finish
+    monkeypatch.setattr(Journal, "finish", lambda *jobs: (time.sleep(0.7), finish(*jobs)))
     with loopback.faults(hold="RUNNING") as submitted:
         other = forked(lambda: dl.logit_lens(llm, TEXTS, remote=loopback.host))
         loopback.until(loopback.is_running)
+        second = forked(lambda: same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth))
+        loopback.until(lambda: list(cache_folder("jobs").glob("*.waits")))
         loopback.switch()
+        assert os.waitpid(other, 0)[1] == os.waitpid(second, 0)[1] == 0
+        assert submitted() == 1 and not journal()
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
-        os.waitpid(other, 0)
+        assert submitted() == 2 and not journal()
+
+
+def test_no_file_is_removed_that_a_process_holds_open(llm, loopback, truth, monkeypatch):
+    """As a system does that refuses to remove them."""
+    unlink, held = Path.unlink, set()
+    acquire, release = FileLock.acquire, FileLock.release
+    monkeypatch.setattr(FileLock, "acquire", lambda lock, *a, **k: (acquire(lock, *a, **k), held.add(lock.lock_file)))
+    monkeypatch.setattr(FileLock, "release", lambda lock, *a, **k: (held.discard(lock.lock_file), release(lock)))
+
+    def refused(path, *how, **named):
+        if str(path) in held:
+            raise PermissionError(13, "it is being used by another process", str(path))
+        unlink(path, *how, **named)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+    assert not journal()
+
+
+def test_a_call_finds_its_job_after_another_found_a_shortcut_not_to_work(loopback):
+    """What was measured of the model meanwhile is no part of what a call asks."""
+    llm = loopback.model("loopback/hybrid")
+    known(llm).found = replace(known(llm).found, **dict.fromkeys(SHORTCUTS, True))
+    with loopback.faults(poll=[401]) as submitted:
+        with pytest.raises(NotReady, match="Invalid API key"):
+            dl.layer_effects(llm, TEXTS, remote=loopback.host)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dl.check_model(llm, remote=loopback.host)
+        assert not all(getattr(known(llm).found, name) for name in SHORTCUTS) and submitted() == 2
+        dl.layer_effects(llm, TEXTS, remote=loopback.host)
         assert submitted() == 2
     assert not journal()
+
+
+def test_a_cost_that_the_server_does_not_tell_counts_nothing():
+    costs = [{"id": "a", "cost": {"runtime": None, "max_memory_usage": None}}, {"id": "b", "cost": None}, {"id": "c"}]
+    costs.append({"id": "d", "cost": {"runtime": 2.0, "max_memory_usage": 3e9}})
+    assert total_cost(costs) == "4 jobs on the server: 2.0 s in all, at most 3.00 GB beside the weights"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +276,7 @@ def test_ten_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch, pro
     for module in (api, tokens):
         monkeypatch.setattr(module, "tokenize", lambda llm, texts: prompts)
     monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
-    monkeypatch.setattr(JobBackend, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
+    monkeypatch.setattr(Job, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         EVERY[probe](llm, remote=loopback.host)
     assert 5_000 < len(payloads[0]) < 20_000, len(payloads[0])

@@ -9,9 +9,10 @@ from nnsight.intervention.backends.remote import RemoteBackend
 
 import depth_lib as dl
 from depth_lib.models import families
-from depth_lib.models.errors import ArchitectureError
-from depth_lib.remote import NotReady
-from depth_lib.remote.backend import JobBackend
+from depth_lib.models.errors import ArchitectureError, ModelError
+from depth_lib.params import Params
+from depth_lib.remote import NotReady, server
+from depth_lib.remote.job import Job
 from tests.calls import EVERY, TEXTS
 from tests.remote.conditions import differences, same
 from tests.remote.loopback.fixture import KEY, journal
@@ -19,8 +20,8 @@ from tests.remote.loopback.fixture import KEY, journal
 
 def test_nnsights_own_client_sends_our_payload_and_reads_the_same_numbers(llm, loopback, monkeypatch):
     """So that server, client and schema cannot share one mistake."""
-    sent, post = [], JobBackend._post
-    monkeypatch.setattr(JobBackend, "_post", lambda *request: sent.append(request) or post(*request))
+    sent, post = [], Job._post
+    monkeypatch.setattr(Job, "_post", lambda *request: sent.append(request) or post(*request))
     ours = EVERY["logit_lens"](llm, remote=loopback.host)
     ((_, request, blob),) = sent
     theirs = RemoteBackend(request.model_key, host=loopback.host, api_key=KEY, env=request.env, blocking=False)
@@ -37,10 +38,56 @@ def test_a_rehearsal_gives_the_local_numbers(here):
     same(EVERY["residual_erasure"](here, remote="local"), EVERY["residual_erasure"](here))
 
 
-@pytest.mark.parametrize("remote", ["locl", "api.ndif.us", 1, "https://", "http:///a", "http://a:b"])
-def test_a_remote_that_is_no_host_is_refused_with_what_it_may_be(llm, remote):
+@pytest.mark.parametrize(
+    "remote", ["locl", "localhost", "api.ndif.us", "a/b", "localhost:8001", 1, "https://", "http:///a", "http://a:b"]
+)
+def test_a_remote_that_is_no_host_is_refused_wherever_it_is_given_with_what_it_may_be(llm, remote):
     with pytest.raises(NotReady, match='use True, False, "local" or a URL'):
         dl.logit_lens(llm, TEXTS, remote=remote)
+    with pytest.raises(ModelError, match='use True, False, "local" or a URL'):
+        dl.load_model("toy-4l", remote=remote)
+    with pytest.raises(ValueError, match="REMOTE"):
+        Params(REMOTE=remote)
+
+
+@pytest.mark.parametrize(
+    "remote", ["http://localhost:8001", "https://api.ndif.us", "http://[::1]:8001/", "local", True]
+)
+def test_a_host_is_one_wherever_it_is_given(remote):
+    assert Params(REMOTE=remote).REMOTE == remote
+    assert dl.load_model("toy-4l", remote=remote).dispatched == (remote == "local")
+
+
+def test_where_the_key_goes_is_said_once(monkeypatch, capfd):
+    monkeypatch.setattr(server, "_told", lambda *_: {})
+    says = {
+        "https://other.org": "NDIF_API_KEY is sent to https://other.org\n",
+        "http://lab:8001": "NDIF_API_KEY is sent to http://lab:8001, unencrypted\n",
+        "http://api.ndif.us": "NDIF_API_KEY is sent to http://api.ndif.us, unencrypted\n",
+        "https://api.ndif.us": "",
+        "http://localhost:8001": "",
+        "http://127.0.0.1:8001/a": "",
+    }
+    for host, line in says.items():
+        for expected in (line, ""):
+            server.tell_about(host, KEY)
+            assert capfd.readouterr().err == expected
+    assert KEY not in str(says)
+    server.tell_about("http://without.key", "")
+    assert not capfd.readouterr().err
+
+
+def test_other_versions_on_the_server_are_said_once_in_one_line_before_the_job(llm, truth, loopback, capfd):
+    server.tell_about.cache_clear()
+    with loopback.faults(
+        packages={"torch": "9.9", "transformers": "1.0", "nnsight": nnsight.__version__, "numpy": "0"}
+    ):
+        for _ in range(2):
+            same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+    (line,) = capfd.readouterr().err.splitlines()
+    here = f"torch 9.9 (here {torch.__version__.partition('+')[0]}"
+    assert line.startswith(f"{loopback.host} has {here}") and "transformers 1.0 (here 5" in line and "numpy" not in line
+    server.tell_about.cache_clear()
 
 
 def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):

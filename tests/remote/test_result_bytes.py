@@ -19,10 +19,10 @@ import torch
 import zstandard
 
 from depth_lib import remote
-from depth_lib.remote import backend
+from depth_lib.remote import plain as reading
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Duplicate name")
-REFUSED = (remote.ResultRefused, backend.BrokenDownload)
+REFUSED = (remote.ResultRefused, reading.BrokenDownload)
 
 
 def legitimate():
@@ -95,7 +95,7 @@ def equal(found, value):
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_all_that_results_have_is_read_as_it_was(protocol):
     value = legitimate()
-    found = backend.plain(compressed(archive(value, protocol)))
+    found = reading.plain(compressed(archive(value, protocol)))
     assert equal(found, value)
     result = found["results"]["result"]
     assert result["view"].stride() == value["results"]["result"]["view"].stride()
@@ -117,7 +117,7 @@ def test_code_in_a_result_is_never_run(tmp_path, protocol):
     code = Code(tmp_path / "x")
     for value in (code, {"deeper": [torch.ones(2), code]}, torch.nn.Linear(2, 2), torch.storage._load_from_bytes):
         with pytest.raises(remote.ResultRefused, match="may run code"):
-            backend.plain(compressed(archive(value, protocol)))
+            reading.plain(compressed(archive(value, protocol)))
     assert not list(tmp_path.iterdir())
 
 
@@ -127,7 +127,7 @@ def test_no_reader_of_torch_is_asked(monkeypatch):
     content = compressed(archive(legitimate()))
     for owner, name in ((torch, "load"), (torch.jit, "load"), (torch._C, "PyTorchFileReader")):
         monkeypatch.setattr(owner, name, None)
-    assert equal(backend.plain(content), legitimate())
+    assert equal(reading.plain(content), legitimate())
 
 
 # Archives that two readers read differently
@@ -212,7 +212,7 @@ ARCHIVES = {
 def test_no_archive_leads_to_torch_jit(torchscript, tmp_path, build):
     value = legitimate()
     try:
-        found = backend.plain(compressed(build(archive(value), torchscript)))
+        found = reading.plain(compressed(build(archive(value), torchscript)))
     except REFUSED:
         pass
     else:
@@ -230,7 +230,7 @@ def test_no_attribute_of_a_class_is_set(name):
     owner = getattr(sys.modules[name.partition("\n")[0]], name.partition("\n")[2])
     try:
         with pytest.raises(remote.ResultRefused, match="pickle opcode BUILD"):
-            backend.plain(with_pickle(b"\x80\x02" + owns + pickle.dumps({"result": {}}, 2)[2:]))
+            reading.plain(with_pickle(b"\x80\x02" + owns + pickle.dumps({"result": {}}, 2)[2:]))
         assert not hasattr(owner, "owned")
     finally:
         if hasattr(owner, "owned"):
@@ -246,7 +246,7 @@ def test_an_opcode_that_no_tensor_needs_is_refused_by_name(name):
     (opcode,) = [opcode for opcode in pickletools.opcodes if opcode.name == name]
     argument = {"INST": b"os\nmkdir\n", "PERSID": b"a\n", "STRING": b"'a'\n"}.get(name, bytes(9))
     with pytest.raises(remote.ResultRefused, match=f"pickle opcode {name}, "):
-        backend.plain(with_pickle(b"\x80\x04(" + opcode.code.encode("latin-1") + argument + b"."))
+        reading.plain(with_pickle(b"\x80\x04(" + opcode.code.encode("latin-1") + argument + b"."))
 
 
 # Memory
@@ -312,13 +312,13 @@ def test_a_result_takes_no_more_memory_than_it_has(kind, request):
     content = BOMBS[kind]()
     request.getfixturevalue("little_memory")
     with pytest.raises(REFUSED):
-        backend.plain(content)
+        reading.plain(content)
 
 
 def test_the_largest_result_is_named(monkeypatch):
     monkeypatch.setattr("depth_lib.remote.plain.LARGEST", 1000)
     with pytest.raises(remote.ResultRefused, match="more than the 0 GB that are read; send fewer prompts in a job"):
-        backend.plain(compressed(archive(legitimate())))
+        reading.plain(compressed(archive(legitimate())))
 
 
 # Mutations
@@ -417,8 +417,8 @@ def attributes():
     owners += [
         type(torch.FloatStorage),
         OrderedDict,
-        sys.modules["depth_lib.remote.backend"],
-        backend.plain,
+        sys.modules["depth_lib.remote.plain"],
+        reading.plain,
         torch.serialization,
     ]
     return [(owner, key, id(value)) for owner in owners for key, value in sorted(vars(owner).items())]
@@ -449,7 +449,7 @@ def test_mutations_of_a_result_end_in_an_equal_result_or_are_refused(n_mutations
         content = mutate(draw, draw.choice(originals))
         WATCHED[0] = events = []
         try:
-            found = backend.plain(content)
+            found = reading.plain(content)
             end = "equal" if equal(found, value) else "changed"
         except REFUSED as error:
             end = type(error).__name__

@@ -16,7 +16,7 @@ import zstandard
 import depth_lib as dl
 from depth_lib import api, remote, session
 from depth_lib.models.families import known
-from depth_lib.remote.backend import JobBackend
+from depth_lib.remote.job import Job
 from depth_lib.remote.travel import ON_SERVER, pickled
 from tests.calls import EVERY, FIVE
 from tests.remote.conditions import others_slow
@@ -32,7 +32,7 @@ def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, 
     """That the server could not import the package is part of its conditions, see loopback/worker.py."""
     payloads = []
     monkeypatch.setattr(known(llm), "checked", None)  # so that the model's check travels too
-    monkeypatch.setattr(JobBackend, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
+    monkeypatch.setattr(Job, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         EVERY[probe](llm, remote=loopback.host)
     text = zstandard.ZstdDecompressor().decompress(payloads[0])

@@ -16,7 +16,7 @@ from transformers import (
 
 from depth_lib import embedded
 from depth_lib.files import cache_folder
-from depth_lib.remote import backend
+from depth_lib.remote import job
 from tests.families import SHAPE, build, randomise
 from tests.remote.loopback.server import KEY, Loopback
 from tests.tiny_tokenizers import char_tokenizer
@@ -76,9 +76,8 @@ def hurried(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("NDIF_API_KEY", KEY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("DEPTH_LIB_DEADLINE", str(150 / 3600))
-    monkeypatch.setattr(backend, "PAUSES", (0.02, 0.2))
-    monkeypatch.setattr(backend, "SILENCE", 30)
-    monkeypatch.setattr(backend, "UNKNOWN", 30)
+    monkeypatch.setattr(job, "PAUSES", (0.02, 0.2))
+    monkeypatch.setattr(job, "SILENCE", 30)
 
 
 def journal(artifact=None):

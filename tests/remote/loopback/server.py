@@ -5,9 +5,11 @@ Faults, as `Loopback.faults` takes them:
 
 post, poll, result: lists with one entry per request: None (no fault), an HTTP code (503, 401 …), (body, code), "reset"
 (the socket closes without an answer) or "hang" (silence); post also "swallow" (the job is taken, then the socket
-closes); result also "truncated"; forget: one true for each poll of an "unknown" job. hold: "QUEUED" or "RUNNING", jobs
-stay there. end: a list with what each job ends with, as an error, instead of being run. sandbox: jobs run as those of
-an ordinary key, not of a trusted one. dtype: of the weights, other than bfloat16. timeout: seconds that a job may take.
+closes); result also "truncated", "moved" (a redirect) or "no result" (an archive without one); forget: one true for
+each poll of an "unknown" job. hold: "QUEUED" or "RUNNING", jobs stay there. end: a list with what each job ends with,
+as an error, instead of being run. sandbox: jobs run as those of an ordinary key, not of a trusted one. dtype: of the
+weights, other than bfloat16. timeout: seconds that a job may take. key: the one that is allowed. packages: what /env
+has. identity: what /whoami answers.
 
 A job may take LONGEST seconds. A worker that has died, or whose job took too long, is started anew.
 """
@@ -16,6 +18,7 @@ import contextlib
 import email
 import functools
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -30,12 +33,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import torch
+import zstandard
 from nnsight.modeling.huggingface import _ID_CACHE
 
 import depth_lib as dl
 
 KEY = "loopback-key-5f1c"
 LONGEST = 90
+
+
+def _without_result():
+    buffer = io.BytesIO()
+    torch.save({"other": torch.ones(3)}, buffer)
+    return zstandard.ZstdCompressor().compress(buffer.getvalue())
+
+
+NO_RESULT = _without_result()
 
 
 class Worker:
@@ -75,7 +88,7 @@ class Loopback(ThreadingHTTPServer):
         self.host = f"http://127.0.0.1:{self.server_port}"
         self.models = {name: str(folder) for name, folder in models.items()}
         self.jobs, self.results, self.taken = {}, {}, queue.Queue()  # statuses and results by id; requests and payloads
-        self.n_jobs, self.codes = 0, []  # jobs taken; codes answered since the last switch
+        self.n_jobs, self.n_posts, self.codes = 0, 0, []  # jobs taken; requests; codes answered since the last switch
         self.crossed = None  # the socket of the sandbox by the last job: bytes in each direction, and messages
         self.switches = {}  # the faults that are on
         for loop in (self.serve_forever, self.work):
@@ -198,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def allowed(self):
-        if self.headers.get("ndif-api-key") == KEY:
+        if self.headers.get("ndif-api-key") == self.server.switches.get("key", KEY):
             return True
         self.reply({"detail": f"Invalid API key {self.headers.get('ndif-api-key')!r}."}, 401)
         return False
@@ -207,7 +220,10 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         kind, _, name = path[1:].partition("/")
         if kind == "whoami":
-            self.reply({"email": "a@b.c", "tags": [] if self.server.switches.get("sandbox") else ["trusted"]})
+            known = {"email": "a@b.c", "tags": [] if self.server.switches.get("sandbox") else ["trusted"]}
+            self.reply(self.server.switches.get("identity", known))
+        elif kind == "env" and "packages" in self.server.switches:
+            self.reply({"python_version": "3.12.1", "packages": self.server.switches["packages"]})
         elif kind == "response":
             self.poll(name)
         elif kind == "results":
@@ -227,12 +243,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def result(self, job):
         fault = self.spoil("result")
-        if fault is not True:
-            content = self.server.results[job]
+        if fault == "moved":
+            self.reply(b"", 307, Location=f"{self.server.host}/results/{job}?again")
+        elif fault is not True:
+            content = NO_RESULT if fault == "no result" else self.server.results[job]
             self.reply(content[: len(content) // 2] if fault == "truncated" else content)
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.n_posts += 1
         fault = self.spoil("post")
         if fault is True or not self.allowed():
             return

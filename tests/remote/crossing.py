@@ -4,23 +4,23 @@ Values that the code reads cross the socket between them, and back, as they may 
 once.
 """
 
-from ..probes.packing import packs
+from depth_lib.probes.packing import packs
 
 PER_SECOND = 1e9  # bytes that are pickled, sent and read again: a guess that no server has confirmed
 FLOPS = 200e12  # of the server's GPU, a guess too
-TOO_LONG = 3600  # seconds
 
 # How many residuals cross for each block and token: of the prompt as it is, and of each changed row; and how many
 # tokens the rows have that measure rounding: rows, and tokens of each at most.
 _EFFECTS = {"layer_effects": (2, 4, 9, 24), "local_effects": (6, 3, 9, 24), "residual_erasure": (2, 2, 25, 64)}
 
 
-def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int]:
+def crossing(probe: str, arguments: dict, vocabulary: int, ranks: int = 1) -> tuple[int, int]:
     """The bytes of a job that cross the socket, both directions, in bfloat16; and of increments, of which the server
     computes longer than it sends, how many tokens run through a block, all blocks together.
 
     probe: its function's name; arguments: what it is called with; vocabulary: rows of the unembedding, which crosses
-    once. (0, 0) for a probe that is not known here.
+    once; ranks: of tensor parallelism, of which the first sends what is read, and each is sent what comes back. (0, 0)
+    for a probe that is not known here.
     """
     arch, n_tokens = arguments.get("arch"), 0
     if probe in ("relative_contribution", "logit_lens"):
@@ -35,7 +35,7 @@ def crossing(probe: str, arguments: dict, vocabulary: int) -> tuple[int, int]:
     else:
         return 0, 0
     head = 0 if probe == "relative_contribution" else vocabulary
-    return 2 * (n_residuals + head) * arch["width"], n_tokens
+    return (1 + ranks) * (n_residuals + head) * arch["width"], n_tokens
 
 
 def seconds(n_bytes: int, n_tokens: int, weights: int) -> float:

@@ -1,0 +1,120 @@
+"""The server that `remote` names: its address, the key for it, and what it says before a job is sent."""
+
+import functools
+import os
+import re
+import sys
+
+import httpx
+from nnsight import CONFIG, TransformersModel
+from nnsight.ndif import EnvComparison, get_local_env
+
+from ..params import HOST
+from .errors import NotReady, one_line
+
+_HERE = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\])([:/]|$)")
+NO_GRADIENT = re.compile("does not require grad|not have been used in the graph|OutOfOrderError.*grad", re.DOTALL)
+NO_GRADIENTS_THERE = (
+    "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or give "
+    'method="increments"'
+)
+
+
+def host_of(remote: bool | str) -> str:
+    """The URL of the server that `remote` names; NotReady if it names none."""
+    # the environment as it is now: nnsight's CONFIG has it as it was when nnsight was imported
+    host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
+    if not re.fullmatch(HOST, str(host)):
+        raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
+    return host.rstrip("/")
+
+
+def host_and_key(remote: bool | str) -> tuple[str, str]:
+    """The server that `remote` names, and the key for it, which may be "" for a server of one's own.
+
+    Raises NotReady if it is no host, or NDIF without a key.
+    """
+    host = host_of(remote)
+    if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
+        CONFIG._from_env()  # a Colab secret may have been granted since
+    key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
+    problem = None
+    if not re.fullmatch("[!-~]*", key):
+        problem = "NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again"
+    elif not key and host == host_of(True):
+        problem = (
+            "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
+            "secret) NDIF_API_KEY, never into the notebook"
+        )
+    if problem:
+        error = NotReady(problem)
+        error.host = host
+        raise error
+    return host, key
+
+
+def model_key(llm: TransformersModel, host: str) -> str:
+    """The key that a server knows the model by; NotReady if it has none."""
+    try:
+        return llm.to_model_key()
+    except Exception as problem:  # huggingface_hub and httpx raise a dozen kinds
+        error = NotReady(
+            f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({one_line(problem)}); "
+            "load it by its Hub id (owner/name) with a network, or run with remote=False"
+        )
+        error.host = host
+        raise error from problem
+
+
+def method_there(remote: bool | str, method: str | None) -> str:
+    """ "gradients" or "increments": what was asked for, or unless it was, what a server is known to be able to do.
+
+    Jobs of keys with the tag `trusted` run beside the weights, others in the sandbox, which no gradient leaves; of a
+    server that knows no such key, or no keys at all, it is not known. Raises NotReady if there is no key or no host.
+    """
+    if method or not remote or remote == "local":
+        return method or "gradients"
+    identity = _told(*host_and_key(remote), "whoami")
+    return "gradients" if "trusted" in (identity.get("tags") or ()) else "increments"
+
+
+@functools.cache
+def tell_about(host: str, key: str) -> None:
+    """Print, once for a server: that the key goes to it, unless it is the configured one, or unencrypted; and which of
+    the packages that decide numbers have other versions there."""
+    configured = host in (host_of(True), "https://api.ndif.us")
+    unencrypted = host.startswith("http:") and not _HERE.match(host)
+    if key and not _HERE.match(host) and (unencrypted or not configured):
+        say(f"NDIF_API_KEY is sent to {host}{', unencrypted' if unencrypted else ''}")
+    there = _told(host, key, "env")
+    if isinstance(there.get("packages"), dict):
+        differ = EnvComparison(get_local_env(), there).critical_mismatches
+        versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
+        if versions:
+            say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
+
+
+def _told(host, key, what):
+    """What a server answers to GET /<what>; {} where it does not say."""
+    try:
+        answer = httpx.get(f"{host}/{what}", headers={"ndif-api-key": key}, timeout=10).raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def say(sentence: str) -> None:
+    """Print a line to stderr, whether or not progress is shown."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def positive(variable: str, default: float, kind: type = int) -> float:
+    """The number above 0 in an environment variable, or the default. Raises NotReady if it is none."""
+    text = os.environ.get(variable) or default
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not number > 0:  # NaN is not
+        raise NotReady(f"{variable} is {text!r}; give a {'whole ' if kind is int else ''}number above 0")
+    return number
