@@ -61,6 +61,7 @@ _HOMES = {
     "removable": "effective_depth.removal",
     "remove_blocks": "models.removal",
     "save_artifact": "results.artifacts",
+    "save_model": "models.removal",
 }
 __all__ = sorted(_HOMES)
 

@@ -21,6 +21,7 @@ from .data.choices import Choice
 from .data.examples import Example
 from .data.tokens import answer_span, draw_four, skips_of, tokenize
 from .models.check import verified_arch
+from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
 from .probes.budget import bytes_held, bytes_of_a_token, mlp_width, tokens_in
 from .probes.choices import ending_log_probs as _ending_log_probs
@@ -51,7 +52,8 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     `max_norm_mlp`, `max_norm_residual`, `max_rc_att`, `max_rc_mlp`; the angles between residuals in units of π,
     `angular` [L + 1, L + 1]; `progress` = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1];
     1 − io_cos of every token of the first prompt, `first_change` [L, T]; for intervals the sums over each prompt's
-    tokens `<key>_sums` [P, …] and `n_tokens` [P]. Of a model that is read block by block, what needs a or m is NaN.
+    tokens `<key>_sums` [P, …] and `n_tokens` [P]; `chance_cos` [1], 1 / √d, the size of a random direction's cosine. Of
+    a model that is read block by block, what needs a or m is NaN.
     Raises ValueError for a prompt without tokens.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
     """
@@ -60,7 +62,8 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     result = {"first_change": sums.pop("change")[: len(ids[0])].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
-    result = _pool(sums) | result
+    width = llm.config.get_text_config().hidden_size
+    result = _pool(sums) | result | {"chance_cos": torch.tensor([width**-0.5], dtype=torch.float32)}
     if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
         result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
     return result
@@ -81,9 +84,11 @@ def logit_lens(
     `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top
     token is among the lens' first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats;
     `res_jsd`, the Jensen–Shannon divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has
-    been at most 1/2 at some block up to l; `<key>_sums` [P, L] and `n_tokens` [P]. `deep_thinking_ratio` reads
-    `res_settled`. Raises ValueError for a prompt without tokens. Source: Csordás et al. 2025, section 3.2; Hu et al.
-    2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
+    been at most 1/2 at some block up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss`
+    [P], the model's in nats per token, and `shuffled_loss` [P], what it would be if the tokens came in any other order:
+    where they are the same, the model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises
+    ValueError for a prompt without tokens. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064);
+    entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
@@ -136,15 +141,16 @@ def _over_prompts(effects):
 def block_removal(
     llm: TransformersModel,
     prompts: list[str],
-    sizes: Sequence[int] | str = "doubling",
+    sizes: Sequence[int] | str = "refined",
     part: str = "layer",
     remote: Remote = False,
     budget: int | None = None,
 ) -> Result:
     """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
 
-    Blocks s..s + n − 1 are removed for every s and every n of `sizes` (a list, "doubling": 1, 2, 4 … up to half of the
-    blocks, or "all": 1..L − 1). With part "attention" or "mlp" this part is removed from one block, and then from
+    Blocks s..s + n − 1 are removed for every s and every n of `sizes`: a list; "doubling", 1, 2, 4 … up to half of the
+    blocks; "refined", these and then, by halving, those between the most that cost at most 0.05 nats and the next;
+    or "all", 1..L − 1. With part "attention" or "mlp" this part is removed from one block, and then from
     several: in ascending order of the loss that removing one causes, each time from one more.
 
     prompts: list of strings; remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts:
@@ -173,16 +179,36 @@ def block_removal(
         found = removed(rows)
         by_prompt = {key: value.flip(1) for key, value in found.items() if key.startswith("removal_")}
         return _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
-    sizes = _sizes(sizes, n_layers)
+    tried = _sizes(sizes, n_layers)
+    by_prompt = _removed_in_a_row(removed, tried, len(ids), n_layers)
+    while sizes == "refined" and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
+        more = _removed_in_a_row(removed, [between], len(ids), n_layers)
+        tried, order = torch.tensor([*tried, between]).sort()
+        tried = tried.tolist()
+        for key in by_prompt.keys() - {"block_influence"}:
+            by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
+    return _over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
+
+
+def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
+    """The measures of removing each number of consecutive blocks from each start, [P, N, L], and `block_influence`."""
     rows = [(end, s, []) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
     found = removed(rows)
     n, s = torch.tensor([(sizes.index(end - s), s) for end, s, _ in rows]).T
     by_prompt = {"block_influence": found.pop("influence")}
     found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
     for key, values in found.items():
-        by_prompt[key] = torch.full((len(ids), len(sizes), n_layers), torch.nan, dtype=torch.float32)
+        by_prompt[key] = torch.full((n_prompts, len(sizes), n_layers), torch.nan, dtype=torch.float32)
         by_prompt[key][:, n, s] = values
-    return _over_prompts(by_prompt) | {"removal_sizes": torch.tensor(sizes, dtype=torch.float32)}
+    return by_prompt
+
+
+def _between(loss_by_prompt, tried, n_layers):
+    """The number of blocks half-way between the most that cost at most AT_MOST and the next one tried; 0 if none is."""
+    cheapest = loss_by_prompt.mean(0).nan_to_num(torch.inf).amin(1).tolist()
+    most = max((n for n, cost in zip(tried, cheapest, strict=True) if cost <= AT_MOST), default=0)
+    above = min((n for n in tried if n > most), default=n_layers)
+    return (most + above) // 2 if above - most > 1 else 0
 
 
 def choice_accuracy(
@@ -210,11 +236,11 @@ def choice_accuracy(
 
 def _sizes(sizes, n_layers):
     """The numbers of blocks to remove, ascending."""
-    if sizes == "doubling":
+    if sizes in ("doubling", "refined"):
         sizes = [2**k for k in range((n_layers // 2).bit_length())]
     found = sorted({*(range(1, n_layers) if sizes == "all" else sizes)})
     if not found or not all(isinstance(n, int) and 0 < n < n_layers for n in found):
-        raise ValueError(f'sizes={sizes!r}: give numbers from 1 to {n_layers - 1}, "doubling" or "all".')
+        raise ValueError(f'sizes={sizes!r}: give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
     return found
 
 
@@ -480,5 +506,5 @@ def _check_parts(llm, needed):
 def _pool(sums):
     """Token-pooled means Σ sums / Σ tokens beside the per-prompt sums they come from."""
     n_tokens = sums["n_tokens"].sum()
-    means = {key.removesuffix("_sums"): value.sum(0) / n_tokens for key, value in sums.items() if key != "n_tokens"}
+    means = {key.removesuffix("_sums"): value.sum(0) / n_tokens for key, value in sums.items() if key.endswith("_sums")}
     return {**means, **sums}

@@ -72,9 +72,12 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
     or "overlap". n_runs: for sums over this many runs, whose intervals cover all depths at once and are wider; 0: this
     run alone. Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
-    fewer than 3 prompts, or values that are not finite. Method, sources and coverage: this module's docstring.
+    fewer than 3 prompts, values that are not finite, or no signal (`Metric.no_signal`). Method, sources and coverage:
+    this module's docstring.
     """
     rule = METRICS[metric]
+    if reason := rule.no_signal(result):
+        raise NoInterval(reason)
     sums, n_tokens = _per_prompt(result, rule)
     n_prompts, n_layers = sums.shape
     curve, drawn = bootstrap_curves(sums, n_tokens, draws)

@@ -9,17 +9,46 @@ from .intervals import DRAWS, FEWEST_PROMPTS, SEED, UPPER, student
 from .rules import AT_MOST, as_array, most_removed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Removable:
-    """n blocks from block s on (0 and None: none) raise the loss by `loss` nats per token; low, high: the 95 %
-    confidence interval of n over prompts, None for fewer than 3 prompts; ratio: the depth that stays, (L − n) / L."""
+    """n of n_layers blocks from block s on (0 and None: none) raise the loss by `loss` nats per token, at most
+    `at_most`; low, high: the 95 % confidence interval of n over prompts, None for fewer than 3 prompts; sizes: the
+    numbers of blocks that were tried. As text it is a sentence, and `remove_blocks` takes it."""
 
     n: int
     s: int | None
     loss: float
     low: int | None
     high: int | None
-    ratio: float
+    n_layers: int
+    at_most: float
+    sizes: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The depth that stays, (L − n) / L."""
+        return (self.n_layers - self.n) / self.n_layers
+
+    def __repr__(self) -> str:
+        """Which blocks can go, and for how much."""
+        if not self.n:
+            return (
+                f"None of {self.n_layers} blocks can go for {self.at_most:g} nats per token{self._interval}; sizes "
+                f"tried: {self._tried}"
+            )
+        which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
+        return (
+            f"{self.n} of {self.n_layers} blocks, {which}, can go for {self.at_most:g} nats per token: they cost "
+            f"{self.loss:.3f}{self._interval}; sizes tried: {self._tried}"
+        )
+
+    @property
+    def _interval(self) -> str:
+        return "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
+
+    @property
+    def _tried(self) -> str:
+        return "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
@@ -45,8 +74,7 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
         errors = by_prompt.std(0, ddof=1) / np.sqrt(len(by_prompt))
         ends = loss + _errors_at_once(by_prompt) * errors, loss - student(len(by_prompt) - 1) * errors
         low, high = (most_removed(end, sizes, at_most) for end in ends)
-    n_layers = loss.shape[1]
-    return Removable(n, s, rise, low, high, (n_layers - n) / n_layers)
+    return Removable(n, s, rise, low, high, loss.shape[1], at_most, tuple(sizes.tolist()))
 
 
 def _errors_at_once(by_prompt: np.ndarray) -> float:

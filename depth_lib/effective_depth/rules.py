@@ -1,12 +1,13 @@
 """Effective depth: a layer that a rule reads off a curve over the layers.
 
 Three rules on three curves over the layers l = 0..L-1 are the papers' (Hu et al. 2025, Table 1). They look at l in
-0..L-2 only, and where no layer satisfies a rule the effective depth is missing (`None`): neither -1 nor an error.
-The other depths are ours. None of them changes when identity blocks are appended to a model, or grows with the number
-of prompts.
+0..L-2 only, and where no layer satisfies a rule the effective depth is missing (`None`): neither -1 nor an error. It is
+missing too where the curve carries no depth, as that of an untrained model: see `Metric.no_signal`. The other depths
+are ours. None of them changes when identity blocks are appended to a model, or grows with the number of prompts.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,16 @@ import numpy as np
 import torch
 
 from ..data.prompts import ANSWER
+from ..probes.block_removal import AT_MOST
 
 Curve = torch.Tensor | np.ndarray | Sequence[float]
 
 LATE = 0.85  # of the model's depth
-AT_MOST = 0.05  # nats per token
+
+# What a curve must exceed to carry a depth; what random weights reach: docs/coverage.md.
+LEAST_KL = 1.0  # nats, the lens's largest KL divergence
+LEAST_GAIN = 0.5  # nats per token by which a model predicts its prompts better than the same tokens in another order
+LEAST_COSINE = 1.25  # root mean square of the mean cosine, in sizes of a random direction's cosine
 
 
 def effective_depth_cosine(
@@ -26,12 +32,15 @@ def effective_depth_cosine(
 ) -> int | None:
     """The last layer where the mean cosine changes from negative to non-negative.
 
-    c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0.
-    Each curve has shape [L], cosines in [-1, 1]; or give the dict of `relative_contribution` alone. None for a model in
-    which attention and MLP cannot be told apart, whose att_cos is NaN. ValueError if a curve is not finite otherwise,
-    or if their lengths differ. Source: Hu et al. 2025, Table 1; the cosines are those of Csordás et al. 2025.
+    c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0. Each curve has shape [L],
+    cosines in [-1, 1]; or give the dict of `relative_contribution` alone. None for a model in which attention and MLP
+    cannot be told apart, whose att_cos is NaN, and, with a warning, for a dict without signal. ValueError if a curve is
+    not finite otherwise, or if their lengths differ. Source: Hu et al. 2025, Table 1; the cosines are those of Csordás
+    et al. 2025.
     """
     metric = METRICS["cosine"]
+    if isinstance(att_cos, Mapping) and _said(metric.no_signal(att_cos)):
+        return None
     curves = metric.arguments(att_cos) if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos]
     if np.isnan(as_array(curves[0])).all():
         return None
@@ -42,26 +51,65 @@ def effective_depth_cosine(
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
     """The first layer where the logit lens's KL divergence is below half of its maximum over layers.
 
-    The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats, or is the dict of `logit_lens`.
-    ValueError if it is not finite.
+    The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats, or is the dict of `logit_lens`; of
+    a dict without signal it is None, with a warning. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     """
-    return METRICS["kl"].depth(_lens_curve("kl", kl), threshold)
+    return _of_lens("kl", kl, threshold)
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
     """The first layer where more than 0.3 of the logit lens's top five tokens are among the output's.
 
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
-    [0, 1], or is the dict of `logit_lens`. ValueError if it is not finite.
+    [0, 1], or is the dict of `logit_lens`; of a dict without signal it is None, with a warning. ValueError if it is not
+    finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.3).
     """
-    return METRICS["overlap"].depth(_lens_curve("overlap", overlap), threshold)
+    return _of_lens("overlap", overlap, threshold)
 
 
-def _lens_curve(name: str, curve: Curve | Mapping) -> np.ndarray:
-    """A metric's curve, given itself or in the result of `logit_lens`."""
-    return _checked(name, curve[METRICS[name].keys[0]] if isinstance(curve, Mapping) else curve)
+def _of_lens(name: str, curve: Curve | Mapping, threshold: float) -> int | None:
+    """A metric's depth of its curve, given itself or in the result of `logit_lens`."""
+    metric = METRICS[name]
+    if not isinstance(curve, Mapping):
+        return metric.depth(_checked(name, curve), threshold)
+    if _said(metric.no_signal(curve)):
+        return None
+    return metric.depth(_checked(name, curve[metric.keys[0]]), threshold)
+
+
+def _said(reason: str) -> str:
+    if reason:
+        warnings.warn(f"no effective depth: {reason}", stacklevel=4)
+    return reason
+
+
+def _lens_without_signal(lens: Mapping) -> str:
+    """Why neither KL divergence nor overlap of a lens's result tells a depth; "" if they do.
+
+    The distributions hardly differ, or the model predicts the text no better than its tokens in any other order, so
+    that where its prediction forms means nothing. Results that lack a key are not judged by it.
+    """
+    largest = float(as_array(lens.get("res_kl_divs", np.inf)).max())
+    if largest < LEAST_KL:
+        return f"no signal: largest KL {largest:.2f} nats"
+    if {"loss", "shuffled_loss"} <= lens.keys():
+        loss, shuffled = (float(as_array(lens[key]).mean()) for key in ("loss", "shuffled_loss"))
+        if shuffled - loss < LEAST_GAIN:
+            return f"no signal: a loss of {loss:.1f} nats per token, and of {shuffled:.1f} in any other order of tokens"
+    return ""
+
+
+def _cosine_without_signal(contribution: Mapping) -> str:
+    """Why the mean cosine of a result tells no depth: it is no larger than that of random directions; "" if it does."""
+    if "chance_cos" not in contribution:
+        return ""
+    metric, chance = METRICS["cosine"], float(as_array(contribution["chance_cos"]).item())
+    size = float(np.sqrt(np.square(metric.curve(metric.arguments(contribution))).mean()))
+    if size < LEAST_COSINE * chance:
+        return f"no signal: cosines of {size:.3f}, and random directions have {chance:.3f}"
+    return ""
 
 
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
@@ -229,7 +277,8 @@ class Metric:
     whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers'; thresholds:
     others that `depths_by_threshold` compares. level: of the papers' metrics, the value that the curve is
     compared with, from curves [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
-    `above`, where it is above it; if `turns`, where it is below it and the next layer is not.
+    `above`, where it is above it; if `turns`, where it is below it and the next layer is not. no_signal: why a probe's
+    result carries no such depth, "" if it does.
     """
 
     probe: str
@@ -241,6 +290,7 @@ class Metric:
     level: Callable[[np.ndarray, float | None], np.ndarray | float] | None = None
     above: bool = False
     turns: bool = False
+    no_signal: Callable[[Mapping], str] = lambda result: ""
 
     def arguments(self, result: Mapping) -> list:
         """What rule and profile take from a probe's result."""
@@ -290,6 +340,7 @@ METRICS = {
         effective_depth_cosine,
         level=lambda cosine, _: 0.0,
         turns=True,
+        no_signal=_cosine_without_signal,
     ),
     "kl": Metric(
         "logit_lens",
@@ -298,6 +349,7 @@ METRICS = {
         0.5,
         _TENTHS,
         level=lambda kl, threshold: threshold * kl.max(-1, keepdims=True),
+        no_signal=_lens_without_signal,
     ),
     "overlap": Metric(
         "logit_lens",
@@ -307,12 +359,15 @@ METRICS = {
         _TENTHS[:7],
         level=lambda overlap, threshold: threshold,
         above=True,
+        no_signal=_lens_without_signal,
     ),
     "skips_future": Metric("layer_effects", ("future_kl",), profile=skip_profile),
     "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),
     "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
     "progress": Metric("relative_contribution", ("progress",), progress_depth, 0.5),
     "removal": Metric("block_removal", ("block_influence", "removal_loss", "removal_sizes"), removal_depth, AT_MOST),
-    "settling": Metric("logit_lens", ("res_settled",), settling_depth, 0.5, profile=settling_profile),
+    "settling": Metric(
+        "logit_lens", ("res_settled",), settling_depth, 0.5, profile=settling_profile, no_signal=_lens_without_signal
+    ),
 }
 PAPER_METRICS = ("cosine", "kl", "overlap")

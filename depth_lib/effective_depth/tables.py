@@ -95,6 +95,8 @@ def _depth(metric: Metric, result: Mapping) -> dict:
     depth = {"layers": n_layers, "note": ""}
     if metric.keys[0] == "att_cos" and np.isnan(as_array(result["att_cos"])).all():
         return depth | {"note": "attention and MLP cannot be told apart in this model"}
+    if reason := metric.no_signal(result):
+        return depth | {"note": reason}
     try:
         arguments = metric.arguments(result)
         if metric.rule:

@@ -172,13 +172,17 @@ class Curves(Kind):
         return bool(self.metric) and panel.keys() >= set(METRICS[self.metric].keys)
 
     def depth(self, result: Mapping) -> int | None:
-        """The layer that the metric's rule finds; None if there is none, or a value is not finite."""
+        """The layer that the metric's rule finds; None if there is none, no signal, or a value that is not finite."""
+        metric = METRICS[self.metric]
         with suppress(ValueError):
-            return METRICS[self.metric].rule(*METRICS[self.metric].arguments(result))
+            return None if metric.no_signal(result) else metric.rule(*metric.arguments(result))
 
     def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         """Mark the layer that the metric's rule finds, and the threshold that it compares with."""
         metric, depth = METRICS[self.metric], self.depth(result)
+        if reason := metric.no_signal(result):
+            ax.plot([], [], " ", label=reason)
+            return
         name = "effective depth" if self.metric in PAPER_METRICS else f"{self.metric} depth"
         curve = panel[metric.keys[0]]
         if depth is not None and len(panel) == 1:

@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from pathlib import Path
+from typing import Protocol
 
 import torch
 from nnsight import TransformersModel
@@ -9,13 +11,25 @@ from nnsight import TransformersModel
 from .load import wrapped
 
 
-def remove_blocks(llm: TransformersModel, s: int, n: int = 1) -> TransformersModel:
+class Blocks(Protocol):
+    """n blocks from block s on, such as what `dl.removable` returns."""
+
+    n: int
+    s: int | None
+
+
+def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> TransformersModel:
     """A copy of `llm` without blocks s..s + n − 1, which shares the weights of the others.
 
-    Every probe takes it; `model._module` is the transformers model, for `generate` and `save_pretrained`: the number of
-    layers in its config, and the lists there with one item per layer, are those of the blocks that stay. Raises
-    ValueError if there are no such blocks, if none is left, or if the model is spread over several devices.
+    s may be what `dl.removable` returns, which has both. Every probe takes the copy, `dl.save_model` saves it, and
+    `model._module` is the transformers model, for `generate`: the number of layers in its config, and the lists there
+    with one item per layer, are those of the blocks that stay. Raises ValueError if there are no such blocks, if none
+    is left, or if the model is spread over several devices.
     """
+    if not isinstance(s, int):
+        s, n = s.s, s.n
+        if not n:
+            raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
     module, n_layers = llm._module, len(llm.blocks)
     if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
         raise ValueError(f"blocks {s}..{s + n - 1} cannot be removed from {n_layers}; at least one has to stay.")
@@ -43,13 +57,31 @@ def remove_blocks(llm: TransformersModel, s: int, n: int = 1) -> TransformersMod
         elif "layer" in name and all(type(item) is int for item in value):  # layers by their numbers
             value[:] = [l if l < s else l - n for l in value if not s <= l < s + n]
     config.num_hidden_layers = n_layers - n
-    with torch.device("meta"):
-        built = type(shorter)(copy.deepcopy(shorter.config))
-    if {name: w.shape for name, w in built.named_parameters()} != {
-        name: w.shape for name, w in shorter.named_parameters()
-    }:
-        warnings.warn("the shorter model's config cannot say which blocks stayed: do not save it.", stacklevel=2)
+    if not _rebuilt_by_config(shorter):
+        warnings.warn("the shorter model's config cannot say which blocks stayed: it cannot be saved.", stacklevel=2)
     return wrapped(shorter, llm.tokenizer, task="text-generation")
+
+
+def save_model(llm: TransformersModel, folder: str | Path) -> None:
+    """Write model and tokenizer as a folder that transformers' `from_pretrained` reads.
+
+    Raises ValueError for a model whose blocks its config cannot say, as after `remove_blocks` of some kinds.
+    """
+    if not _rebuilt_by_config(llm._module):
+        raise ValueError("this model's config cannot say which blocks it has, so nothing could load it again.")
+    llm._module.save_pretrained(folder)
+    llm.tokenizer.save_pretrained(folder)
+
+
+def _rebuilt_by_config(module):
+    """Whether the config alone gives a model with parameters of the same names and shapes."""
+    with torch.device("meta"):
+        built = type(module)(copy.deepcopy(module.config))
+    return _shapes(built) == _shapes(module)
+
+
+def _shapes(module):
+    return {name: weight.shape for name, weight in module.named_parameters()}
 
 
 _OF_NNSIGHT = ("forward", "__nnsight__")

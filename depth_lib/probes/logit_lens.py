@@ -31,13 +31,18 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
 
     prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
     tokens, and the sums are over the tokens that predict these. further: whether to compute more than the first two
-    keys. Returns `<key>_sums` [P, L], `n_tokens` [P] and `generated`, their ids, a list per prompt.
+    keys. Returns `<key>_sums` [P, L], `n_tokens` [P] and `generated`, their ids, a list per prompt. Of the prompts' own
+    tokens also what the model knows of them, in nats per token [P]: `loss`, the mean −log y of the next one, and
+    `shuffled_loss`, the same if the prompt's tokens came in any other order.
     """
     generated = [_continuation(llm, arch, ids, generate) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
-    sums = torch.stack([_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured])
+    of_prompts = [_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured]
+    sums, losses = (torch.stack(values) for values in zip(*of_prompts, strict=True))
     result = {f"{key}_sums": values for key, values in zip(KEYS, sums.unbind(1), strict=False)}
+    if not generate:
+        result |= dict(zip(("loss", "shuffled_loss"), losses.unbind(1), strict=True))
     n_tokens = [len(ids) - first for ids, first in measured]
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
@@ -51,20 +56,35 @@ def _continuation(llm, arch, ids, n):
 
 
 def _of_prompt(llm, arch, ids, first, further):
-    """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L]."""
+    """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], and both losses [2]."""
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
-            sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
+            sums, log_y, at_a_time = 0, [], max(1, rows_of_logits(llm, h[-1]) // len(h))
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
+                log_y.append(_log_y(arch, logits[:, -1].clone(), ids).cpu())
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([_of_tokens(arch, part, at_once, further) for part in parts], dim=1).sum(1)
             sums = sums.cpu()
             finish(llm, arch, arch["n_layers"], h[-1][None])
-    return sums
+    return sums, _losses(torch.cat(log_y)[:-1, 1:])
+
+
+def _log_y(arch, unembedded_last, ids):
+    """log y of each of the ids [n, T], from the unembedded h_L [n, V], which is overwritten."""
+    logits = to_logits(arch, unembedded_last)
+    log_y = logits[:, ids] - logits.logsumexp(-1, keepdim=True)
+    return log_y.clamp_min(-1e3)  # finite where a bias takes a token out
+
+
+def _losses(log_y):
+    """The losses with and without the order of the tokens [2], from log y of tokens 1..T−1 at tokens 0..T−2."""
+    if not log_y.numel():
+        return torch.zeros(2, dtype=torch.float32)
+    return -torch.stack([log_y.diagonal().mean(), log_y.mean()])
 
 
 def _of_tokens(arch, logits, at_once, further=True):

@@ -81,7 +81,8 @@ def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None)
 
     Rows are models, columns (metric, dataset, "ED" | "RATIO"), both in the study's order: the papers' metrics, and if
     blocks were removed "removal". Datasets that were run only for levels of difficulty have no column. A result or
-    an effective depth that is missing is NA. every_depth: what `depths` returns, where it is known already. Source: Hu
+    an effective depth that is missing is NA; `attrs["no_signal"]` has the reasons of curves that carry none, by model
+    and dataset. every_depth: what `depths` returns, where it is known already. Source: Hu
     et al. 2025, Table 1.
     """
     if every_depth is None:
@@ -95,7 +96,10 @@ def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None)
         [metrics, study.with_depths, ("ED", "RATIO")], names=["metric", "dataset", "value"]
     )
     table = table.reindex(index=pd.Index(study.models, name="model"), columns=columns)
-    return table.astype({column: "Int64" if column[-1] == "ED" else "Float64" for column in columns})
+    table = table.astype({column: "Int64" if column[-1] == "ED" else "Float64" for column in columns})
+    refused = every_depth[every_depth.metric.isin(PAPER_METRICS) & every_depth.note.str.startswith("no signal")]
+    table.attrs["no_signal"] = refused.groupby(["model", "dataset"]).note.unique().map("; ".join).to_dict()
+    return table
 
 
 def provenance(study: Study) -> pd.DataFrame:
@@ -124,7 +128,9 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
         depths = [
             f"{ed}({ratio})" if ed != MISSING else MISSING for ed, ratio in zip(cells[::2], cells[1::2], strict=True)
         ]
-        lines.append(f"{model:{model_width}} @ {dataset:{dataset_width}} : {' '.join(map('{:>8}'.format, depths))}")
+        line = f"{model:{model_width}} @ {dataset:{dataset_width}} : {' '.join(map('{:>8}'.format, depths))}"
+        reason = table.attrs.get("no_signal", {}).get((model, dataset))
+        lines.append(f"{line}  {MISSING} ({reason})" if reason else line)
     return lines
 
 

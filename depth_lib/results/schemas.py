@@ -111,13 +111,14 @@ ARTIFACTS = {
         "L: rc_att rc_mlp rc_layer att_cos mlp_cos layer_cos",
         "L: io_cos norm_att norm_mlp; L+1: norm_residual progress; L+1 L+1: angular; "
         "L+1: max_norm_residual; L: max_norm_att max_norm_mlp max_rc_att max_rc_mlp; "
-        "L T: first_change; P: n_tokens",
+        "L T: first_change; P: n_tokens; 1: chance_cos",
     ),
     "layer_effects": Schema("layer_effects_{n}exps.pt", *_EFFECTS, settings=_MODES),
     "logit_lens": Schema(
         "logitlens_{n}exps.pt",
         "L: res_kl_divs res_overlaps",
-        "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; P: n_tokens",
+        "L: res_top1 res_mrr res_in_top3 res_in_top5 res_in_top10 res_entropy res_jsd res_settled; "
+        "P: n_tokens loss shuffled_loss",
     ),
     "residual_erasure": Schema(
         "logit_erasure_{n}exps.pt",
@@ -153,7 +154,7 @@ ARTIFACTS = {
         "block_removal_{n}exps.pt",
         f"N: removal_sizes; N L: {_REMOVAL}",
         "N L: angular_distance; L: block_influence",
-        settings={"sizes": "doubling"},
+        settings={"sizes": "refined"},
     ),
     "attention_removal": Schema(
         "attention_removal_{n}exps.pt", _PART_REMOVAL, settings=_ATTENTION, function="block_removal"

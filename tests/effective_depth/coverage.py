@@ -1,5 +1,5 @@
 """How often the intervals cover the truth, in simulations: `python -m tests.effective_depth.coverage` prints
-docs/coverage.md, in about ten minutes of one core."""
+the first part of docs/coverage.md, in about ten minutes of one core."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -191,7 +191,7 @@ def scores_table(repeats: int) -> str:
 
 DOCUMENT = """# How often the intervals cover the truth
 
-Written by `python -m tests.effective_depth.coverage > docs/coverage.md`. Curves over 28 layers with a known depth and
+Printed by `python -m tests.effective_depth.coverage`. Curves over 28 layers with a known depth and
 noise of a standard deviation of a quarter of the curve's mean size; the share of simulated studies whose 95 % interval
 covers the truth, in percent: the mean, and in parentheses the lowest.
 

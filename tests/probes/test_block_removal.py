@@ -81,7 +81,7 @@ def test_every_other_family_without_blocks_or_parts_equals_the_oracle(name, tmp_
 
 @pytest.mark.parametrize("sizes", [[], [0], [4], [1.5], "half"])
 def test_sizes_that_cannot_be_removed_are_refused(llama, sizes):
-    with pytest.raises(ValueError, match='give numbers from 1 to 3, "doubling" or "all"'):
+    with pytest.raises(ValueError, match='give numbers from 1 to 3, "refined", "doubling" or "all"'):
         dl.block_removal(llama, TEXTS, sizes=sizes)
 
 
@@ -155,13 +155,43 @@ def test_what_can_be_removed_follows_from_the_cheapest_starts_and_their_prompts(
     assert dl.removable(result | {"removal_loss_by_prompt": by_prompt[:2]}).low is None
 
 
-@pytest.mark.slow
-def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_intervals():
-    llm = dl.load_model("SmolLM2-135M-Instruct")
-    prompts = [text.split("Problem: ")[1][:115] for text in dl.load_prompts("gsm8k", 10, source="sample")]
-    result = dl.block_removal(llm, prompts, sizes=[1, 2, 3])
-    five = {"removal_loss_by_prompt": result["removal_loss_by_prompt"][:5]}
-    five |= {"removal_loss": five["removal_loss_by_prompt"].mean(0), "removal_sizes": result["removal_sizes"]}
-    for at_most in (0.05, 0.2, 0.5):
-        few, many = dl.removable(five, at_most), dl.removable(result, at_most)
-        assert few.low <= many.n <= few.high and many.low <= few.n <= many.high
+def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_transformers_loads(tmp_path):
+    llm = dl.load_model("toy-8l")
+    texts = dl.load_prompts("gsm8k", 3, source="embedded")
+    result = dl.block_removal(llm, texts, sizes="all")
+    found = dl.removable(result, at_most=0.5)
+    s, n = found.s, found.n
+    assert 1 < n < 7 and str(found) == repr(found) == (
+        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token: they cost {found.loss:.3f} "
+        f"({found.low} to {found.high} over prompts); sizes tried: all"
+    )
+    assert str(dl.removable(result, at_most=-1)).startswith("None of 8 blocks can go for -1 nats per token")
+    shorter = dl.remove_blocks(llm, found)
+    dl.save_model(shorter, tmp_path)
+    ids = llm.tokenizer(texts[0], return_tensors="pt")["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32)
+    del model.model.layers[s : s + n]
+    for l, block in enumerate(model.model.layers):
+        block.self_attn.layer_idx = l
+    truth = torch.no_grad()(model)(ids, use_cache=False).logits
+    assert torch.equal(torch.no_grad()(AutoModelForCausalLM.from_pretrained(tmp_path))(ids).logits, truth)
+    assert AutoTokenizer.from_pretrained(tmp_path)(texts[0])["input_ids"] == ids[0].tolist()
+    with pytest.raises(ValueError, match="no block can be removed at this cost"):
+        dl.remove_blocks(llm, dl.removable(result, at_most=-1))
+
+
+def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(monkeypatch):
+    llm, texts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 2, source="embedded")
+    every = dl.block_removal(llm, texts, sizes="all")
+    cheapest = every["removal_loss"].nan_to_num(torch.inf).amin(1)
+    for at_most in (0.05, 0.4, 0.7, 1.5, 100.0):
+        monkeypatch.setattr("depth_lib.api.AT_MOST", at_most)
+        refined = dl.block_removal(llm, texts)
+        sizes = refined["removal_sizes"].long().tolist()
+        assert {1, 2, 4} <= set(sizes) and sizes == sorted(sizes)
+        n = dl.removable(refined, at_most).n
+        assert n == 7 or n + 1 in sizes, "the next larger number was tried"
+        assert n == 0 or (cheapest[:n] > at_most).any() or n == dl.removable(every, at_most).n
+        for key in ("removal_loss", "angular_distance", "removal_kl_by_prompt"):
+            rows = every[key][..., [size - 1 for size in sizes], :]
+            assert torch.allclose(refined[key], rows, atol=1e-5, equal_nan=True), key

@@ -21,3 +21,8 @@ def gguf():
 @pytest.fixture(scope="session")
 def llm(gguf):
     return dl.load_model(NAME)
+
+
+@pytest.fixture(scope="session")
+def in_bfloat16(gguf):
+    return dl.load_model(NAME, dtype="bfloat16")

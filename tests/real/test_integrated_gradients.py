@@ -5,12 +5,10 @@ import json
 import pytest
 import torch
 
-import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.calls import gradients_of_blocks
 from tests.oracles import answer_span
 from tests.real import reference
-from tests.real.conftest import NAME
 
 TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KEPT.read_text()).items()}
 
@@ -32,8 +30,8 @@ def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # minutes on a CPU that has no bfloat16, the more the earlier the block
 @pytest.mark.parametrize("l", [16, 25, 28, 29])
-def test_bfloat16_states_a_bound_of_its_distance_from_float32(gguf, l):
-    found = gradients_of_blocks(dl.load_model(NAME, dtype="bfloat16"), QUESTION, ANSWER, [l])
+def test_bfloat16_states_a_bound_of_its_distance_from_float32(in_bfloat16, l):
+    found = gradients_of_blocks(in_bfloat16, QUESTION, ANSWER, [l])
     off = (found["igrads"][0, : len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max()
     assert off <= found["error"][0]
 

@@ -77,8 +77,8 @@ def test_a_second_load_takes_seconds_and_gives_the_same_model(gguf, llm, how, tm
 
 
 @pytest.mark.slow
-def test_weights_are_dequantised_to_the_dtype_that_is_asked_for(gguf, llm):
-    half = dl.load_model(gguf, dtype="bfloat16")
+def test_weights_are_dequantised_to_the_dtype_that_is_asked_for(in_bfloat16, llm):
+    half = in_bfloat16
     assert half.dtype == torch.bfloat16
     for path, weight in llm._module.named_parameters():
         assert torch.equal(half._module.get_parameter(path), weight.bfloat16()), path

@@ -83,3 +83,14 @@ def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, 
 def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm, in_float64):
     found = erasure(llm, in_float64, [14])
     torch.testing.assert_close(found[14].float(), TRUTH["erasure_effect"][14], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_intervals(llm):
+    prompts = [text.split("Problem: ")[1][:115] for text in dl.load_prompts("gsm8k", 10, source="sample")]
+    result = dl.block_removal(llm, prompts, sizes=[1, 2, 3])
+    five = {"removal_loss_by_prompt": result["removal_loss_by_prompt"][:5]}
+    five |= {"removal_loss": five["removal_loss_by_prompt"].mean(0), "removal_sizes": result["removal_sizes"]}
+    for at_most in (0.05, 0.2, 0.5):
+        few, many = dl.removable(five, at_most), dl.removable(result, at_most)
+        assert few.low <= many.n <= few.high and many.low <= few.n <= many.high

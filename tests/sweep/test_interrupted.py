@@ -75,6 +75,7 @@ def test_a_killed_sweep_ends_its_notebook_too_and_the_next_one_takes_over(make, 
     assert left_over(study / "outputs/demo") == []
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study):
     folder = study / "outputs/demo"
     sweep = started(study, *SWEEP, "DATASETS=gsm8k", "JOBS=2", TAKES="0.2")
@@ -120,6 +121,7 @@ def test_a_signal_ends_runs_side_by_side_with_a_sentence_each_and_their_notebook
     assert "gsm8k × toy-4l: interrupted; repeat the command to go on" in shown
 
 
+@pytest.mark.slow
 def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_runs_go_on(make, study):
     (study / "gate").touch()
     sweep = started(study, *SWEEP, "MODELS=toy-4l toy-8l", "OUT=outputs/demo", "DATASETS=gsm8k")
@@ -133,6 +135,7 @@ def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_
     assert (study / "outputs/demo/gsm8k/toy-4l/probe.log").read_text().endswith(line.partition(": ")[2])
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_early_ends_no_run(make, study):
     words = "sweep --set demo --datasets gsm8k --jobs 2 | head -n 1; exit ${PIPESTATUS[0]}"
     command = f"TAKES=1 .venv/bin/python -m depth_lib.sweep {words}"
@@ -152,6 +155,7 @@ def test_a_launcher_that_ignores_sigterm_is_killed(study, spawning, monkeypatch)
     assert not [process for process in psutil.process_iter(["cmdline"]) if str(deaf) in (process.info["cmdline"] or ())]
 
 
+@pytest.mark.slow
 def test_a_notebook_behind_a_launcher_that_forks_ends_with_a_killed_sweep(make, study):
     forks = script(study / "forks", """#!/bin/sh\n"$@" &\nwait\n""")
     sweep = started(study, *ONE, f"LAUNCH={forks}", TAKES="600")

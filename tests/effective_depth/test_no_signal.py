@@ -1,0 +1,84 @@
+"""A curve that carries no depth is said to: of models without training, and of no other."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.effective_depth.published import published_depths
+from depth_lib.effective_depth.rules import LEAST_COSINE, METRICS, PAPER_METRICS
+from depth_lib.report.table import effective_depth_table, summary_lines
+from depth_lib.results.artifacts import save_artifact
+from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
+from tests.effective_depth.null import measured, untrained
+from tests.synthetic import curves_with_depths
+
+FEW = [one for one in untrained() if one.width < 256 and one.depth < 12][::4]
+
+
+@pytest.fixture(scope="module")
+def toy():
+    llm = dl.load_model("toy-8l")
+    prompts = dl.load_prompts("gsm8k", 3, source="embedded")
+    return llm, prompts, dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
+
+
+@pytest.mark.parametrize("models", [FEW, pytest.param(untrained(), marks=pytest.mark.slow)], ids=["few", "forty"])
+def test_of_random_models_at_most_one_in_twenty_has_a_depth(models):
+    rows = pd.DataFrame(map(measured, models))
+    for name in PAPER_METRICS:
+        assert rows[f"{name} without criteria"].any(), "nothing to refuse"
+        assert rows[f"{name} unmarked"].mean() <= 0.05
+
+
+def test_the_model_that_has_learnt_something_keeps_its_depths_and_its_loss_is_plain_pytorchs(toy):
+    llm, prompts, contribution, lens = toy
+    for prompt, loss, shuffled in zip(prompts, lens["loss"], lens["shuffled_loss"], strict=True):
+        ids = llm.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        assert torch.isclose(loss, llm._module(input_ids=ids, labels=ids).loss, rtol=1e-4)
+        log_y = llm._module(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        orders = [log_y.gather(1, ids[0, 1:].roll(k)[:, None]).mean() for k in range(len(log_y))]
+        assert torch.isclose(shuffled, -torch.stack(orders).mean(), rtol=1e-4)
+    assert torch.isclose(contribution["chance_cos"], torch.tensor(llm._module.config.hidden_size**-0.5))
+    assert not any(METRICS[name].no_signal(contribution if name == "cosine" else lens) for name in PAPER_METRICS)
+    assert dl.effective_depth_kl(lens) == dl.effective_depth_kl(lens["res_kl_divs"]) is not None
+    assert "loss" not in dl.logit_lens(llm, prompts[:1], generate=2), "of its own likeliest words every model has one"
+
+
+def test_all_published_curves_keep_their_depths():
+    curves = 0
+    for _, rows in published_depths().groupby(["model", "dataset"]):
+        depths = rows.set_index("metric").ed
+        results = curves_with_depths(int(rows.layers.iloc[0]), depths["cosine"], depths["kl"], depths["overlap"])
+        for name, ed in depths.items():
+            result = results[METRICS[name].probe]
+            assert not METRICS[name].no_signal(result) and dl.effective_depths(result).ed[name] == ed
+            curves += 1
+    assert curves == 108
+
+
+def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval_and_summary(toy, tmp_path):
+    _, _, contribution, lens = toy
+    flat = lens | {"res_kl_divs": lens["res_kl_divs"] / lens["res_kl_divs"].max() * 0.05}
+    ignorant = lens | {"loss": lens["shuffled_loss"] - 0.4}
+    chance = LEAST_COSINE * contribution["chance_cos"]
+    size = np.sqrt(np.square(METRICS["cosine"].curve([contribution[k] for k in METRICS["cosine"].keys])).mean())
+    small = contribution | {key: contribution[key] * 0.9 * chance / size for key in METRICS["cosine"].keys}
+    with pytest.warns(UserWarning, match="no effective depth: no signal: largest KL 0.05 nats"):
+        assert dl.effective_depth_kl(flat) is None
+    with pytest.warns(UserWarning, match="no signal: a loss of .* nats per token, and of .* in any other order"):
+        assert dl.effective_depth_overlap(ignorant) is None
+    with pytest.warns(UserWarning, match="no signal: cosines of 0.0.*, and random directions have 0.088"):
+        assert dl.effective_depth_cosine(small) is None
+    found = dl.effective_depths(flat)
+    assert found.ed.isna().all() and set(found.note) == {"no signal: largest KL 0.05 nats"}
+    with pytest.raises(dl.NoInterval, match="largest KL 0.05 nats"):
+        dl.depth_interval(flat, "kl")
+    for probe, result in (("logit_lens", flat), ("relative_contribution", contribution)):
+        save_artifact(artifact_path(tmp_path, "gsm8k", "toy", probe, 3), result, {})
+    with pytest.warns(UserWarning, match="no signal: largest KL"):
+        table = effective_depth_table(Study(tmp_path))
+    (line,) = summary_lines(table)
+    assert line.endswith("– (no signal: largest KL 0.05 nats)")
