@@ -44,6 +44,7 @@ _HOMES = {
     "effective_depths": "effective_depth.tables",
     "future_erasure": "api",
     "integrated_gradients": "api",
+    "kinds_of": "figures",
     "layer_effects": "api",
     "linear_maps": "model_maps.maps",
     "load_artifact": "results.artifacts",

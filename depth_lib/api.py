@@ -1,4 +1,4 @@
-"""The public probes: strings in, a dict of CPU float32 tensors out.
+"""The public probes: strings in, a dict of CPU float32 tensors out, with `plot`, `depths`, `to_frame` and `save`.
 
 remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
 are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
@@ -35,9 +35,9 @@ from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
 from .remote.errors import JobFailed, NotReady
 from .remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
+from .results.result import Result
 from .session import run
 
-Result = dict[str, torch.Tensor]
 Remote = bool | str
 
 
@@ -66,12 +66,12 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     result = _pool(sums) | result | {"chance_cos": torch.tensor([width**-0.5], dtype=torch.float32)}
     if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
         result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
-    return result
+    return Result("relative_contribution", result)
 
 
 def logit_lens(
     llm: TransformersModel, prompts: list[str], remote: Remote = False, generate: int = 0, further: bool = True
-) -> dict[str, torch.Tensor | list[str]]:
+) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
 
     With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
@@ -95,7 +95,8 @@ def logit_lens(
     ids = tokenize(llm, prompts)
     result = run(_logit_lens, llm, verified_arch(llm), ids, generate, further, remote=remote, over="prompts")
     generated = result.pop("generated")
-    return _pool(result) | ({"generated": llm.tokenizer.batch_decode(generated)} if generate else {})
+    texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
+    return Result("logit_lens", _pool(result) | texts)
 
 
 def layer_effects(
@@ -127,7 +128,8 @@ def layer_effects(
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote, work), f"{part} effects, {mode}"
     work = (verified_arch(llm), work, mode, part, budget)
-    return _over_prompts(run(_layer_effects, llm, *work, remote=remote, over="work", label=label))
+    effects = run(_layer_effects, llm, *work, remote=remote, over="work", label=label)
+    return Result("layer_effects" if part == "layer" else f"{part}_effects", _over_prompts(effects))
 
 
 def _over_prompts(effects):
@@ -178,7 +180,8 @@ def block_removal(
         rows = [(min(order[:k]), min(order[:k]), order[:k]) for k in range(n_layers, 0, -1)]
         found = removed(rows)
         by_prompt = {key: value.flip(1) for key, value in found.items() if key.startswith("removal_")}
-        return _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
+        found = _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
+        return Result(f"{part}_removal", found)
     tried = _sizes(sizes, n_layers)
     by_prompt = _removed_in_a_row(removed, tried, len(ids), n_layers)
     while sizes == "refined" and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
@@ -187,7 +190,8 @@ def block_removal(
         tried = tried.tolist()
         for key in by_prompt.keys() - {"block_influence"}:
             by_prompt[key] = torch.cat([by_prompt[key], more[key]], dim=1)[:, order]
-    return _over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
+    found = _over_prompts(by_prompt) | {"removal_sizes": torch.tensor(tried, dtype=torch.float32)}
+    return Result("block_removal", found)
 
 
 def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
@@ -263,7 +267,8 @@ def local_effects(
         )
     work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
     work = (verified_arch(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
-    return _over_prompts(run(_local_effects, llm, *work, remote=remote, over="work", label=label))
+    effects = run(_local_effects, llm, *work, remote=remote, over="work", label=label)
+    return Result("local_effects", _over_prompts(effects))
 
 
 def residual_erasure(
@@ -273,7 +278,7 @@ def residual_erasure(
     baseline_prompts: list[str],
     remote: Remote = False,
     budget: int | None = None,
-) -> dict:
+) -> Result:
     """Up to which block the answer depends on each token's residual.
 
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
@@ -290,7 +295,8 @@ def residual_erasure(
     """
     ids, places, tokens = answer_span(llm, question, answer)
     result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
-    return {**result, "n_answer": torch.tensor([len(ids) - places[0]], dtype=torch.float32), "tokens": tokens}
+    n_answer = torch.tensor([len(ids) - places[0]], dtype=torch.float32)
+    return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens})
 
 
 def future_erasure(
@@ -300,7 +306,7 @@ def future_erasure(
     baseline_prompts: list[str],
     remote: Remote = False,
     budget: int | None = None,
-) -> dict:
+) -> Result:
     """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
 
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
@@ -312,7 +318,8 @@ def future_erasure(
     Source: Csordás et al. 2025, section 3.4.
     """
     ids, _, tokens = answer_span(llm, question, answer)
-    return {**_erased(_future_erasure, llm, ids, baseline_prompts, remote, budget), "tokens": tokens}
+    result = _erased(_future_erasure, llm, ids, baseline_prompts, remote, budget)
+    return Result("future_erasure", result | {"tokens": tokens})
 
 
 def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
@@ -333,7 +340,7 @@ def integrated_gradients(
     method: str | None = None,
     max_nodes: int = 256,
     steps: int = 16,
-) -> dict:
+) -> Result:
     """Attribution of the answer's probability to each token's residual after each block.
 
     igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
@@ -384,7 +391,7 @@ def integrated_gradients(
             raise
         raise NotReady(NO_GRADIENTS_THERE) from failed
     _check_gradients(result, tolerance, method)
-    return {**result, "tokens": tokens}
+    return Result("integrated_gradients" if at == "block" else f"{at}_gradients", result | {"tokens": tokens})
 
 
 def _check_gradients(result, tolerance, method):
@@ -403,7 +410,7 @@ def _check_gradients(result, tolerance, method):
 
 def depth_by_difficulty(
     llm: TransformersModel, examples: Sequence[Example], remote: Remote = False, budget: int | None = None
-) -> dict[str, torch.Tensor]:
+) -> Result:
     """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
 
     D[s, l] = max over tokens i ≥ t of ‖c_l − c̄_l‖ / ‖c_l‖ when block s passes tokens 1..t−1 on unchanged, and
@@ -445,7 +452,7 @@ def depth_by_difficulty(
         result[f"max_{name}"] = torch.stack([group.amax(0) for group in by_level])
         if f"{key}_rounding_floor" in effects:
             result[f"{name}_rounding_floor"] = effects[f"{key}_rounding_floor"]
-    return result
+    return Result("depth_by_difficulty", result)
 
 
 def _checked(number: int, example: Sequence) -> Example:

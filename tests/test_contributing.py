@@ -38,7 +38,8 @@ def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str
     """Mean norm of what enters each block, `length` [L]."""
     from .probes.stream_length import stream_length as probe
 
-    return _pool(run(probe, llm, verified_arch(llm), tokenize(llm, prompts), remote=remote, over="prompts"))
+    sums = run(probe, llm, verified_arch(llm), tokenize(llm, prompts), remote=remote, over="prompts")
+    return Result("stream_length", _pool(sums))
 '''
 SCHEMA = """
     "stream_length": Schema("stream_length.pt", "L: length"),
@@ -50,7 +51,7 @@ KIND = """    "stream_length": Curves(
 # The places that the section "Add a probe" names, and what goes there: (what it stands behind, what is added).
 PLACES = {
     "probes/<name>.py": (None, PROBE),
-    "api.py": ("Result = dict[str, torch.Tensor]\n", API),
+    "api.py": ("Remote = bool | str\n", API),
     "results/schemas.py": ("ARTIFACTS = {\n", SCHEMA),
     "figures/kinds.py": ("KINDS: dict[str, Kind] = {\n", KIND),
     "__init__.py": ("_HOMES = {\n", '    "stream_length": "api",\n'),

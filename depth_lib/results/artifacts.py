@@ -25,7 +25,17 @@ from .. import __version__
 from ..files import move_aside, write_together
 from ..params import INSTALLED, command
 from .provenance import META, read_meta
-from .schemas import BETWEEN_MODELS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
+from .result import Result
+from .schemas import (
+    ARTIFACTS,
+    BETWEEN_MODELS,
+    FURTHER_PROBES,
+    SCHEMAS,
+    ArtifactError,
+    MissingArtifact,
+    mismatch,
+    parse_name,
+)
 
 SCHEMA_VERSION = 2  # 1 had no meta.json
 # Characters that end a line, are invisible, or cannot be encoded as UTF-8.
@@ -114,7 +124,7 @@ def read_artifact(path: str | Path) -> dict:
     if schema.tokens_file and "tokens" not in result:
         n_tokens = result[next(iter(schema.required))].shape[-1]
         result["tokens"] = _papers_tokens(path.with_name(schema.names(n, pair)[1]), n_tokens)
-    return result
+    return Result(probe, result) if probe in ARTIFACTS else result
 
 
 def _remedy(path: Path) -> str:

@@ -155,26 +155,33 @@ def load_results(
 
 def as_frame(study: Study) -> pd.DataFrame:
     """What `load_results` returns, of a study."""
+    frames = [
+        frame_of(without_pair(probe), result).assign(model=model, dataset=dataset, probe=probe)
+        for (dataset, model, probe), result in study.items()
+    ]
     names = ["model", "dataset", "probe", "layer", "key", "value", "column"]
-    frames = [pd.DataFrame(columns=names)]
-    for (dataset, model, probe), result in study.items():
-        for key, shape in ARTIFACTS[without_pair(probe)].shapes.items():
-            if key not in result or not shape.startswith(("L", "K L")):
-                continue
-            by_name = {key: result[key]}
-            if shape.startswith("K L"):
-                by_name = {
-                    f"{key}:{level:.0f}": values for level, values in zip(result["levels"], result[key], strict=True)
-                }
-            for name, values in by_name.items():
-                values = values.double().numpy().reshape(len(values), -1)
-                layer, column = np.indices(values.shape).reshape(2, -1)
-                if shape.removeprefix("K ") in ("L", "L+1", "L 1"):  # a curve
-                    column = pd.NA
-                numbers = {"layer": layer, "column": column, "value": values.flatten()}
-                frames.append(pd.DataFrame(numbers).assign(model=model, dataset=dataset, probe=probe, key=name))
-    tidy = pd.concat(frames[1:] or frames, ignore_index=True)[names]
+    tidy = pd.concat(frames, ignore_index=True)[names] if frames else pd.DataFrame(columns=names)
     return tidy.astype(dict.fromkeys(("model", "dataset", "probe", "key"), "category") | {"column": "Int64"})
+
+
+def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
+    """The columns layer, key, value and column of `load_results`, of one probe's result."""
+    frames = [pd.DataFrame(columns=["layer", "key", "value", "column"])]
+    for key, shape in ARTIFACTS[probe].shapes.items():
+        if key not in result or not shape.startswith(("L", "K L")):
+            continue
+        by_name = {key: result[key]}
+        if shape.startswith("K L"):
+            by_name = {
+                f"{key}:{level:.0f}": values for level, values in zip(result["levels"], result[key], strict=True)
+            }
+        for name, values in by_name.items():
+            values = values.double().numpy().reshape(len(values), -1)
+            layer, column = np.indices(values.shape).reshape(2, -1)
+            if shape.removeprefix("K ") in ("L", "L+1", "L 1"):  # a curve
+                column = pd.NA
+            frames.append(pd.DataFrame({"layer": layer, "key": name, "value": values.flatten(), "column": column}))
+    return pd.concat(frames[1:] or frames, ignore_index=True).astype({"column": "Int64"})
 
 
 @dataclass(frozen=True)

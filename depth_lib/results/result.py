@@ -1,0 +1,100 @@
+"""What a probe returns: a dict of named tensors that can be drawn, tabulated and saved."""
+
+import io
+import re
+import textwrap
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import depth_lib
+
+from ..files import write_together
+from .schemas import ARTIFACTS, ArtifactError, parse_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_BESIDE = re.compile(r"_(sums|by_prompt|rounding_floor)$")  # keys that stand beside another
+
+
+class Result(dict[str, Any]):
+    """A probe's result: a dict, equal to any with the same values, pickled and stored without this class.
+
+    probe: its name in `ARTIFACTS`.
+    """
+
+    def __init__(self, probe: str, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.probe = probe
+
+    def __reduce__(self):
+        return (
+            OrderedDict,
+            (),
+            None,
+            None,
+            iter(self.items()),
+        )  # which torch.load takes for data, as a dict's subclass not
+
+    def __or__(self, other):
+        return Result(self.probe, {**self, **other})
+
+    def plot(self, kind: str | None = None, **how: Any) -> "Axes":
+        """Draw it, as `dl.plot` does: a figure of this kind, or the first of `dl.kinds_of(result.probe, result)`.
+
+        how: ax, limits, title. ValueError for a kind that reads other keys, or where no kind reads these.
+        """
+        kinds = [kind] if kind else depth_lib.kinds_of(self.probe, self)
+        if not kinds:
+            raise ValueError(f"no figure is drawn of a {self.probe} with {', '.join(self)}; draw its curves yourself")
+        return depth_lib.plot(kinds[0], self, **how)
+
+    def depths(self) -> "pd.DataFrame":
+        """Its effective depths with intervals: `dl.effective_depths(result)`; ValueError where no rule reads it."""
+        return depth_lib.effective_depths(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Its values per layer, a row each: columns layer, key, value (float64) and column, as `dl.load_results`."""
+        from .study import frame_of
+
+        return frame_of(self.probe, self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it, whole or not at all, as a plain dict that `torch.load` reads; the file.
+
+        path: a folder, in which the file has its artifact's name; or a file, which `load_artifact` reads if its name is
+        an artifact's. ArtifactError as `save_artifact`.
+        """
+        path = Path(path)
+        if path.suffix != ".pt":
+            path /= ARTIFACTS[self.probe].names(self.n_prompts or 1)[0]
+        try:
+            parse_name(path)
+        except ArtifactError:
+            buffer = io.BytesIO()
+            torch.save(dict(self), buffer)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_together({path: buffer.getvalue()})
+            return path
+        return depth_lib.save_artifact(path, self, {})
+
+    @property
+    def n_prompts(self) -> int | None:
+        """How many prompts or examples it was computed from; None for a question and its answer."""
+        values = [self[key] for key in self if key in ("n_tokens", "level") or key.endswith("_by_prompt")]
+        return len(values[0]) if values else None
+
+    def __repr__(self) -> str:
+        own = {key: value for key, value in self.items() if torch.is_tensor(value) and not _BESIDE.search(key)}
+        of = f" of {self.n_prompts} prompts" if self.n_prompts else ""
+        lines = [f"{self.probe}{of}: {len(self)} keys", *(f"{key} {[*value.shape]}" for key, value in own.items())]
+        lines[1:] = [textwrap.shorten(", ".join(lines[1:]), 110, placeholder=" …")]
+        for key, value in list(own.items())[:1]:
+            known = value[~value.isnan()]
+            ends = f"from {known.min():.3g} to {known.max():.3g}" if known.numel() else "not known"
+            lines.append(f"{key} is {ends}")
+        return "\n".join([*lines, ".plot()  .depths()  .to_frame()  .save(path)"])
