@@ -11,13 +11,12 @@ import re
 import depth_lib as dl
 from benchmarks.markdown import markdown
 from depth_lib.data.tokens import future_positions
-from depth_lib.probes.packing import packs
 from tests.remote.crossing import crossing, seconds
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block
 FLOPS = 200e12
-ARCH = {"packs": True, "window": None, "width": D, "n_layers": L}
+ARCH = {"width": D, "n_layers": L}
 NODES = 256  # of integrated gradients: the most per block
 STEPS = 16  # of increments
 N_ANSWER = 3  # tokens
@@ -42,12 +41,8 @@ def skip_flops(n_places, n_measured):
 
 
 def future_flops(lengths, positions):
-    """Skips in the packs that each prompt's drawn positions make."""
-    flops = 0
-    for length, starts in zip(lengths, positions, strict=True):
-        n_places = sum(pack.n_places for pack in packs(starts, length, ARCH))
-        flops += skip_flops(n_places, sum(length - t for t in starts))
-    return flops
+    """Skips at each prompt's drawn positions."""
+    return sum(skip_flops(n, n - t) for n, drawn in zip(lengths, positions, strict=True) for t in drawn)
 
 
 def costs(lengths, question):
@@ -55,8 +50,7 @@ def costs(lengths, question):
     which gradients cannot be had. question: tokens of question and answer."""
     prompts, n, total = [range(length) for length in lengths], len(lengths), sum(lengths)
     future, forward = future_positions(lengths), forward_flops(lengths)
-    erased = packs(range(question - 1), question, ARCH)
-    erasures = sum(skip_flops(pack.n_places, N_ANSWER * len(pack.suffixes)) for pack in erased)
+    erasures = (question - 1) * skip_flops(question - 1, N_ANSWER)
     gradients = sum(3 * NODES * block_flops(question, question) * (L - l) for l in range(L))
     moved = STEPS + 1 + 2 * STEPS * (question - 1)  # rows of a block's increments
     increments = {

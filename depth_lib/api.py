@@ -170,16 +170,15 @@ def block_removal(
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     n_layers = arch["n_layers"]
 
-    def removed(rows):
-        found = run(_block_removal, llm, arch, ids, rows, part, budget, remote=remote, over="prompts")
+    def removed(blocks):
+        found = run(_block_removal, llm, arch, ids, blocks, part, budget, remote=remote, over="prompts")
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
     if part != "layer":
-        single = removed([(l, l, [l]) for l in range(n_layers)])["removal_loss"].mean(0)
+        single = removed([[l] for l in range(n_layers)])["removal_loss"].mean(0)
         order = single.argsort(stable=True).tolist()
-        rows = [(min(order[:k]), min(order[:k]), order[:k]) for k in range(n_layers, 0, -1)]
-        found = removed(rows)
-        by_prompt = {key: value.flip(1) for key, value in found.items() if key.startswith("removal_")}
+        found = removed([order[:k] for k in range(1, n_layers + 1)])
+        by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
         found = _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
         return Result(f"{part}_removal", found)
     tried = _sizes(sizes, n_layers)
@@ -196,9 +195,9 @@ def block_removal(
 
 def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
     """The measures of removing each number of consecutive blocks from each start, [P, N, L], and `block_influence`."""
-    rows = [(end, s, []) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
-    found = removed(rows)
-    n, s = torch.tensor([(sizes.index(end - s), s) for end, s, _ in rows]).T
+    stretches = [range(s, end) for end in range(1, n_layers + 1) for s in range(end) if end - s in sizes]
+    found = removed([list(blocks) for blocks in stretches])
+    n, s = torch.tensor([(sizes.index(len(blocks)), blocks.start) for blocks in stretches]).T
     by_prompt = {"block_influence": found.pop("influence")}
     found["angular_distance"] = found.pop("angular")[:, s, s + torch.tensor(sizes)[n]]
     for key, values in found.items():

@@ -204,7 +204,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     Identity 1: h_{l+1} = h_l + a_l + m_l for every block and token (relative to what the block adds, without what
     rounding explains). Identity 2: lens(h_L) = the model's own logits (relative to the largest). Further that a depends
     on earlier tokens and m does not, but through a in sequential blocks; and of the ways to compute less (a pass that
-    starts at a block, rows that join, suffixes that share a sequence) those that work: a warning names the others.
+    starts at a block, rows that join) those that work: a warning names the others.
 
     Returns {"identity_1", "identity_2": the largest errors, "tolerance": of identity 1}: 1e-5, or a quarter of the
     rounding unit of a narrower dtype. Raises ArchitectureError naming what failed, by how much and where, and on a

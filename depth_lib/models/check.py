@@ -21,7 +21,6 @@ _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 SHORTCUTS = {
     "starts": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
     "grows": "rows that join its batch on the way are not read as others, so every row begins at the first block",
-    "packs": "it does not obey a 4-D mask, so suffixes share no sequence",
 }
 
 

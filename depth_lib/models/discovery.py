@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from unittest import mock
 
 import torch
@@ -63,7 +63,6 @@ class Architecture:
     parallel: bool  # the MLP reads h_l, as attention does
     starts: bool  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
     grows: bool  # the batch may grow between blocks
-    packs: bool  # positions and a 4-D mask may be given, so that suffixes can share one clean prefix
     in_place: tuple[str, ...]  # modules in blocks whose outputs the block changes once they are there
 
 
@@ -87,10 +86,10 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
     """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
     context. Raises ArchitectureError with the reason if it cannot be read, and whatever the model raises."""
     exemplars = _exemplars(model)
-    for masked, n_rows in product((True, False), (2, 1)):
+    for n_rows in (2, 1):
         try:
-            return _read(model, mode, exemplars, masked, n_rows)
-        except Exception as error:  # noqa: BLE001 (a mask or positions that are not known, a row that does not fit)
+            return _read(model, mode, exemplars, n_rows)
+        except Exception as error:  # noqa: BLE001 (a row that does not fit)
             problem = error
     raise problem
 
@@ -112,9 +111,9 @@ def _exemplars(model):
     return exemplars
 
 
-def _read(model, mode, exemplars, masked, n_rows):
-    """The architecture in one pass. masked: with positions and a 4-D mask; n_rows: from the first block on."""
-    logits, mask, calls, in_place = _run(model, mode, exemplars, masked, n_rows)
+def _read(model, mode, exemplars, n_rows):
+    """The architecture in one pass, with so many rows from the first block on."""
+    logits, calls, in_place = _run(model, mode, exemplars, n_rows)
     path, blocks = _blocks(model, calls, n_rows)
     h, others = blocks[-1], blocks[0].others
     # where integers go that a block returns is not in the graph
@@ -125,7 +124,7 @@ def _read(model, mode, exemplars, masked, n_rows):
         streams=tuple(h.shape[2:]),
         beside=None if others is None else len(others),
         **_tail(logits, h, calls),
-        **_parts(model, [calls[exemplars.get(block.path, block.path)][0] for block in blocks], mask),
+        **_parts(model, [calls[exemplars.get(block.path, block.path)][0] for block in blocks]),
         starts=starts,
         grows=starts and n_rows > 1,
         in_place=tuple(
@@ -134,8 +133,8 @@ def _read(model, mode, exemplars, masked, n_rows):
     )
 
 
-def _run(model, mode, exemplars, masked, n_rows):
-    """The node of the logits, the mask, {path: the marks of its calls} for all modules, and the paths of modules whose
+def _run(model, mode, exemplars, n_rows):
+    """The node of the logits, {path: the marks of its calls} for all modules, and the paths of modules whose
     outputs are changed in place later. A block returns its input if one like it ran before."""
     anchor, calls, returned, marks = torch.zeros((), requires_grad=True), {}, {}, []
 
@@ -163,13 +162,8 @@ def _run(model, mode, exemplars, masked, n_rows):
         for path, module in [*model.named_modules()][1:]:
             stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)
-        mask = ids.new_full((1, 1, N_TOKENS, N_TOKENS), torch.finfo(model.dtype).min, dtype=model.dtype).triu(1)
-        encoding = {
-            "attention_mask": mask.requires_grad_(),
-            "position_ids": torch.arange(N_TOKENS, device=ids.device)[None],
-        }
-        logits = model(input_ids=ids, use_cache=False, **encoding if masked else {}).logits
-    return logits.grad_fn, mask, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
+        logits = model(input_ids=ids, use_cache=False).logits
+    return logits.grad_fn, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
 
 
 def _blocks(model, calls, n_rows):
@@ -252,25 +246,23 @@ def _tail(node, h, calls):
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 
-def _parts(model, blocks, mask):
-    """What each block adds to the residual, by which modules, in which order, and whether attention reads the mask."""
-    packs = all(_depends(block, mask, _plain(block.read)) for block in blocks)
-    found = {"parts": None, "missing": "", "rescales": False, "parallel": False, "packs": packs}
+def _parts(model, blocks):
+    """What each block adds to the residual, by which modules, and in which order."""
+    found = {"parts": None, "missing": "", "rescales": False, "parallel": False}
     try:
-        added = {block.path: _added(model, block, mask) for block in blocks}
+        added = {block.path: _added(model, block) for block in blocks}
     except ArchitectureError as missing:
         return found | {"missing": str(missing)}
-    parts, numbers, orders, obey = zip(*(added[block.path] for block in blocks), strict=True)
+    parts, numbers, orders = zip(*(added[block.path] for block in blocks), strict=True)
     parallel = set().union(*orders)
     if len(parallel) > 1:
         return found | {"missing": "in some of its blocks the MLP reads what attention added, in others not"}
     rescales = any(k != 1 for k in numbers)
-    return found | {"parts": parts, "rescales": rescales, "parallel": parallel == {True}, "packs": all(obey)}
+    return found | {"parts": parts, "rescales": rescales, "parallel": parallel == {True}}
 
 
-def _added(model, block, mask):
-    """The parts of a block, the number that multiplies h, whether the MLP's modules are parallel to attention, and
-    whether all that mix tokens depend on the mask."""
+def _added(model, block):
+    """The parts of a block, the number that multiplies h, and whether the MLP's modules are parallel to attention."""
     module, h, l = model.get_submodule(block.path), _plain(block.read), block.path.rpartition(".")[2]
     names, terms = {weight: name for name, weight in module.named_parameters()}, _terms(block, h)
     k = terms.pop(h, 0)
@@ -278,7 +270,7 @@ def _added(model, block, mask):
     biases = [names[term.variable] for term in terms if getattr(term, "variable", None) in names]
     if k == 0 or not 0 < len(marks) <= 3 or len(biases) > 1 or len(terms) > len(marks) + len(biases):
         raise ArchitectureError(f"what block {l} adds is no sum of three or fewer modules' outputs")
-    parts, parallel, obeys = {"attention": [], "mlp": []}, set(), True
+    parts, parallel = {"attention": [], "mlp": []}, set()
     for mark in marks:
         path, scale = mark.path.removeprefix(f"{block.path}."), terms[mark] / k
         name = f"{path} {type(module.get_submodule(path)).__name__}"
@@ -288,10 +280,9 @@ def _added(model, block, mask):
             raise ArchitectureError(f"the modules that mix tokens in block {l} do not run before the others")
         if of_mlp and parts["attention"]:
             parallel.add(not reads)
-        obeys = obeys and (of_mlp or _depends(mark, mask, h))
         bias = next((bias for bias in biases if bias.startswith(f"{path}.")), None)
         parts["mlp" if of_mlp else "attention"].append((path, 1.0 if math.isnan(scale) else scale, bias))
-    return parts, k, parallel, obeys
+    return parts, k, parallel
 
 
 def _behind(node, h):
@@ -303,11 +294,6 @@ def _behind(node, h):
             seen.add(node)
             left += _makers(node)
     return seen
-
-
-def _depends(node, mask, h):
-    """Whether the mask leads to this node, not through what enters the block."""
-    return any(getattr(maker, "variable", None) is mask for maker in _behind(node, h))
 
 
 def _reads_back(path, before, block):

@@ -104,9 +104,8 @@ def describe(llm: TransformersModel) -> dict:
     """The facts about `llm` that probes need, as a plain dict that travels with every request: what was found, with the
     common names for the tail, and
 
-    n_layers, width (d), window (tokens a sliding-window layer sees; None: all), cuts (whether tokens are computed
-    alike in a sequence that ends earlier: not where rotary frequencies change with its length) and remembers (whether
-    these stay those of the longest sequence so far).
+    n_layers, width (d), cuts (whether tokens are computed alike in a sequence that ends earlier: not where rotary
+    frequencies change with its length) and remembers (whether these stay those of the longest sequence so far).
     """
     found, config = known(llm).found, llm.config.get_text_config()
     ropes = _rope_types(config)
@@ -114,7 +113,6 @@ def describe(llm: TransformersModel) -> dict:
         "n_layers": len(llm.blocks),
         "width": math.prod(found.streams),
         "tail": _tail_names(found),
-        "window": _window(config),
         "cuts": not ropes & {"longrope", "dynamic"},
         "remembers": "dynamic" in ropes,
     }
@@ -133,18 +131,3 @@ def _rope_types(config):
     """The kinds of rotary frequencies, of which each kind of layer may have its own."""
     rope = getattr(config, "rope_parameters", None) or {}
     return {kind.get("rope_type") for kind in (rope, *rope.values()) if isinstance(kind, dict)}
-
-
-def _window(config):
-    """Tokens that the narrowest attention layer sees, or None when every layer sees all."""
-    others = [getattr(config, name, None) for name in _OTHER_WINDOWS]
-    layer_types = getattr(config, "layer_types", None)
-    slides = layer_types is None or "sliding_attention" in layer_types
-    if slides and getattr(config, "use_sliding_window", True) is not False:
-        others.append(getattr(config, "sliding_window", None))
-    return min(filter(None, others), default=None)
-
-
-# What some families call it; where it is set, some of their layers see no more.
-_OTHER_WINDOWS = """attention_chunk_size attention_window_size index_topk keep_window_size local_attention
-    sliding_window_size swa_window_size window_size""".split()

@@ -58,8 +58,8 @@ def bytes_held(llm, h, n_layers, n_tokens, batch=None, updates="", finals=0, une
     in_pass = bytes_in_pass(llm, h, n_places, n_layers if gradients else 1, gradients) + 2 * vector * bool(updates)
     lasting = n_tokens * (n_layers * 8 * h.shape[-1] if gradients else (n_layers + 1) * vector)
     lasting += n_tokens * n_layers * 4 * h.shape[-1] * (updates == "kept")
-    masked = n_places > n_tokens or bytes_of_scores(llm, 1) > 0
-    first_row = n_places * 4 * vector * bool(finals)  # of a growing batch: its embeddings, and copies of it to change
+    masked = bytes_of_scores(llm, 1) > 0
+    first_row = n_places * 2 * vector * bool(finals)  # of a growing batch: its embeddings, and a copy of it to change
     peak = max(rows * n_places * in_pass + first_row, bytes_of_logits(llm, h, unembedded))
     return lasting, lasting + peak + finals * vector + masked * n_places**2 * h.dtype.itemsize
 

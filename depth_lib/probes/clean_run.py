@@ -3,7 +3,6 @@
 import torch
 
 from .budget import bytes_in_pass, compares_in_batch, token_budget
-from .packing import packs
 from .residual_stream import finish, first_residual, inputs, read_stream
 
 
@@ -17,30 +16,21 @@ class CleanRun:
     as it did.
     """
 
-    def __init__(self, llm, arch, ids, budget, updates=""):
-        """updates: whether what blocks add is compared: "" (no), "with any" (c, or an unmodified row) or "with c"."""
+    def __init__(self, llm, arch, ids, budget, with_c=False, compares_c=False):
+        """with_c: whether c is needed; compares_c: whether it is compared, for which an unmodified row does as well."""
         self.llm, self.arch, self.ids = llm, arch, ids
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 h = first_residual(llm)
                 self.budget = token_budget(llm, h, budget)
                 self.in_batch = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)
-                with_c = updates == "with c" or bool(updates) and not self.in_batch
-                self.h, self.c = read_stream(llm, arch, h, with_c)
+                needed = with_c or (compares_c and not self.in_batch)
+                self.h, self.c = read_stream(llm, arch, h, needed)
                 finish(llm, arch, arch["n_layers"], self.h[-1][None])
 
-    def packs(self, starts):
-        """`packs` of these starts that leave room in the budget for the rows of a pass."""
-        most = self.budget // (1 + self.in_batch)
-        while most > len(self.ids) and self._tokens(most) < most * (1 + self.in_batch):
-            most = 3 * most // 4
-        return packs(starts, len(self.ids), self.arch, max(most, len(self.ids)))
-
-    def rows(self, pack):
-        """How many interventions share a pass."""
-        return max(1, self._tokens(pack.n_places) // pack.n_places - self.in_batch)
-
-    def _tokens(self, n_places):
-        """Tokens in a pass of sequences of n_places: fewer than the budget where each has long rows of scores."""
+    def rows(self, n_tokens):
+        """How many interventions on the first n_tokens tokens share a pass: fewer where each token has long rows of
+        attention scores."""
         llm, h = self.llm, self.h[0]
-        return self.budget * bytes_in_pass(llm, h, 0) // bytes_in_pass(llm, h, n_places)
+        tokens = self.budget * bytes_in_pass(llm, h, 0) // bytes_in_pass(llm, h, n_tokens)
+        return max(1, tokens // n_tokens - self.in_batch)

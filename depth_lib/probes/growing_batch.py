@@ -4,105 +4,129 @@ import torch
 
 from .budget import compares_in_batch, tokens_of_finals
 from .distributions import output_change
-from .packing import Pack, Places, batch_of, packed_inputs
-from .residual_stream import finish, hidden_states, silence, start_at
+from .residual_stream import finish, hidden_states, inputs, silence, start_at
 from .updates import Updates, relative_change
 
 
-def growing_batch(clean, pack, layers, change, read, next_tokens=None, updates=False, silent=None):
-    """Change the residual stream at every l of `layers`, each time in a run of its own, and compare the outputs.
+class Row:
+    """A changed run of a prompt: blocks joins..L − 1 read what `edit` makes of the clean h [T, d] that enters `joins`.
 
-    The obvious loop, with the packed sequence as the prompt:
-
-        for k, l in enumerate(layers):
-            row = h[l].clone();  change(k, row, h[l - 1]);  final = blocks l..L−1 of row
-
-    All runs share one batch: the row of l joins it before block l, that of L after the last block, and what lies before
-    block l is not computed for it. A pass holds as many rows as the budget's tokens allow.
-
-    clean: the prompt's `CleanRun`; pack: how its tokens are laid out; layers: where each row joins, in 0..L and
-    ascending, one or several at a place; change(k, row, before): changes `row` in place, a copy of the clean h_l
-    [1, N, d] for the k-th of layers, `before` being h_{l−1} (None for l = 0); read: the M places whose outputs are
-    compared; next_tokens: as for `output_change`; updates: whether to compare what the blocks add, too; silent(l, k):
-    which part of block l adds nothing in which rows and places, (part, rows, places), or None, where k is the range of
-    those numbers that have joined, whose rows follow the batch's own.
-
-    Returns what `output_change` gives, [1 or 4, len(layers), M], and for each row the largest relative change of what a
-    block adds at the places from read[0] on, [len(layers), L] (0 before the row joins), or None.
+    joins: 0..L, where L is after the last block; read: the positions whose outputs are compared, a range or tuple;
+    edit(h, before): changes h, a copy, in place, `before` being what enters block joins − 1 (None if that is none);
+    silent: {block: positions at which the `part` of the call adds nothing}.
     """
-    llm, arch, h, size = clean.llm, clean.arch, clean.h, clean.rows(pack)
-    places, encoding, relative, changes = Places(read), packed_inputs(clean.ids, pack, h[0].dtype), [], []
-    passes = [range(len(layers))[k : k + size] for k in range(0, len(layers), size)]
-    # kept until they are as many as are best unembedded together; where rows are compared in their batch, for one pass
-    finals, most = [], 0
-    if not clean.in_batch:
-        finals, most = [pack.of(h[-1])[places.on(h[-1].device)][None]], tokens_of_finals(clean.budget) // len(read)
-    for some in passes:
+
+    def __init__(self, joins, read, edit=None, silent=None):
+        self.joins, self.read, self.edit, self.silent = joins, read, edit, silent or {}
+
+
+def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=None, tick=None):
+    """Run each of `rows` to the end, and compare it with the clean run. The obvious loop:
+
+        for row in rows:
+            x = h[row.joins].clone();  row.edit(x, h[row.joins − 1]);  final = blocks row.joins..L−1 of x
+
+    Rows share passes: each joins the batch before its block, and what lies before is not computed for it. A pass holds
+    as many rows as the budget's tokens allow, in the order in which they are given.
+
+    clean: the prompt's `CleanRun`; part: "attention" or "mlp", what is silent; damage: whether outputs are compared in
+    all of `damage`, or in ‖y − ȳ‖₂ alone; updates: whether to compare what blocks add, too; n_tokens: of how many
+    tokens (default: all); tick(share): told what is done.
+
+    Returns for each row the change of the outputs [4 or 1, len(read)], a list, and the largest relative change of what
+    each block adds at the positions from read[0] on, [len(rows), L] (0 before the row joins, or if not asked for).
+    """
+    llm, arch, n_tokens = clean.llm, clean.arch, n_tokens or len(clean.ids)
+    n_layers, size = arch["n_layers"], clean.rows(n_tokens)
+    changes, relative = [None] * len(rows), torch.zeros(len(rows), n_layers, dtype=torch.float32)
+    # finals are kept until they are as many as are best unembedded together, or for one pass if that has a clean row
+    finals, most = {}, 0 if clean.in_batch else tokens_of_finals(clean.budget) - size * n_tokens
+    for start in range(0, len(rows), size):
+        numbers = sorted(range(len(rows))[start : start + size], key=lambda k: rows[k].joins)
+        some = [rows[k] for k in numbers]
         with torch.no_grad():
-            batch = batch_of(llm, encoding, arch, clean.in_batch + len(some))
-            with llm.trace(batch, use_cache=False) as tracer:
-                start = read[0] if updates else None
-                final, of_rows = _grown(tracer, clean, pack, layers, some, change, places, start, silent)
-                relative.append(of_rows)
-                finals.append(final)
-                if sum(map(len, finals)) + size > most or some is passes[-1]:
-                    changes.append(output_change(llm, arch, torch.cat(finals), next_tokens))
-                    finals = [] if clean.in_batch else finals[:1]
-                if layers[some.start] < arch["n_layers"]:
-                    finish(llm, arch, arch["n_layers"], final)
-                else:  # no block runs; gpt2 reshapes what leaves its final norm to the tokens of its input
-                    finish(llm, arch, 0, final[:, :1].expand(-1, pack.n_places, -1))
-    return torch.cat(changes, dim=1), torch.cat(relative).cpu() if updates else None
+            encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch["grows"] else clean.in_batch + len(some))
+            with llm.trace(encoding, use_cache=False) as tracer:
+                residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens)
+                finals.update(zip(numbers, residuals, strict=True))
+                relative[numbers] = of_blocks.cpu()
+                if sum(map(len, finals.values())) > most or start + size >= len(rows):
+                    for k, change in _compared(clean, rows, finals, unmodified, damage):
+                        changes[k] = change
+                    finals.clear()
+                # where no block runs gpt2 reshapes what leaves its final norm to the tokens of its input
+                every = clean.h[-1][:n_tokens].expand(clean.in_batch + len(some), -1, -1)
+                finish(llm, arch, n_layers if some[0].joins < n_layers else 0, every)
+        if tick:
+            tick(len(some) / len(rows))
+    return changes, relative
 
 
-def _grown(tracer, clean, pack, layers, some, change, places, start, silent):
-    """Inside a trace, the batch's final residuals [rows, M, d] at the places, for these of `layers`, a range of their
-    numbers k, and the relative changes [len(some), L] of what blocks add from `start` on (zeros if that is None)."""
-    llm, arch, h, in_batch = clean.llm, clean.arch, clean.h, int(clean.in_batch)
-    n_layers, begin = arch["n_layers"], layers[some.start]
-    updates = None if start is None else Updates(tracer, llm, arch, range(begin, n_layers))
-    relative = torch.zeros(len(some), n_layers, dtype=torch.float32, device=h[-1].device)
-    before = pack.of(h[begin - 1])[None] if begin else None
+def _one_pass(tracer, clean, rows, part, updates, n_tokens):
+    """Inside a trace, of rows in the order in which they join: their final residuals, a list of [len(read), d], those
+    of the unmodified row [T, d], and the changes of what blocks add [len(rows), L]."""
+    llm, arch, in_batch = clean.llm, clean.arch, int(clean.in_batch)
+    h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch["n_layers"], rows[0].joins
+    relative = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=h[-1].device)
+    first = min(row.read[0] for row in rows)
+    early = torch.arange(n_tokens - first) < torch.tensor([[row.read[0] - first] for row in rows])
+    early = early.to(h[-1].device)  # positions from first on that a row does not read
+    added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
-    rows = pack.of(h[begin]).repeat(in_batch if arch["grows"] else in_batch + len(some), 1, 1)
-    n_joined, output = 0, None
+    batch = h[begin].repeat(in_batch if arch["grows"] else in_batch + len(rows), 1, 1)
+    n_joined, output, before = 0, None, h[begin - 1] if begin else None
     for l in range(begin, n_layers + 1):
-        joining = [k for k in some if layers[k] == l]
+        joining = [row for row in rows if row.joins == l]
+        unmodified = batch[0] if in_batch else h[l]
         if joining:
-            unmodified, n_rows = rows[:1] if in_batch else pack.of(h[l])[None], in_batch + n_joined
             new = unmodified.repeat(len(joining), 1, 1)
-            for k, row in zip(joining, new.split(1), strict=True):
-                change(k, row, before)
-            before = unmodified.clone()
-            rows = torch.cat([rows[:n_rows], new.to(rows.device), rows[n_rows + len(joining) :]])
+            for row, x in zip(joining, new, strict=True):
+                if row.edit:
+                    row.edit(x, before)
+            n_rows = in_batch + n_joined
+            batch = torch.cat([batch[:n_rows], new.to(batch.device), batch[n_rows + len(joining) :]])
             n_joined += len(joining)
+        before = batch[0].clone() if in_batch else h[l]  # a copy, as some families add in place
         if l == n_layers:
-            final = rows[:, places.on(rows.device)]
+            final = [x[list(row.read)] for row, x in zip(rows, batch[in_batch:], strict=True)]
             if output is not None and arch["grows"]:
                 output.data = output[:1].clone()  # all that the final norm gets
-            return final, relative
+            return final, before, relative
         if l == begin:
-            start_at(llm, arch, l, rows)
+            start_at(llm, arch, l, batch)
         elif joining:  # in place, as what has been read is sent back anyway
-            output.data = rows.unflatten(-1, arch["streams"])
+            output.data = batch.unflatten(-1, arch["streams"])
         block = llm.blocks[l]
-        if silent and (what := silent(l, some[:n_joined])):
-            silence(block, arch, rows, *what)
+        silent = [(in_batch + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
+        if silent:
+            silence(block, arch, batch, part, silent)
         if updates:
-            updates.before(block, rows)
+            added.before(block, batch)
         output = hidden_states(block.output)
-        rows = output.flatten(2)
+        batch = output.flatten(2)
         if updates:
-            truth = pack.of(clean.c[l], start) if clean.c else None
-            of_rows = relative_change(updates.after(start), truth, in_batch)[in_batch:]
-            relative[:n_joined, l] = of_rows[:n_joined].to(relative.device)
+            truth = clean.c[l][first:n_tokens] if clean.c else None
+            changed = relative_change(added.after(first), truth, in_batch)[in_batch : in_batch + n_joined]
+            changed = changed.masked_fill_(early[:n_joined].to(changed.device), 0).amax(1)
+            relative[:n_joined, l] = changed.to(relative.device)
+
+
+def _compared(clean, rows, finals, unmodified, damage):
+    """(number, change [4 or 1, len(read)]) of the rows whose final residuals these are, {number: [len(read), d]}."""
+    alike = {}  # positions read -> numbers
+    for k in finals:
+        alike.setdefault(rows[k].read, []).append(k)
+    for read, numbers in alike.items():
+        together = torch.stack([unmodified[list(read)], *(finals[k] for k in numbers)])
+        next_tokens = [clean.ids[i + 1] if i + 1 < len(clean.ids) else -1 for i in read] if damage else None
+        yield from zip(numbers, output_change(clean.llm, clean.arch, together, next_tokens).unbind(1), strict=True)
 
 
 def rounding_floor(clean, updates=False, change=None):
     """What rounding alone may do to a prompt's numbers: {} where it does not show (see `compares_in_batch`).
 
     Every feature of h_0 is moved by one rounding unit, up or down at random, in eight rows of their own; so each
-    operation that follows rounds another number. change(k, row): what is done besides to the k-th of eight pairs of
+    operation that follows rounds another number. change(k, h): what is done besides to the k-th of eight pairs of
     such rows, as changed runs round more where the clean one is sure of its token; or None.
 
     Returns the largest change of any row and token: `outputs`, ‖y − ȳ‖₂, or twice the most by which it differs
@@ -114,15 +138,19 @@ def rounding_floor(clean, updates=False, change=None):
     eps = torch.finfo(clean.h[0].dtype).eps
     signs = torch.randint(0, 2, (n_rows, clean.h[0].shape[1]), generator=draw) * 2 - 1
 
-    def nudge(k, row, before):
-        row.addcmul_(row, (eps * signs[k].float()).to(row))
-        if k >= 8:
-            change((k - 8) // 2, row)
+    def nudge(k):
+        def edit(h, before):
+            h.addcmul_(h, (eps * signs[k].float()).to(h))
+            if k >= 8:
+                change((k - 8) // 2, h)
+
+        return edit
 
     # of a long prompt its beginning does, and little is sent where the model is another process
     n_tokens = min(64 if change else 24, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
-    work = (Pack([n_tokens], n_tokens), [0] * n_rows, nudge, range(n_tokens))
-    (distance,), of_blocks = growing_batch(clean, *work, updates=updates)
+    rows = [Row(0, range(n_tokens), nudge(k)) for k in range(n_rows)]
+    changes, of_blocks = growing_batch(clean, rows, updates=updates, n_tokens=n_tokens)
+    distance = torch.stack(changes)[:, 0]
     outputs = distance[:8].max()
     if change:
         outputs = torch.maximum(outputs, 2 * (distance[8::2] - distance[9::2]).abs().max())

@@ -1,9 +1,8 @@
 """Verifies a detected architecture on the running model: the two identities that every probe relies on, which part
-mixes tokens, what the MLP reads, and the shortcuts (starting at a block, adding rows, packed sequences)."""
+mixes tokens, what the MLP reads, and the shortcuts (starting at a block, adding rows)."""
 
 import torch
 
-from .packing import Pack, batch_of, packed_inputs
 from .residual_stream import (
     enter,
     entering,
@@ -41,7 +40,7 @@ def identities(llm, arch, ids):
     - `mlp_change`: the change of m if a changes (0 in parallel blocks);
     - `passes_on`: how far what the block reads is from what the one before returned;
     - `starts`: the change of what the block adds if earlier blocks read something else;
-    - `packs`, `grows`: the change of what the block adds in a packed sequence, and in a row that was added later;
+    - `grows`: the change of what the block adds in a row that was added later;
     tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
     logit, and `logit_scale`, the error of their scale; `finite`, whether all logits are; and `eps`, the rounding unit
     of the residual's dtype.
@@ -145,28 +144,26 @@ def _moved(x, truth):
 
 
 def _shortcuts(llm, arch, ids, entered, added):
-    """The change of what blocks add to rows CLEAN and MIDDLE, compared with `added` [2, T, d], in a pass that uses all
-    shortcuts: it starts at the second block, where the second row is added, and tokens 1.. are a second suffix."""
-    layout, begin = Pack([3, 1] if arch["packs"] else [3], len(ids)), int(arch["starts"] and arch["n_layers"] > 1)
-    packs, grows = [0.0], [0.0]
-    with llm.trace(batch_of(llm, packed_inputs(ids, layout, entered[0].dtype), arch, 2), use_cache=False):
+    """The change of what blocks add to row MIDDLE, compared with `added` [2, T, d], in a pass that uses all shortcuts:
+    it starts at the second block, where that row is added."""
+    begin, grows = int(arch["starts"] and arch["n_layers"] > 1), [0.0]
+    with llm.trace(inputs(llm, arch, ids, 1 if arch["grows"] else 2), use_cache=False):
         for l in range(begin, arch["n_layers"]):
-            rows = entered[l][:, layout.tokens]
+            rows = entered[l]
             (start_at if l == begin else enter)(llm, arch, l, rows)
             after = leaving(llm.blocks[l])
-            rows, truth = rows.to(after.device).float(), added[l][:, layout.tokens].to(after.device)
+            rows, truth = rows.to(after.device).float(), added[l].to(after.device)
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
             off = ((after.float() - rows - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
-            packs.append(float(off[CLEAN, layout.suffixes[-1].start :].median()))
-            grows.append(float(off[MIDDLE, : len(ids)].median()))
+            grows.append(float(off[MIDDLE].median()))
         finish(llm, arch, arch["n_layers"], after)
-    return {"packs": torch.tensor(packs), "grows": torch.tensor(grows)}
+    return {"grows": torch.tensor(grows)}
 
 
 def verified(arch, measured):
     """`arch` without the shortcuts that were measured and do not work."""
     limit = measured["eps"] ** 0.5
-    names = [name for name in ("starts", "packs", "grows") if name in measured and (measured[name] > limit).any()]
+    names = [name for name in ("starts", "grows") if name in measured and (measured[name] > limit).any()]
     if "starts" in names:
         names.append("grows")
     return arch | dict.fromkeys(names, False)

@@ -7,14 +7,13 @@ The obvious loop, with c_l = a_l + m_l the contributions and y the output of the
         effect[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
         output[s]    = max over tokens i ≥ t of ‖y[i] − ȳ[i]‖₂
 
-Here all s are rows of one batch, each of which joins it where its run begins to differ (see `growing_batch`), and
-several t share one sequence whose common prefix is computed once (see `Pack`).
+Here all s and t are rows of a batch, each of which joins it where its run begins to differ (see `growing_batch`).
 """
 
 import torch
 
 from .clean_run import CleanRun
-from .growing_batch import growing_batch, rounding_floor
+from .growing_batch import Row, growing_batch, rounding_floor
 
 
 def layer_effects(llm, arch, work, mode, part, budget):
@@ -29,50 +28,49 @@ def layer_effects(llm, arch, work, mode, part, budget):
     shows also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], from `rounding_floor`.
     """
     results = []
-    for ids, starts in work:
-        clean = CleanRun(llm, arch, ids, budget, updates="with any")
-        effects, changes = zip(*[_of_pack(clean, pack, mode, part) for pack in clean.packs(starts)], strict=True)
-        distance, kl = torch.cat(changes, dim=-1)
-        result = {
-            f"max_{mode}_layer": torch.stack(effects).amax(0),
-            f"max_{mode}_out": distance.amax(-1, keepdim=True),
-            f"{mode}_kl": kl.mean(-1),
-        }
+    for ids, positions in work:
+        clean = CleanRun(llm, arch, ids, budget, compares_c=True)
+        effects, distance, kl = _of_prompt(clean, positions, mode, part)
+        result = {f"max_{mode}_layer": effects, f"max_{mode}_out": distance[:, None], f"{mode}_kl": kl}
         for name, floor in rounding_floor(clean, updates=True).items():
             result[f"max_{mode}_{'layer' if name == 'updates' else 'out'}_rounding_floor"] = floor
         results.append(result)
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 
-def _of_pack(clean, pack, mode, part):
-    """The effects [L, L] of every block s at the positions of one pack, and the distance and the KL divergence of the
-    output at the M measured tokens [2, L, M]."""
-    prefix, n_layers = pack.prefix, clean.arch["n_layers"]
-    skipped = slice(0 if mode == "remove" else 1, prefix)
-    measured = range(prefix if mode == "future" else 0, pack.n_places)
-    # the row of a whole block joins after block s; that of a part before it, because the other part must run
-    shift = 1 if part == "layer" else 0
-    effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)
-    changes = torch.zeros(2, n_layers, len(measured), dtype=torch.float32)
+def _of_prompt(clean, positions, mode, part):
+    """The effects [L, L] of every block s, and the largest distance and the mean KL divergence of the output [L]."""
+    n_layers, n_tokens, first = clean.arch["n_layers"], len(clean.ids), 0 if mode == "remove" else 1
+    effects, (distance, kl) = (
+        torch.zeros(n_layers, n_layers, dtype=torch.float32),
+        torch.zeros(2, n_layers, dtype=torch.float32),
+    )
     # what the last block gives earlier tokens reaches no later one
     n_skipped = n_layers - 1 if mode == "future" else n_layers
-    if n_skipped == 0 or skipped.start == skipped.stop:
-        return effects, changes
-
-    def skip(k, row, before):
-        if part == "layer":
-            row[:, skipped] = before[:, skipped].to(row.device)
-
-    def silent(l, joined):
-        if part != "layer" and l in joined:  # the row of a part joins before its own block
-            return part, clean.in_batch + l - joined.start, skipped
-
-    layers, no_next = range(shift, n_skipped + shift), [-1] * len(measured)
-    damage, of_blocks = growing_batch(clean, pack, layers, skip, measured, no_next, updates=True, silent=silent)
-    effects[:n_skipped], changes[:, :n_skipped] = of_blocks, damage[:2]
-    if part == "layer" and mode != "future":  # the skipped tokens are measured too: they lose all that the block adds
+    cases = [(s, range(first, t)) for t in positions if t > first for s in range(n_skipped)]
+    rows = [_skip(s, skipped, part, mode == "future", n_tokens) for s, skipped in cases]
+    changes, of_blocks = growing_batch(clean, rows, part, damage=True, updates=True)
+    for (s, _), change, of_row in zip(cases, changes, of_blocks, strict=True):
+        effects[s] = effects[s].maximum(of_row)
+        distance[s] = distance[s].maximum(change[0].max())
+        kl[s] += change[1].sum()
+    kl /= sum(n_tokens - t if mode == "future" else n_tokens for t in positions)
+    if part == "layer" and mode != "future" and cases:  # the skipped tokens are measured too: c̄ = 0 there
         h, device = clean.h, clean.h[-1].device
         c = clean.c or [after.float() - before.to(after).float() for before, after in zip(h, h[1:], strict=False)]
-        sizes = torch.stack([c_s[skipped].norm(dim=-1).to(device) for c_s in c]).cpu()  # ‖c‖, and c̄ = 0
+        sizes = torch.stack([c_s[first:].norm(dim=-1).to(device) for c_s in c]).cpu()
         effects.diagonal().copy_((sizes / sizes.clamp_min(1e-6)).amax(1))
-    return effects, changes
+    return effects, distance, kl
+
+
+def _skip(s, skipped, part, future, n_tokens):
+    """The row in which block s, or a part of it, adds nothing to the skipped tokens."""
+    read = range(skipped.stop if future else 0, n_tokens)
+    tokens = slice(skipped.start, skipped.stop)
+    if part != "layer":  # the other part has to run
+        return Row(s, read, silent={s: tokens})
+
+    def pass_on(h, before):
+        h[tokens] = before[tokens].to(h.device)
+
+    return Row(s + 1, read, pass_on)

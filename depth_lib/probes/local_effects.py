@@ -6,15 +6,14 @@ The obvious loop, with h and c of the clean run (tests/oracles/effects.py):
         run block l alone on h_l[i] − c_s[i] at tokens 1 ≤ i < t, and on h_l[i] elsewhere; it adds c̄_l
         local[s, l] = max over tokens i ≥ t of ‖c_l[i] − c̄_l[i]‖ / max(‖c_l[i]‖, 1e-6)
 
-Here one forward pass gives every block its own batch as input: a row for each s.
+Here one forward pass gives every block its own batch as input: a row for each s and t.
 """
 
 import torch
 
 from .clean_run import CleanRun
 from .growing_batch import rounding_floor
-from .packing import batch_of, packed_inputs
-from .residual_stream import finish, leave, start_at
+from .residual_stream import finish, inputs, leave, start_at
 from .updates import Updates, relative_change
 
 
@@ -26,9 +25,9 @@ def local_effects(llm, arch, work, mode, budget):
     `rounding_floor`.
     """
     effects, floors = [], []
-    for ids, starts in work:
-        clean = CleanRun(llm, arch, ids, budget, updates="with c")
-        effects.append(torch.stack([_of_pack(clean, pack, mode) for pack in clean.packs(starts)]).amax(0))
+    for ids, positions in work:
+        clean = CleanRun(llm, arch, ids, budget, with_c=True)
+        effects.append(_of_prompt(clean, positions, mode))
         floors.append(rounding_floor(clean, updates=True).get("updates"))
     result = {f"max_{mode}_local": torch.stack(effects)}
     if floors[0] is not None:
@@ -36,38 +35,43 @@ def local_effects(llm, arch, work, mode, budget):
     return result
 
 
-def _of_pack(clean, pack, mode):
-    """The local effects [L, L] at the positions of one pack."""
-    llm, arch, size, n_layers = clean.llm, clean.arch, clean.rows(pack), clean.arch["n_layers"]
-    effects = torch.zeros(n_layers, n_layers, dtype=torch.float32)
-    encoding = packed_inputs(clean.ids, pack, clean.h[0].dtype)
-    for begin in range(0, n_layers - 1, size):
-        sources = range(n_layers - 1)[begin : begin + size]
+def _of_prompt(clean, positions, mode):
+    """The local effects [L, L] of every s, the largest at any position t."""
+    llm, arch, n_layers = clean.llm, clean.arch, clean.arch["n_layers"]
+    effects, size = torch.zeros(n_layers, n_layers, dtype=torch.float32), clean.rows(len(clean.ids))
+    cases = [(s, t) for s in range(n_layers - 1) for t in positions if t > 1]
+    for begin in range(0, len(cases), size):
+        some = cases[begin : begin + size]
+        n_rows = 1 if arch["grows"] else clean.in_batch + len(some)
         with torch.no_grad():
-            batch = batch_of(llm, encoding, arch, clean.in_batch + len(sources))
-            with llm.trace(batch, use_cache=False) as tracer:
-                of_pass = _of_pass(tracer, clean, pack, sources, 0 if mode == "all" else pack.prefix)
-        effects[sources.start : sources.stop] = of_pass.cpu()
+            with llm.trace(inputs(llm, arch, clean.ids, n_rows), use_cache=False) as tracer:
+                of_pass = _one_pass(tracer, clean, some, 0 if mode == "all" else min(positions)).cpu()
+        for (s, _), of_row in zip(some, of_pass, strict=True):
+            effects[s] = effects[s].maximum(of_row)
     return effects
 
 
-def _of_pass(tracer, clean, pack, sources, start):
-    """Inside a trace, the local effects [len(sources), L] of taking out what these blocks add."""
+def _one_pass(tracer, clean, cases, first):
+    """Inside a trace, for each (s, t) of `cases`, in ascending order of s, the effect of taking what block s adds out
+    of tokens 1..t − 1 on tokens from t on, or on all if `first` is 0: [len(cases), L]."""
     llm, arch, h, c, in_batch = clean.llm, clean.arch, clean.h, clean.c, int(clean.in_batch)
-    n_layers, taken, ran = arch["n_layers"], slice(1, pack.prefix), None
-    effects = torch.zeros(len(sources), n_layers, dtype=torch.float32, device=h[-1].device)
-    updates = Updates(tracer, llm, arch, range(sources.start + 1, n_layers))
+    n_layers, begin, ran = arch["n_layers"], cases[0][0] + 1, None
+    effects = torch.zeros(len(cases), n_layers, dtype=torch.float32, device=h[-1].device)
+    starts = torch.tensor([[t if first else 0] for _, t in cases])
+    early = (torch.arange(first, len(clean.ids)) < starts).to(h[-1].device)
+    updates = Updates(tracer, llm, arch, range(begin, n_layers))
 
     def compare(l, n_earlier):
-        change = relative_change(updates.after(start), pack.of(c[l], start), in_batch)[in_batch:]
-        effects[:n_earlier, l] = change[:n_earlier].to(effects.device)
+        change = relative_change(updates.after(first), c[l][first:], in_batch)[in_batch : in_batch + n_earlier]
+        change = change.masked_fill_(early[:n_earlier].to(change.device), 0).amax(1)
+        effects[:n_earlier, l] = change.to(effects.device)
 
-    for l in range(sources.start + 1, n_layers):
-        earlier = sources[: l - sources.start]
+    for l in range(begin, n_layers):
+        earlier = [(s, t) for s, t in cases if s < l]
         # what cannot grow has clean rows to spare
-        rows = pack.of(h[l]).repeat(in_batch + len(earlier if arch["grows"] else sources), 1, 1)
-        for row, s in zip(rows[in_batch:], earlier, strict=False):
-            row[taken] = (row[taken].float() - c[s][taken].to(row.device)).to(row.dtype)
+        rows = h[l].repeat(in_batch + len(earlier if arch["grows"] else cases), 1, 1)
+        for row, (s, t) in zip(rows[in_batch:], earlier, strict=False):
+            row[1:t] = (row[1:t].float() - c[s][1:t].to(row.device)).to(row.dtype)
         if ran is None:
             start_at(llm, arch, l, rows)
         else:

@@ -6,16 +6,21 @@ The obvious loop, with u_l the mean of h_l over all tokens of other prompts (tes
         run the model, but with h_l[t] = u_l
         erasure_effect[l, t] = max over the answer's tokens of ‖y − ȳ‖₂, where they are predicted
 
-Here all l are rows of one batch, each of which joins it where its run begins to differ (see `growing_batch`), and many
-t share one sequence: what comes before t is not changed by erasing t (see `Pack`).
+Here all l and t are rows of a batch, each of which joins it where its run begins to differ (see `growing_batch`).
 """
 
 import torch
 
 from .clean_run import CleanRun
-from .growing_batch import growing_batch, rounding_floor
-from .packing import Places
+from .growing_batch import Row, growing_batch, rounding_floor
 from .residual_stream import clean_run
+
+
+class Erasure:
+    """Of tokens start..stop − 1, measured at the positions `read`, a range or tuple; t: its column in the result."""
+
+    def __init__(self, t, start, stop, read):
+        self.t, self.erased, self.read = t, slice(start, stop), read
 
 
 def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, tick=None):
@@ -29,12 +34,10 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
     """
     end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
-    clean, jobs, predicted = CleanRun(llm, arch, ids[:end], budget), [], set(answer)
-    for pack in clean.packs(range(answer[-1])):
-        tokens = pack.tokens
-        predicting = [[place for place in suffix if tokens[place] + 1 in predicted] for suffix in pack.suffixes]
-        jobs.append((pack, [suffix.start for suffix in pack.suffixes], predicting))
-    return _erase(clean, len(ids), {"erasure_effect": jobs}, layers, arch["n_layers"], baseline_prompts, tick)
+    predicting = [(t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]
+    erasures = {"erasure_effect": [Erasure(t, t, t + 1, read) for t, read in predicting]}
+    clean = CleanRun(llm, arch, ids[:end], budget)
+    return _erase(clean, len(ids), erasures, layers, arch["n_layers"], baseline_prompts, tick)
 
 
 def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
@@ -46,49 +49,41 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
     ids: the T token ids; layers, baseline_prompts, budget, tick: as for `residual_erasure`. Returns both,
     [len(layers), T], or [L + 1, T] of all (nothing later reads h_L: 0), and their rounding floors.
     """
-    clean, single, several = CleanRun(llm, arch, ids, budget), [], []
-    for pack in clean.packs(range(len(ids) - 1)):
-        later = [suffix[1:] for suffix in pack.suffixes]
-        single.append((pack, [suffix.start for suffix in pack.suffixes], later))
-    for pack in clean.packs(range(2, len(ids))):
-        # the suffix of t sees tokens up to t − 1 of the prefix
-        several.append((pack, range(1, pack.prefix), pack.suffixes))
-    work = {"future_erasure": single, "past_erasure": several}
-    return _erase(clean, len(ids), work, layers, arch["n_layers"] - 1, baseline_prompts, tick)
+    n = len(ids)
+    erasures = {
+        "future_erasure": [Erasure(t, t, t + 1, range(t + 1, n)) for t in range(n - 1)],
+        "past_erasure": [Erasure(t, 1, t, range(t, n)) for t in range(2, n)],
+    }
+    clean = CleanRun(llm, arch, ids, budget)
+    return _erase(clean, n, erasures, layers, arch["n_layers"] - 1, baseline_prompts, tick)
 
 
-def _erase(clean, n_tokens, work, layers, last, baseline_prompts, tick):
-    """The effects of erasing at these layers, as the two probes return them.
-
-    n_tokens: T. work: for each effect its packs, each with the places that are erased in it and, for each of its
-    suffixes, which begin at t, the places where the effect of t is measured. last: the last l to erase at.
-    """
+def _erase(clean, n_tokens, erasures, layers, last, baseline_prompts, tick):
+    """Each effect of {name: erasures} at these layers, up to the last that has any, as the two probes return them."""
     llm, arch = clean.llm, clean.arch
     # row L, of what leaves the last block, goes with that block
-    rows = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1)
-    erased_at = range(rows.start, min(rows.stop, last + 1))
+    wanted = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1)
+    erased_at = range(wanted.start, min(wanted.stop, last + 1))
     u_0, *u = _mean_residuals(llm, arch, baseline_prompts, [0, *erased_at], clean.h)
-    jobs = [(name, *job) for name, of_effect in work.items() for job in of_effect]
-    effects = {name: torch.zeros(len(rows), n_tokens, dtype=torch.float32) for name in work}
-    for name, pack, erased, measured in jobs:
-        erased = Places(erased)
 
-        def erase(k, row, before, erased=erased):
-            row[:, erased.on(row.device)] = u[k].to(row)
+    def row(erasure, l, u_l):
+        def erase(h, before):
+            h[erasure.erased] = u_l.to(h)
 
-        read = [place for places in measured for place in places]
-        changes, _ = growing_batch(clean, pack, erased_at, erase, read)
-        of_suffixes = changes[0].split([len(places) for places in measured], dim=-1)
-        for t, change in zip(pack.starts, of_suffixes, strict=True):
-            effects[name][: len(erased_at), t] = change.amax(-1)
-        if tick:
-            tick(1 / len(jobs))
+        return Row(l, erasure.read, erase)
 
-    def erase_one(k, row):  # of eight tokens, all over the prompt, for what rounding does once something is erased
-        row[:, k * row.shape[1] // 8] = u_0.to(row)
+    effects = {name: torch.zeros(len(wanted), n_tokens, dtype=torch.float32) for name in erasures}
+    cases = [(name, erasure, k) for name in erasures for erasure in erasures[name] for k in range(len(erased_at))]
+    rows = [row(erasure, erased_at[k], u[k]) for _, erasure, k in cases]
+    changes, _ = growing_batch(clean, rows, tick=tick)
+    for (name, erasure, k), change in zip(cases, changes, strict=True):
+        effects[name][k, erasure.t] = change.max()
+
+    def erase_one(k, h):  # of eight tokens, all over the prompt, for what rounding does once something is erased
+        h[k * len(h) // 8] = u_0.to(h)
 
     for floor in rounding_floor(clean, change=erase_one).values():
-        effects |= {f"{name}_rounding_floor": floor.expand(len(rows)) for name in work}
+        effects |= {f"{name}_rounding_floor": floor.expand(len(wanted)) for name in erasures}
     return effects
 
 

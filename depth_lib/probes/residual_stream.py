@@ -142,10 +142,12 @@ def read_whole(arch):
     return not arch["parts"] or arch["rescales"]
 
 
-def silence(block, arch, h, part, rows, places):
-    """Make a part ("attention", "mlp") of a block, which h [B, T, d] enters, 0 in these rows and places."""
+def silence(block, arch, h, part, where):
+    """Make a part ("attention", "mlp") of a block, which h [B, T, d] enters, 0 at `where`: (row, positions) of it."""
     for module, scale, bias in parts(block, arch)[part]:
-        hidden_states(module.output).view(h.shape)[rows, places] = 0 if bias is None else -bias / scale
+        added = hidden_states(module.output).view(h.shape)
+        for row, positions in where:
+            added[row, positions] = 0 if bias is None else -bias / scale
 
 
 def modules_of(block, arch):

@@ -31,7 +31,7 @@ def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     a = [("post_attention_layernorm", 1.0, None)]
     m = [("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None)]
     assert found.parts == ({"attention": a, "mlp": m},) * 12 and found.rescales
-    assert found.starts and found.grows and found.packs
+    assert found.starts and found.grows
     assert replace(architecture(config), streams=found.streams) == found
 
 

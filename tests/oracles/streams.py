@@ -18,6 +18,7 @@ PLACES = {
     # here post_attention_layernorm is what the others call pre_feedforward_layernorm
     "glm4": ("model.layers", "post_self_attn_layernorm", "post_mlp_layernorm", "model.norm"),
     "gpt2": GPT_LIKE,
+    "gpt_neo": GPT_LIKE,
     "gptj": GPT_LIKE,
     "gpt_neox": ("gpt_neox.layers", "attention", "mlp", "gpt_neox.final_layer_norm"),
     "phi": ("model.layers", "self_attn", "mlp", "model.final_layernorm"),

@@ -9,7 +9,6 @@ import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
 from depth_lib.models import load as models
 from depth_lib.models.families import ArchitectureError
-from depth_lib.probes.packing import packs
 from tests import oracles as oracle
 from tests.families import SHAPE, build, randomise, save_family
 from tests.oracles.streams import in_float64
@@ -150,10 +149,3 @@ def test_models_are_loaded_in_evaluation_mode(tmp_path, monkeypatch):
     monkeypatch.setattr(models, "_load_weights", lambda *arguments: load(*arguments).train())
     llm = dl.load_model(str(save_family("gpt2", tmp_path)))  # which has dropout
     assert not any(module.training for module in llm._module.modules())
-
-
-def test_packs_of_a_long_prompt_hold_no_masks():
-    found = packs(range(600), 601, {"packs": True, "window": None, "width": 576})
-    assert len(found) > 100 and {token for pack in found for token in pack.tokens} == set(range(601))
-    held = [value for pack in found for value in vars(pack).values() if torch.is_tensor(value)]
-    assert not [value for value in held if value.ndim > 1]

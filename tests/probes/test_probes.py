@@ -121,9 +121,9 @@ def test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batch
 
 
 def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
-    """Nothing packed, no batch that grows, an unmodified row in each: what a family runs on where it must."""
+    """No batch that grows, an unmodified row in each: what a family runs on where it must."""
     llm, _ = pair
-    fast, plain = describe(llm), {**describe(llm), "grows": False, "packs": False}
+    fast, plain = describe(llm), {**describe(llm), "grows": False}
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     text = tokenize(llm, [SIXTY])
     calls = [
@@ -187,7 +187,7 @@ def test_riemann_gradients_equal_256_left_end_steps(llama):
     close(ours["igrads"][1], oracle.integrated_gradients(model, x, span, "riemann", 256, [1])["igrads"][1])
 
 
-def test_erasing_sixty_tokens_in_several_packs_equals_the_oracle(llama):
+def test_erasing_sixty_tokens_in_several_passes_equals_the_oracle(llama):
     llm, model = llama
     question = SIXTY[:57]
     ours = dl.residual_erasure(llm, question, "28", [SIXTY])

@@ -4,8 +4,6 @@ Values that the code reads cross the socket between them, and back, as they may 
 once.
 """
 
-from depth_lib.probes.packing import packs
-
 PER_SECOND = 1e9  # bytes that are pickled, sent and read again: a guess that no server has confirmed
 FLOPS = 200e12  # of the server's GPU, a guess too
 
@@ -26,10 +24,10 @@ def crossing(probe: str, arguments: dict, vocabulary: int, ranks: int = 1) -> tu
     if probe in ("relative_contribution", "logit_lens"):
         n_residuals = 4 * arch["n_layers"] * sum(map(len, arguments["prompts"]))
     elif probe in ("layer_effects", "local_effects"):
-        n_residuals = sum(_of_effects(probe, arch, starts, len(ids)) for ids, starts in arguments["work"])
+        n_residuals = sum(_of_effects(probe, arch, len(positions), len(ids)) for ids, positions in arguments["work"])
     elif probe == "residual_erasure":
         end = arguments["answer"][-1]
-        n_residuals = _of_effects(probe, arch, range(end), end)
+        n_residuals = _of_effects(probe, arch, end, end)
     elif arguments.get("method") == "increments":
         n_residuals, n_tokens = _of_increments(**arguments)
     else:
@@ -43,12 +41,13 @@ def seconds(n_bytes: int, n_tokens: int, weights: int) -> float:
     return n_bytes / PER_SECOND + 2 * weights * n_tokens / FLOPS
 
 
-def _of_effects(probe, arch, starts, n_tokens):
-    """Row l, whose block l is changed, joins the batch there: block l runs l + 2 rows, the unmodified one included."""
+def _of_effects(probe, arch, n_positions, n_tokens):
+    """For each position, row l, whose block l is changed, joins the batch there: block l runs l + 2 rows, one of them
+    unmodified."""
     of_prompt, of_row, n_rounding, most = _EFFECTS[probe]
     n_layers = arch["n_layers"]
     rows = n_layers * (n_layers + 3) // 2
-    changed = rows * sum(pack.n_places for pack in packs(starts, n_tokens, arch))
+    changed = rows * n_positions * n_tokens
     return of_prompt * n_layers * n_tokens + of_row * (changed + n_rounding * n_layers * min(most, n_tokens))
 
 

@@ -153,23 +153,15 @@ def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monk
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 
-@pytest.mark.parametrize(
-    "name, shortcuts, mode, says",
-    [
-        ("hybrid", ("packs",), "future", "it does not obey a 4-D mask"),  # linear attention knows none
-        ("shared", ("starts", "grows"), "all", "its blocks read more of earlier ones than the residual"),
-    ],
-)
-def test_a_shortcut_that_the_servers_model_does_not_allow_is_not_taken_in_the_first_job(
-    loopback, name, shortcuts, mode, says
-):
-    llm, here = loopback.model(f"loopback/{name}"), loopback.here(f"loopback/{name}")
+def test_a_shortcut_that_the_servers_model_does_not_allow_is_not_taken_in_the_first_job(loopback):
+    llm, here = loopback.model("loopback/shared"), loopback.here("loopback/shared")
+    shortcuts, says = ("starts", "grows"), "its blocks read more of earlier ones than the residual"
     assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
     families.known(llm).found = replace(families.known(llm).found, **dict.fromkeys(shortcuts, True))
     text = ["The quick brown fox jumps over the lazy dog"]
     with pytest.warns(UserWarning, match=says):
-        ours = dl.layer_effects(llm, text, mode, remote=loopback.host)
-    assert not differences(ours, dl.layer_effects(here, text, mode))
+        ours = dl.layer_effects(llm, text, "all", remote=loopback.host)
+    assert not differences(ours, dl.layer_effects(here, text, "all"))
     assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
 
 

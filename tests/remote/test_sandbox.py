@@ -45,9 +45,8 @@ MUTATIONS = {
     "a stop before another trace": (
         r"use_cache=False\):(\n(?: {8}.*\n)*? +)finish\(.*\)",
         r"use_cache=False) as tracer:\1tracer.stop()",
-        "Broken pipe|unpack|empty|timeout",
-    ),
-    "a mask in llm.dtype": (r"(packed_inputs\(.*), h\[0\]\.dtype\)", r"\1, llm.dtype)", "dtype"),
+        "Broken pipe|unpack|empty|timeout|NoneType",  # what a trace should have given is not there
+    )
 }
 
 
