@@ -34,6 +34,7 @@ _HOMES = {
     "Superseded": "results.provenance",
     "block_removal": "api",
     "choice_accuracy": "api",
+    "compare": "comparison",
     "check_model": "session",
     "deep_thinking_ratio": "effective_depth.rules",
     "depth_by_difficulty": "api",

@@ -78,13 +78,13 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int
     rule = METRICS[metric]
     if reason := rule.no_signal(result):
         raise NoInterval(reason)
-    sums, n_tokens = _per_prompt(result, rule)
+    sums, n_tokens = per_prompt(result, rule)
     n_prompts, n_layers = sums.shape
     curve, drawn = bootstrap_curves(sums, n_tokens, draws)
     gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
     (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
     low, high = _band(gap, widening(n_prompts) * (drawn_gaps - gap), n_runs)
-    possible = [depth, *_possible_depths(rule, low, high)]
+    possible = [depth, *possible_depths(rule, low, high)]
     nowhere = (-1, n_layers - 1)
     low, high = (None if end in nowhere else int(end) for end in (min(possible), max(possible)))
     return DepthInterval(
@@ -174,7 +174,7 @@ def _times_drawn(n: int, draws: int, seed: int = SEED) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
 
 
-def _possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Layers that the depth may be, numbered as in `Metric.depths`: the first and the last of them matter.
 
     low, high [L]: the ends of the band of the gap.
@@ -199,7 +199,7 @@ def _band(values: np.ndarray, deviations: np.ndarray, n_runs: int) -> tuple[np.n
     return values - up * spread, values + down * spread
 
 
-def _per_prompt(result: Mapping, rule: Metric) -> tuple[np.ndarray, np.ndarray]:
+def per_prompt(result: Mapping, rule: Metric) -> tuple[np.ndarray, np.ndarray]:
     """The metric's curve summed over each prompt's tokens [P, L], and their numbers [P]."""
     try:
         sums = rule.curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])

@@ -1,0 +1,151 @@
+"""Two models, or one before and after training: what differs, and whether it is more than chance."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from .effective_depth.changes import Change, depth_change
+from .effective_depth.rules import METRICS, PAPER_METRICS
+from .figures import KINDS, plot
+from .figures.grid import save
+from .results.artifacts import load_artifact
+from .results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, parse_name, without_pair
+from .results.study import Study
+
+FIGURES = ("cosine", "relative_contribution", "lens_kl", "lens_overlap", "layer_effects", "output_change")
+
+Source = Mapping | str | Path
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What `compare` returns: as text a sentence for each effective depth.
+
+    results: dataset ("" where it is not known) and probe -> name -> result; changes: dataset -> its changes, of every
+    model from the first.
+    """
+
+    results: Mapping[tuple[str, str], Mapping[str, Mapping]]
+    changes: Mapping[str, list[Change]]
+
+    def __repr__(self) -> str:
+        """A line for each dataset, rule and model beside the first."""
+        lines = [f"{dataset}: {change}" if dataset else str(change) for dataset, change in self._each()]
+        return "\n".join(lines) or "No effective depth is read from these results; plot() draws them."
+
+    def depths(self) -> pd.DataFrame:
+        """A row per dataset, rule and model beside the first: both depths, their difference, its ends, and a note.
+
+        Columns dataset, metric, first, second, ed_first, ed_second, difference (layers, or a share of the depth of
+        models with different numbers of them), low, high, prompts, note.
+        """
+        rows = [
+            (dataset, c.metric, c.first, c.second, *c.depths, c.difference, c.low, c.high, c.n_prompts, c.note)
+            for dataset, c in self._each()
+        ]
+        columns = "dataset metric first second ed_first ed_second difference low high prompts note".split()
+        return pd.DataFrame(rows, columns=columns).astype({"ed_first": "Int64", "ed_second": "Int64"})
+
+    def plot(self, kind: str = "") -> list[Figure]:
+        """Draw a kind of figure, or those of `FIGURES` that the results allow: curves in one panel, heat maps of two
+        with their difference. A figure per dataset. ValueError for a kind that no result has the keys of."""
+        figures = []
+        for name in [kind] if kind else FIGURES:
+            for (dataset, probe), results in self.results.items():
+                if KINDS[name].probe == probe and all(KINDS[name].can_draw(result) for result in results.values()):
+                    title = ": ".join(filter(None, [KINDS[name].title, dataset]))
+                    figures.append(plot(name, results, title=title).figure)
+        if kind and not figures:
+            raise ValueError(f"{kind} is drawn from {KINDS[kind].probe}, which these results do not all have")
+        return figures
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the figures, the frame as depths.csv and the sentences as comparison.txt; the paths written."""
+        folder = Path(folder)
+        paths = []
+        for name in FIGURES:
+            for k, figure in enumerate(self.plot(name) if self._has(name) else []):
+                paths += save(figure, folder / (f"{name}_{k}" if k else name))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.depths().to_csv(folder / "depths.csv", index=False)
+        (folder / "comparison.txt").write_text(f"{self}\n", encoding="utf-8")
+        return [*paths, folder / "depths.csv", folder / "comparison.txt"]
+
+    def _has(self, name: str) -> bool:
+        kind = KINDS[name]
+        return any(
+            probe == kind.probe and all(map(kind.can_draw, results.values()))
+            for (_, probe), results in self.results.items()
+        )
+
+    def _each(self):
+        return [(dataset, change) for dataset, changes in self.changes.items() for change in changes]
+
+
+def compare(of: Mapping[str, Source]) -> Comparison:
+    """Curves, effective depths and their differences of two models or more: compare({"base": a, "tuned": b}).
+
+    of: name -> what a probe or `load_artifact` returned, a `Run`, or a folder of results: a run's (outputs/gsm8k/NAME)
+    or a study's with one model. The first is what the others are compared with, on the probes and datasets that all
+    have. Of models that have read the same prompts each difference has a 95 % interval, over these prompts.
+
+    Returns a `Comparison`: as text its sentences; `.depths()` is the frame, `.plot()` draws, `.save(folder)` writes
+    both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
+    """
+    if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
+        raise ValueError('give two results or more by name: dl.compare({"base": a, "tuned": b}).')
+    found = {name: _results_of(name, source) for name, source in of.items()}
+    first, *others = found
+    shared = [key for key in found[first] if all(key in found[name] for name in others)]
+    if not shared:
+        have = "; ".join(f"{name} has {', '.join(map(_spoken, results))}" for name, results in found.items())
+        raise ValueError(f"they have no probe on the same dataset in common: {have}.")
+    results = {key: {name: found[name][key] for name in found} for key in shared}
+    changes = {}
+    for (dataset, probe), by_name in results.items():
+        metrics = [name for name in PAPER_METRICS if METRICS[name].probe == without_pair(probe)]
+        of_probe = [
+            depth_change(by_name[first], by_name[other], metric, (first, other))
+            for metric in metrics
+            for other in others
+        ]
+        changes.setdefault(dataset, []).extend(of_probe)
+    return Comparison(results, changes)
+
+
+def _spoken(key: tuple[str, str]) -> str:
+    return " on ".join(filter(None, reversed(key)))
+
+
+def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
+    """(dataset, probe) -> result of one model."""
+    if isinstance(source, Mapping):
+        return {("", _probe_of(name, source)): source}
+    folder = Path(getattr(source, "folder", source))
+    if paths := sorted(folder.glob("*.pt")):
+        return {(folder.parent.name, probe): load_artifact(path) for path in paths if (probe := _probe_in(path))}
+    if not folder.is_dir():
+        raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
+    study = Study(folder)
+    if len(study.models) > 1:
+        several = ", ".join(study.models)
+        raise ValueError(f"{name}: {folder} has {several}; give one model's, {folder}/{study.datasets[0]}/NAME.")
+    return {(dataset, probe): result for (dataset, _, probe), result in study.items()}
+
+
+def _probe_in(path: Path) -> str:
+    try:
+        return parse_name(path)[0]
+    except ArtifactError:  # somebody else's file
+        return ""
+
+
+def _probe_of(name: str, result: Mapping) -> str:
+    """The probe that a result in memory is of."""
+    for probe, schema in ARTIFACTS.items():
+        if all(key in result for key in schema.required):
+            return probe
+    raise ValueError(f"{name} is no result of a probe; its keys are {', '.join(map(str, result))}.")

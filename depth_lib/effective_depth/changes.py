@@ -1,0 +1,155 @@
+"""How far apart the effective depths of two results are, with an interval over the prompts that both have read.
+
+Both curves are resampled with the same draws of prompts. The interval holds every pair of depths (a, b) that three
+tests at once, each at a third of the level (Bonferroni), do not rule out: that a is the first result's depth, that b is
+the second's (each as in `intervals`), and, where a rule takes the first layer at which the gap to its threshold is
+negative, that the gaps differ between them: a < b needs gap_a(a) < 0 <= gap_b(b - 1), so the difference of these has to
+be negative. Noise that both share, such as that of hard prompts, cancels in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from .intervals import DRAWS, UPPER, NoInterval, bootstrap_curves, per_prompt, possible_depths, widening
+from .rules import METRICS, Metric, ratio
+
+_ENDS = (1 - UPPER) / 3
+_WHAT = {
+    "cosine": "the last turn from erasing to adding comes",
+    "kl": "the prediction forms",
+    "overlap": "the first likely tokens appear",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Change:
+    """The change of one effective depth from the result `first` to the result `second`.
+
+    depths: both, None where there is none; n_layers: of both models. difference: second − first, in layers or, of
+    models with different numbers of them, as a share of the depth; low, high: its 95 % interval over n_prompts shared
+    prompts, None where it is open or there is none; note: why. As text it is a sentence.
+    """
+
+    metric: str
+    first: str
+    second: str
+    depths: tuple[int | None, int | None]
+    n_layers: tuple[int, int]
+    difference: float | None
+    low: float | None = None
+    high: float | None = None
+    n_prompts: int = 0
+    note: str = ""
+
+    def __repr__(self) -> str:
+        """Which of both forms its prediction earlier, by how much, and whether it is decided."""
+        if self.difference is None:
+            return f"By {self.metric} there is nothing to compare: {self.note}."
+        d, low, high = self.difference, self.low, self.high
+        at = " and ".join(f"{l} of {n}" for l, n in zip(self.depths, self.n_layers, strict=True))
+        decided = (low is not None and low > 0) or (high is not None and high < 0)
+        said = f"{_WHAT[self.metric]} {self._amount(d)} in {self.second} than in {self.first}"
+        if not d:
+            said = f"{_WHAT[self.metric]} at the same {self._unit} in {self.second} and {self.first}"
+        if self.note:
+            return f"By {self.metric} {said} (layers {at}); no interval: {self.note}."
+        ends = ["open" if end is None else f"{end:+.3g}" for end in (low, high)]
+        doubt = "" if decided or (low == high == 0) else "; that may be chance"
+        return (
+            f"By {self.metric} {said} (layers {at}; difference [{', '.join(ends)}], 95 % over {self.n_prompts} shared "
+            f"prompts){doubt}."
+        )
+
+    def _amount(self, d: float) -> str:
+        way = "earlier" if d < 0 else "later"
+        if self._unit == "layer":
+            return f"{abs(d)} layer{'s' * (abs(d) != 1)} {way}"
+        return f"{abs(d):.0%} of the depth {way}"
+
+    @property
+    def _unit(self) -> str:
+        return "layer" if self.n_layers[0] == self.n_layers[1] else "share of the depth"
+
+
+def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str, str] = ("first", "second")) -> Change:
+    """The change of an effective depth between two results of the same probe, with its paired interval.
+
+    metric: "cosine", "kl" or "overlap". The interval is over prompts that both have: results without per-prompt sums,
+    of other prompts or of fewer than 3 have none, and say so. Method: this module's docstring.
+    """
+    rule, results = METRICS[metric], (first, second)
+    n_layers = tuple(len(result[rule.keys[0]]) for result in results)
+    for name, result in zip(names, results, strict=True):
+        if reason := rule.no_signal(result):
+            return Change(metric, *names, (None, None), n_layers, None, note=f"{name} has {reason}")
+    depths = tuple(rule.rule(*rule.arguments(result)) for result in results)
+    if None in depths:
+        return Change(metric, *names, depths, n_layers, None, note=f"{names[depths.index(None)]} has no such layer")
+    found = Change(metric, *names, depths, n_layers, _difference(*depths, n_layers))
+    try:
+        low, high, n_prompts = _paired_interval(rule, results, depths, n_layers)
+    except NoInterval as reason:
+        return Change(metric, *names, depths, n_layers, found.difference, note=str(reason))
+    return Change(metric, *names, depths, n_layers, found.difference, low, high, n_prompts)
+
+
+def _difference(a, b, n_layers):
+    return b - a if n_layers[0] == n_layers[1] else ratio(b, n_layers[1]) - ratio(a, n_layers[0])
+
+
+def _paired_interval(rule: Metric, results: tuple, depths: tuple, n_layers: tuple) -> tuple:
+    """The ends of the interval, None where one is open, and the number of prompts."""
+    if not same_prompts(*results):
+        raise NoInterval("they have read different prompts")
+    sums = [per_prompt(result, rule) for result in results]
+    n_prompts = len(sums[0][1])
+    curves = [bootstrap_curves(*of_prompts, DRAWS) for of_prompts in sums]  # the same draws for both
+    gaps = [rule.gap(curve).astype(float) for curve, _ in curves]
+    deviations = [
+        widening(n_prompts) * (rule.gap(drawn).astype(float) - gap)
+        for (_, drawn), gap in zip(curves, gaps, strict=True)
+    ]
+    possible = [_layers(rule, gap, moved, depth) for gap, moved, depth in zip(gaps, deviations, depths, strict=True)]
+    pairs = [*product(*possible)]
+    if n_layers[0] == n_layers[1] and not rule.turns:
+        pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, deviations, (a, b), int(b < a))]
+    firsts, seconds = ({*layers} for layers in zip(*pairs, strict=True))
+    last_first, last_second = (n - 1 for n in n_layers)  # where no layer satisfies the rule, one beyond them might
+    known = [_difference(a, b, n_layers) for a, b in pairs if a not in (-1, last_first) and b not in (-1, last_second)]
+    low = None if last_first in firsts or -1 in seconds else min(known)
+    high = None if last_second in seconds or -1 in firsts else max(known)
+    if low is None and high is None:
+        raise NoInterval("the prompts rule out no layer")
+    return low, high, n_prompts
+
+
+def _may_differ(gaps: list, deviations: list, pair: tuple[int, int], early: int) -> bool:
+    """Whether the one that is early may have crossed at its layer, and the other not yet before its own."""
+    places = (early, pair[early]), (1 - early, pair[1 - early] - 1)
+    gap, moved = (
+        of[places[0][0]][..., places[0][1]] - of[places[1][0]][..., places[1][1]] for of in (gaps, deviations)
+    )
+    return _ends(gap, moved)[0] < 0
+
+
+def _layers(rule: Metric, gap: np.ndarray, deviations: np.ndarray, depth: int) -> range:
+    """The layers that a depth may be, numbered as in `Metric.depths`."""
+    possible = [depth, *possible_depths(rule, *_ends(gap, deviations)).tolist()]
+    return range(min(possible), max(possible) + 1)
+
+
+def _ends(values: np.ndarray, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    below, above = np.quantile(deviations, (_ENDS, 1 - _ENDS), axis=0)
+    return values - above, values - below
+
+
+def same_prompts(first: Mapping, second: Mapping) -> bool:
+    """Whether both results are of the same prompts: by their hash, or else by the number of tokens of each."""
+    hashes = [result.get("meta", {}).get("prompts_hash") for result in (first, second)]
+    if all(hashes):
+        return hashes[0] == hashes[1]
+    tokens = [np.asarray(result.get("n_tokens", ())) for result in (first, second)]
+    return tokens[0].shape == tokens[1].shape and bool((tokens[0] == tokens[1]).all())
