@@ -60,31 +60,31 @@ def _of_prompt(llm, arch, ids, first, further):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
-            sums, log_y, at_a_time = 0, [], max(1, rows_of_logits(llm, h[-1]) // len(h))
+            sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
+            log_y = torch.zeros(2, dtype=torch.float32, device=h[-1].device)
             for start in range(first, len(ids), at_a_time):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
-                log_y.append(_log_y(arch, logits[:, -1].clone(), ids).cpu())
+                if start < len(ids) - 1:
+                    log_y = log_y + _log_y(arch, logits[:, -1].clone(), ids, start)
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([_of_tokens(arch, part, at_once, further) for part in parts], dim=1).sum(1)
             sums = sums.cpu()
             finish(llm, arch, arch["n_layers"], h[-1][None])
-    return sums, _losses(torch.cat(log_y)[:-1, 1:])
+    return sums, -log_y.cpu() / max(len(ids) - 1, 1)
 
 
-def _log_y(arch, unembedded_last, ids):
-    """log y of each of the ids [n, T], from the unembedded h_L [n, V], which is overwritten."""
-    logits = to_logits(arch, unembedded_last)
-    log_y = logits[:, ids] - logits.logsumexp(-1, keepdim=True)
-    return log_y.clamp_min(-1e3)  # finite where a bias takes a token out
+def _log_y(arch, unembedded_last, ids, start):
+    """log y of the next token, and its mean over all tokens but the first, each summed over tokens from `start` on [2].
 
-
-def _losses(log_y):
-    """The losses with and without the order of the tokens [2], from log y of tokens 1..T−1 at tokens 0..T−2."""
-    if not log_y.numel():
-        return torch.zeros(2, dtype=torch.float32)
-    return -torch.stack([log_y.diagonal().mean(), log_y.mean()])
+    unembedded_last: the unembedded h_L of these tokens [n, V], which is overwritten. Nothing follows the last token.
+    """
+    logits = to_logits(arch, unembedded_last)[: len(ids) - 1 - start].clamp_min(-1e3)  # a bias may take a token out
+    following = torch.tensor(ids[1:], device=logits.device)
+    of_next = logits.gather(1, following[start : start + len(logits), None]).sum()
+    total, share = logits.logsumexp(-1).sum(), torch.bincount(following, minlength=logits.shape[-1]) / len(following)
+    return torch.stack([of_next - total, (logits.sum(0) * share).sum() - total])
 
 
 def _of_tokens(arch, logits, at_once, further=True):
