@@ -11,11 +11,11 @@ class RemoteError(Exception):
     server again), "send" sends the job anew; None: it would fail again, change what the message names first.
     """
 
-    host = job_id = None  # filled in where the job is journalled
+    job_id = None  # filled in where the job is journalled, as is the host of what fails there
 
-    def __init__(self, message: str, server_text: str | None = None, retry: str | None = None):
+    def __init__(self, message: str, server_text: str | None = None, retry: str | None = None, host: str | None = None):
         super().__init__(message)
-        self.server_text, self.retry = server_text, retry
+        self.server_text, self.retry, self.host = server_text, retry, host
 
     def __str__(self) -> str:
         job = self.job_id and f"job {self.job_id}"

@@ -9,7 +9,6 @@ import json
 import reprlib
 import sys
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,9 +22,17 @@ from nnsight.intervention.backends.remote import RemoteError as BackendError
 from nnsight.intervention.serialization import reduce_block
 from nnsight.schema.response import ResponseModel, Status
 from pydantic import ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_result, stop_before_delay, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_exponential,
+)
 
-from ..files import Busy, hold, holder, move_aside, write_together
+from ..files import hold, holder, move_aside, write_together
 from .errors import (
     JobFailed,
     NotReady,
@@ -43,8 +50,7 @@ from .travel import pickled, settings_hash
 
 SILENCE = 300  # seconds in which a server may refuse connections or send nonsense
 QUIET = 60  # seconds without a byte after which a question is asked again
-UNKNOWN = 600  # seconds without a status after which a job is lost, if the server has none now
-MISSING = 30  # seconds in which the server must have none
+UNKNOWN = 600  # seconds, of a job without a status, after which it is lost
 RESULT_STAYS = 3600  # seconds that the address of a result is valid
 PAUSES = (0.5, 15)  # seconds between two questions: the first, and the longest
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -80,7 +86,9 @@ class Job(RemoteBackend):
         self.settings = settings_hash(probe, args=asked, **whole)
         self.probe, self.part, self.state = probe.__qualname__, part, "new"
         self.submitted = self.problem = self.runs = None
+        self.told = 0.0  # when the server last told a status
         self.file = folder / f"{self.settings}.json"
+        self._result, self._next = self.file.with_suffix(".result"), self.file.with_suffix(".next")
 
     # The journal
 
@@ -91,7 +99,8 @@ class Job(RemoteBackend):
             with contextlib.ExitStack() as lock:
                 with self._disk():
                     self.file.parent.mkdir(parents=True, exist_ok=True)
-                    self._lock(lock)
+                    with hold(self._next):
+                        lock.enter_context(hold(self.file.with_suffix(".lock")))
                     self._read()
                 yield
         except RemoteError as error:
@@ -107,24 +116,11 @@ class Job(RemoteBackend):
             write_together(files)
 
     def forget(self) -> None:
-        """Remove the entry, unless an equal call waits for its lock: it takes the result, and forgets it. The lock's
-        file stays, as some systems remove no file that is open."""
-        if not any(map(holder, self.file.parent.glob(f"{self.settings}.*.waits"))):
-            for path in (self._result, self.file):
-                path.unlink(missing_ok=True)
-
-    @property
-    def _result(self):
-        return self.file.with_suffix(".result")
-
-    def _lock(self, stack):
-        lock, waits = (self.file.with_suffix(end) for end in (".lock", f".{uuid.uuid4().hex[:8]}.waits"))
-        try:
-            stack.enter_context(hold(lock, wait=False))
-        except Busy:
-            with hold(waits):
-                stack.enter_context(hold(lock))
-            waits.unlink(missing_ok=True)
+        """Remove the entry, unless an equal call waits for it: that takes the result, and forgets it. The locks' files
+        stay, as some systems remove no file that is open."""
+        if not holder(self._next):
+            self._result.unlink(missing_ok=True)
+            self.file.unlink(missing_ok=True)
 
     def _read(self):
         try:
@@ -161,13 +157,12 @@ class Job(RemoteBackend):
             except (OSError, BrokenDownload) as error:
                 say(f"the result kept in {self._result} is damaged ({error}); fetching it again")
                 self.keep("submitted")
-        try:
-            return self._result_once(send, accept)
-        except JobFailed as error:
-            if not error.forgotten:
-                raise
-            say(f"{error}: sending it again, once")
-        return self._result_once(send, accept)
+        return Retrying(
+            retry=retry_if_exception(lambda error: getattr(error, "forgotten", False)),
+            stop=stop_after_attempt(2),
+            before_sleep=lambda tried: say(f"{tried.outcome.exception()}: sending it again, once"),
+            reraise=True,
+        )(self._result_once, send, accept)
 
     def _result_once(self, send, accept):
         try:
@@ -205,30 +200,24 @@ class Job(RemoteBackend):
 
     def _wait(self):
         """What the submitted job saved, once it has completed."""
-        known, missing = self._sent(), None
 
-        def question():
-            nonlocal known, missing
-            self.status = None
-            result = self._patiently(self.poll)
-            if self.status is not None:
-                known, missing = time.time(), None
-            else:
-                missing = missing or time.monotonic()
-                if time.time() - known > UNKNOWN and time.monotonic() - missing > MISSING:
-                    raise forgotten(f"the server has had no status of the job for {time.time() - known:.0f} s")
-            return result
+        def overdue(waited: RetryCallState):
+            raise ServerUnreachable(
+                f"the job is {self.status.value if self.status else 'unknown to the server'} after "
+                f"{waited.seconds_since_start:.0f} s; run again to go on waiting for it (DEPTH_LIB_DEADLINE sets the "
+                "hours)",
+                retry="ask",
+            )
 
-        stop = {"stop": stop_before_delay(self.deadline), "retry_error_callback": self._overdue}
-        return Retrying(wait=_pauses(), retry=retry_if_result(lambda result: result is None), **stop)(question)
+        return Retrying(
+            retry=retry_if_result(lambda result: result is None),
+            wait=_pauses(),
+            stop=stop_before_delay(self.deadline),
+            retry_error_callback=overdue,
+        )(self._patiently, self.poll)
 
-    def _overdue(self, waited: RetryCallState):
-        state = self.status.value if self.status else "unknown to the server"
-        raise ServerUnreachable(
-            f"the job is {state} after {waited.seconds_since_start:.0f} s; run again to go on waiting for it "
-            "(DEPTH_LIB_DEADLINE sets the hours)",
-            retry="ask",
-        )
+    def _sent(self):
+        return datetime.datetime.fromisoformat(self.submitted).timestamp()
 
     # What nnsight's client calls
 
@@ -249,9 +238,13 @@ class Job(RemoteBackend):
         """The result, or None while there is none. As nnsight's, which waits ten minutes for a server that hangs."""
         answer = self.http.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key})
         if answer.status_code == 404:
+            silent = time.time() - max(self._sent(), self.told)
+            if silent > UNKNOWN:
+                raise forgotten(f"the server has had no status of the job for {silent:.0f} s")
             return None
         response = ResponseModel.model_validate_json(answer.raise_for_status().text)
-        self.status, response.description = response.status, self._without_key(response.description)
+        self.status, self.told = response.status, time.time()
+        response.description = self._without_key(response.description)
         try:
             return self.handle(response)
         except BackendError as error:
@@ -268,7 +261,10 @@ class Job(RemoteBackend):
         content = bytearray()
         with self.http.stream("GET", url, follow_redirects=True) as answer:
             if answer.is_client_error and answer.status_code != 429:
-                raise self._gone(answer.status_code)
+                what = f"the job has completed, but the address of its result is refused (HTTP {answer.status_code})"
+                if time.time() - self._sent() > RESULT_STAYS:
+                    raise forgotten(f"{what}, as it has expired")
+                raise ServerUnreachable(f"{what}; run again to ask for it again", retry="ask")
             if answer.is_error:
                 answer.read()
             for chunk in answer.raise_for_status().iter_bytes():
@@ -333,16 +329,6 @@ class Job(RemoteBackend):
             text,
             retry="ask",
         )
-
-    def _gone(self, code):
-        """The exception for the address of a result that the server refuses."""
-        what = f"the job has completed, but the address of its result is refused (HTTP {code})"
-        if time.time() - self._sent() > RESULT_STAYS:
-            return forgotten(f"{what}, as it has expired")
-        return ServerUnreachable(f"{what}; run again to ask for it again", retry="ask")
-
-    def _sent(self):
-        return datetime.datetime.fromisoformat(self.submitted).timestamp()
 
     def _reason(self, response):
         """Why the server refuses, in its own words, whole."""

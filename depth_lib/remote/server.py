@@ -38,18 +38,16 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
     key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
-    problem = None
     if not re.fullmatch("[!-~]*", key):
-        problem = "NDIF_API_KEY has characters that no key has (a space, a line break …); copy it again"
-    elif not key and host == host_of(True):
-        problem = (
-            "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
-            "secret) NDIF_API_KEY, never into the notebook"
+        raise NotReady(
+            "NDIF_API_KEY has characters that no key has (a space, a line break …): copy it", host=host
         )
-    if problem:
-        error = NotReady(problem)
-        error.host = host
-        raise error
+    if not key and host == host_of(True):
+        raise NotReady(
+            "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
+            "secret) NDIF_API_KEY, never into the notebook",
+            host=host,
+        )
     return host, key
 
 
@@ -57,13 +55,12 @@ def model_key(llm: TransformersModel, host: str) -> str:
     """The key that a server knows the model by; NotReady if it has none."""
     try:
         return llm.to_model_key()
-    except Exception as problem:  # huggingface_hub and httpx raise a dozen kinds
-        error = NotReady(
-            f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({one_line(problem)}); "
-            "load it by its Hub id (owner/name) with a network, or run with remote=False"
-        )
-        error.host = host
-        raise error from problem
+    except Exception as error:  # huggingface_hub and httpx raise a dozen kinds
+        raise NotReady(
+            f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({one_line(error)}); "
+            "load it by its Hub id (owner/name) with a network, or run with remote=False",
+            host=host,
+        ) from error
 
 
 def method_there(remote: bool | str, method: str | None) -> str:
@@ -80,12 +77,10 @@ def method_there(remote: bool | str, method: str | None) -> str:
 
 @functools.cache
 def tell_about(host: str, key: str) -> None:
-    """Print, once for a server: that the key goes to it, unless it is the configured one, or unencrypted; and which of
-    the packages that decide numbers have other versions there."""
-    configured = host in (host_of(True), "https://api.ndif.us")
-    unencrypted = host.startswith("http:") and not _HERE.match(host)
-    if key and not _HERE.match(host) and (unencrypted or not configured):
-        say(f"NDIF_API_KEY is sent to {host}{', unencrypted' if unencrypted else ''}")
+    """Print, once for a server: that the key goes to it, if that is not NDIF; and which of the packages that decide
+    numbers have other versions there."""
+    if key and host != "https://api.ndif.us" and not _HERE.match(host):
+        say(f"NDIF_API_KEY is sent to {host}{', unencrypted' if host.startswith('http:') else ''}")
     there = _told(host, key, "env")
     if isinstance(there.get("packages"), dict):
         differ = EnvComparison(get_local_env(), there).critical_mismatches

@@ -62,9 +62,8 @@ FORGOTTEN = {"job": {"forget": [True] * 9}, "result": {"result": [403]}}
 
 @pytest.mark.parametrize("what", FORGOTTEN)
 def test_a_job_that_the_server_has_forgotten_is_sent_again_once_and_that_is_said_in_a_line(
-    llm, truth, loopback, monkeypatch, capfd, what
+    llm, truth, loopback, capfd, what
 ):
-    monkeypatch.setattr(job, "MISSING", 0.3, raising=False)
     left_behind(llm, loopback, 7200)
     with loopback.faults(**FORGOTTEN[what]) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
@@ -75,7 +74,6 @@ def test_a_job_that_the_server_has_forgotten_is_sent_again_once_and_that_is_said
 
 
 def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, truth, loopback, monkeypatch):
-    monkeypatch.setattr(job, "MISSING", 0.1)
     monkeypatch.setattr(job, "UNKNOWN", 0.1)
     with loopback.faults(forget=[True] * 9999) as submitted:
         with pytest.raises(remote.JobFailed, match="no status of the job for .* run again to submit it anew") as caught:
@@ -86,9 +84,8 @@ def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, truth, loop
         assert submitted() == 3
 
 
-def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, truth, loopback, monkeypatch):
+def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, truth, loopback):
     """As where the server's own queue is slow to write the first status."""
-    monkeypatch.setattr(job, "MISSING", 0.3, raising=False)
     left_behind(llm, loopback, 60)
     with loopback.faults(forget=[True] * 15) as submitted:
         same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)

@@ -16,7 +16,7 @@ from filelock import FileLock
 import depth_lib as dl
 from depth_lib import api
 from depth_lib.data import tokens
-from depth_lib.files import cache_folder
+from depth_lib.files import cache_folder, holder
 from depth_lib.models.check import SHORTCUTS
 from depth_lib.models.families import known
 from depth_lib.remote import NotReady, journalled
@@ -179,7 +179,7 @@ def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(llm, loop
         other = forked(lambda: dl.logit_lens(llm, TEXTS, remote=loopback.host))
         loopback.until(loopback.is_running)
         second = forked(lambda: same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth))
-        loopback.until(lambda: list(cache_folder("jobs").glob("*.waits")))
+        loopback.until(lambda: any(map(holder, cache_folder("jobs").glob("*.next"))))
         loopback.switch()
         assert os.waitpid(other, 0)[1] == os.waitpid(second, 0)[1] == 0
         assert submitted() == 1 and not journal()
@@ -206,7 +206,7 @@ def test_no_file_is_removed_that_a_process_holds_open(llm, loopback, truth, monk
 
 def test_a_call_finds_its_job_after_another_found_a_shortcut_not_to_work(loopback):
     """What was measured of the model meanwhile is no part of what a call asks."""
-    llm = loopback.model("loopback/hybrid")
+    llm = loopback.model("loopback/shared")
     known(llm).found = replace(known(llm).found, **dict.fromkeys(SHORTCUTS, True))
     with loopback.faults(poll=[401]) as submitted:
         with pytest.raises(NotReady, match="Invalid API key"):
