@@ -39,9 +39,7 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
         CONFIG._from_env()  # a Colab secret may have been granted since
     key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
     if not re.fullmatch("[!-~]*", key):
-        raise NotReady(
-            "NDIF_API_KEY has characters that no key has (a space, a line break …): copy it", host=host
-        )
+        raise NotReady("NDIF_API_KEY has characters that no key has (a space, a line break …): copy it", host=host)
     if not key and host == host_of(True):
         raise NotReady(
             "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
