@@ -6,63 +6,37 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.depth-lib-installed
 
-# What sweep, table, report, share and status cover, and how a sweep runs; make help prints the lines that start with ##.
-# All that stand on make's command line go to the command, which refuses names that it does not know.
-## SET=paper|ndif|real|demo|training   a folder of params/models
-## MODELS="A B"           names, folders or Hub ids, instead of the whole set
+# make help prints the lines that start with ##
+## MODELS="A B"           names of params/models, folders or Hub ids; by default the papers' twelve. SET=demo: a folder of them
 ## DATASETS="gsm8k ..."   of params/datasets, or in OUT; by default the papers' three, for a table all there are
-## OUT=folder             folder of the results; outputs, and outputs/demo for SET=demo; status without it: all runs
-## PROBES="logit_lens"    instead of those in the params files
-## N_EXAMPLES=20          so any parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
-##                        QUANTIZATION=null, DTYPE=bfloat16, PAIR=spouse … (depth-lib sweep --help has all)
-## REPLACE=1              move aside results in OUT that were made with other settings
-## QUESTION="…" ANSWER="…" a question of your own; a dollar sign is written twice, and ANSWER=" 12" before make keeps its space
-## JOBS=4                 runs at a time, as -j4, sharing the GPUs; without it one, or one per GPU
-## LAUNCH="srun --gres=gpu:1 --time=2:00:00"   put in front of each run's command: a cluster's scheduler
-## TENSOR_PARALLEL=4      four GPUs share each layer of a run's model: torchrun with four ranks; only with QUANTIZATION=null
-## GPUS="0 1 2 3"         instead of all GPUs there are; with JOBS=2 two for each run
-## LIST=1                 print the command of each unfinished run, for a job array; none is run
-## LICENCE=cc-by-4.0      of share: the licence of the numbers; TO=folder to write, by default OUT/shared
-SWEEP := $(PY) -m depth_lib.sweep
-NAMED  = $(foreach name,$(filter-out PYTHON VENV OMP_NUM_THREADS,$(.VARIABLES)),$(if $(filter command,$(origin $(name))),$(name)))
-VALUES = $(foreach name,$(NAMED),$(if $(value $(name)),--$(name)="$$$(name)"))
-PAIR_WORDS = $(foreach name,QUESTION ANSWER,$(if $(filter environment,$(origin $(name))),--$(name)="$$$(name)"))
-JFLAG  = $(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS)))
-# of -j4, make 3.81 keeps the number to itself; its command line has it
-COUNT  = $(or $(patsubst -j%,%,$(JFLAG)),$(shell ps -o args= -p $$PPID | sed -n 's/^[^=]* -k*j *\([0-9][0-9]*\).*/\1/p'))
-FLAGS  = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) $(if $(JFLAG),--jobs=$(COUNT))
+## N_EXAMPLES=20          and any other parameter of a run, instead of what the params files say: SOURCE=embedded, REMOTE=1,
+##                        DTYPE=bfloat16, PROBES="logit_lens", OUT=folder, REPLACE=1 … (depth-lib sweep --help has all)
+## -j 4, -k               runs at a time, one or one per GPU without it; go on after failures
+## CUDA_VISIBLE_DEVICES=0,1   the GPUs, instead of all there are
+# Whatever stands on make's command line goes to the command, which refuses names that it does not know.
+GIVEN = $(filter-out PYTHON VENV OMP_NUM_THREADS CUDA_VISIBLE_DEVICES,$(.VARIABLES))
+ARGS  = $(foreach name,$(GIVEN),$(if $(filter command,$(origin $(name))),$(if $(value $(name)),--$(name)="$$$(name)")))
+FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
+        $(patsubst -j%,--jobs=%,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts lint clean help
 
-demo: $(READY) ## three toy models on three embedded datasets: results, table and figures in outputs/demo
-	@exec $(SWEEP) demo $(FLAGS) $(VALUES) $(PAIR_WORDS)
-
-real: $(READY) ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
-	@exec $(SWEEP) real $(FLAGS) $(VALUES) $(PAIR_WORDS)
-
-sweep: $(READY) ## run what is missing or stale; -j N side by side, -k past failures
-	@exec $(SWEEP) sweep $(FLAGS) $(VALUES) $(PAIR_WORDS)
-
-table: $(READY) ## the table and figures of what is in OUT
-	@exec $(SWEEP) table $(VALUES)
-
-report: $(READY) ## table, intervals, figures and provenance on one page, OUT/report.html
-	@exec $(SWEEP) report $(VALUES)
+demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
+real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
+sweep: ## run what is missing, and make the table; REPLACE=1 runs what is stale too; -j N side by side, -k past failures
+table: ## the table and figures of what is in OUT
+report: ## the same: they are on one page, OUT/report.html
+share: ## the results in OUT with a table of all numbers and a dataset card, for others to read: LICENCE= TO=
+status: ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
+maps: ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= TEXTS=file or Hub
+demo real sweep: ARGS += $(FLAGS)
+demo real sweep table report share status maps: $(READY)
+	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py
-
-share: $(READY) ## the results in OUT with a table of all numbers and a dataset card, for others to read: LICENCE= TO=
-	@exec $(SWEEP) share $(VALUES)
-
-status: $(READY) ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
-	@exec $(SWEEP) status $(VALUES) $(PAIR_WORDS)
-
-maps: $(READY) ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= (TEXTS=file or Hub)
-	@exec $(SWEEP) maps "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}" \
-	  --texts "$${TEXTS:-embedded}" --out "$${OUT:-outputs}" $(if $(QUANTIZATION),--quantization "$$QUANTIZATION")
 
 TRAINING := $(PY) -m experiments.training.experiment
 
@@ -78,7 +52,8 @@ experiment: $(READY) ## measure the four toys of that experiment that ship, agai
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "depth_lib needs Python 3.11 to 3.13, not $$($(PYTHON) -V); name one: make PYTHON=python3.11"; exit 1; }
-	@$(PY) -m pip --version > /dev/null 2>&1 || { echo "making $(VENV), once"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing what requirements.txt pins into $(VENV), once: 2 to 4 minutes, then: $(or $(MAKECMDGOALS),help)"
+	@$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@# Installed for kernels that start in notebooks/; depth_lib registers itself with nnsight on import, so that it
 	@# travels to a server from here too.
@@ -123,5 +98,5 @@ clean: ## remove the environment and caches; results in outputs/ and models trai
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
-	@echo "variables of sweep, table, report, share and status:"
+	@echo "variables of demo, real, sweep, table, share, status and maps:"
 	@sed -n 's/^## /  /p' $(MAKEFILE_LIST)

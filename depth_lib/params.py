@@ -1,7 +1,8 @@
-"""Every parameter of a run: its name, type, default and meaning. This is the only place where one is defined.
+"""Every parameter: its name, type, default and meaning. This is the only place where one is defined.
 
-The parameters cell of notebooks/probe.ipynb has the same names and comments (tested); what is None there is as the
-params files say. Params files (`load_params`), the command line and make (`from_text`) are checked against it.
+`Params` is what a run asks, `ModelFile` and `DatasetFile` are what a params file says of a model and of a dataset. The
+parameters cell of notebooks/probe.ipynb has the names and comments of `Params` (tested); what is None there is as the
+params files say. Params files (`load_params`), the command line and make (`from_text`) are checked against them.
 """
 
 import json
@@ -31,63 +32,109 @@ class ParamsError(ValueError):
     """Wrong parameters or names; one line per problem, with file, key and allowed values."""
 
 
-class Params(BaseModel):
-    """The parameters of one run, a model on a dataset."""
+# Flags of a field.
+_LOADING = {"loading": True}  # an argument of `load_model`
+_OTHERWISE = {"otherwise": True}  # a result's provenance has it in other words: a hash of the prompts, of the weights
+_HOW = {"how": True}  # where and how a run computes, and which of its results: no result is stale if it differs
+
+NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
+
+
+class _OfModel(BaseModel):
+    """The parameters of a run that a model's params file may have, and a dataset's may not."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     MODEL: str = Field("toy-8l", min_length=1, description="short name, also the results' folder")
     MODEL_ID: str | None = Field(
-        None, min_length=1, description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names"
+        None,
+        min_length=1,
+        description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names",
+        json_schema_extra=_OTHERWISE,
     )
-    REVISION: str | None = Field(None, description='branch, tag or commit on the Hub; "null": the newest')
+    REVISION: str | None = Field(
+        None,
+        description='branch, tag or commit on the Hub; "null": the newest',
+        json_schema_extra=_LOADING | _OTHERWISE,
+    )
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
-        "float32", description="what the model computes in: bfloat16, float16, float32, float64"
+        "float32",
+        description="what the model computes in: bfloat16, float16, float32, float64",
+        json_schema_extra=_LOADING,
     )
     QUANTIZATION: Literal["8bit", "4bit", None] = Field(
-        None, description='"8bit" or "4bit" weights (bitsandbytes); "null": weights are in DTYPE'
+        None,
+        description='"8bit" or "4bit" weights (bitsandbytes); "null": weights are in DTYPE',
+        json_schema_extra=_LOADING,
     )
     DEVICE_MAP: str | None = Field(
-        None, description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none'
+        None,
+        description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none',
+        json_schema_extra=_LOADING | _HOW,
     )
-    TENSOR_PARALLEL: int = Field(1, ge=1, description="number of GPUs that share each layer, started by torchrun")
+    TENSOR_PARALLEL: int = Field(
+        1, ge=1, description="number of GPUs that share each layer, started by torchrun", json_schema_extra=_HOW
+    )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
-        False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host'
+        False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host', json_schema_extra=_HOW
     )
+
+
+class _OfDataset(BaseModel):
+    """The parameter of a run that a dataset's params file may have, and a model's may not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
     DATASET: str = Field(
         "gsm8k",
         description="or hellaswag, aime24, addition, multiplication; with levels of difficulty: mquake, math, sums",
+        json_schema_extra=_OTHERWISE,
     )
-    N_EXAMPLES: int = Field(10, ge=1, description="number of prompts; of a dataset with levels, per level")
+
+
+class _OfBoth(BaseModel):
+    """The parameters of a run that both kinds of params files may have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    N_EXAMPLES: int = Field(
+        10, ge=1, description="number of prompts; of a dataset with levels, per level", json_schema_extra=_OTHERWISE
+    )
     SOURCE: str = Field(
         "embedded",
         min_length=1,
         description='"hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file',
+        json_schema_extra=_OTHERWISE,
     )
-    PROBES: list[str] = Field(FIVE_PROBES, description="to run")
-    PAIR: str = Field("sum", description="question and answer of erasure and gradients, by name")
-    QUESTION: str | None = Field(None, min_length=1, description="a question of your own instead of PAIR's")
-    ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION")
-    SEED: int = Field(123, description="the seed of everything drawn at random")
-    OUT: str = Field("outputs/demo", min_length=1, description="folder of the results")
-    REPLACE: bool = Field(False, description="move aside results in OUT that were made with other settings")
+    PROBES: list[str] = Field(FIVE_PROBES, description="to run", json_schema_extra=_HOW)
+    PAIR: str = Field(
+        "sum", description="question and answer of erasure and gradients, by name", json_schema_extra=_HOW
+    )
+    QUESTION: str | None = Field(
+        None, min_length=1, description="a question of your own instead of PAIR's", json_schema_extra=_HOW
+    )
+    ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION", json_schema_extra=_HOW)
+    SEED: int = Field(123, description="the seed of everything drawn at random", json_schema_extra=_OTHERWISE)
+    OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results", json_schema_extra=_HOW)
+    REPLACE: bool = Field(
+        False, description="move aside results in OUT that were made with other settings", json_schema_extra=_HOW
+    )
 
 
-# What `load_model` is given of them.
-LOADING = ("REVISION", "DTYPE", "QUANTIZATION", "DEVICE_MAP")
-# Where and how a run computes: results are not stale if these differ. PAIR is among the settings of its probes.
-NOT_COMPARED = ("DEVICE_MAP", "TENSOR_PARALLEL", "REMOTE", "PROBES", "PAIR", "QUESTION", "ANSWER", "OUT", "REPLACE")
-# Parameters of a command that are defaults of the next one on the same folder (OUT/study.yaml). Others concern one
-# model, or results do not depend on them.
-REMEMBERED = ("DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
-NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
+class Params(_OfBoth, _OfDataset, _OfModel):
+    """What a run asks: one model on one dataset."""
 
 
-class ParamsFile(Params):
-    """The keys of params files: parameters of a run, and facts about a model or dataset."""
+class ModelFile(_OfBoth, _OfModel):
+    """What a model's params file says."""
 
     TRAINING: str | None = Field(None, description='how the model was trained: "base", "instruct", "R1-distill" …')
     BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
+
+
+class DatasetFile(_OfBoth, _OfDataset):
+    """What a dataset's params file says."""
+
     REPOSITORY: str | None = Field(None, description="the dataset's repository on the Hub")
     CONFIG: str | None = Field(None, description="the dataset's configuration on the Hub")
     SPLIT: str | None = Field(None, description="the dataset's split on the Hub")
@@ -106,13 +153,17 @@ class ParamsFile(Params):
     ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
 
 
-# Keys of only one of the two kinds of params files.
-OF_MODELS = ("MODEL", "MODEL_ID", *LOADING, "TENSOR_PARALLEL", "REMOTE", "TRAINING", "BILLIONS")
-OF_DATASETS = tuple(ParamsFile.model_fields.keys() - Params.model_fields - {*OF_MODELS} | {"DATASET"})
+def flagged(flag: str) -> list[str]:
+    """The parameters of a run with a flag: "loading", "otherwise" or "how", which stand above the fields."""
+    return [name for name, field in Params.model_fields.items() if flag in (field.json_schema_extra or {})]
 
 
-def load_params(path: str | Path, refused: Iterable[str] = ()) -> dict:
-    """The values in a params file. refused: keys of the other kind of file.
+# Of a model's params file, the keys that a dataset's cannot have.
+OF_MODELS = [name for name in ModelFile.model_fields if name not in _OfBoth.model_fields]
+
+
+def load_params(path: str | Path) -> dict:
+    """The values in a params file, of a dataset if its folder is called datasets, otherwise of a model.
 
     Raises ParamsError with all problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
     MODEL or DATASET that is not the file's own name.
@@ -124,12 +175,16 @@ def load_params(path: str | Path, refused: Iterable[str] = ()) -> dict:
         raise ParamsError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
         raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
-    wrong = problems(values, ParamsFile)
-    for key, value in values.items():
-        if key in ("MODEL", "DATASET") and value != path.stem:
-            wrong.append(f"{key} is {_shown(value)}; name the file {value}.yaml")
-        if key in refused:
-            wrong.append(f"{key} belongs in the other kind of params file, models or datasets")
+    kinds = [ModelFile, DatasetFile]
+    if path.parent.name == "datasets":
+        kinds.reverse()
+    own, other = (kind.model_fields.keys() for kind in kinds)
+    misplaced = [key for key in values if key in other - own]
+    wrong = problems({key: value for key, value in values.items() if key not in misplaced}, kinds[0])
+    wrong += [f"{key} belongs in the other kind of params file, models or datasets" for key in misplaced]
+    for key in ("MODEL", "DATASET"):
+        if values.get(key, path.stem) != path.stem:
+            wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
     if wrong:
         raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
     return values
@@ -151,7 +206,7 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
 def find_model(name: str) -> dict | None:
     """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
     path = params_files("models").get(name)
-    return {"MODEL": name, "MODEL_ID": name} | load_params(path, OF_DATASETS) if path else None
+    return {"MODEL": name, "MODEL_ID": name} | load_params(path) if path else None
 
 
 def by_size(name: str) -> tuple:
@@ -166,9 +221,24 @@ def find_dataset(name: str) -> dict | None:
     path = params_files("datasets").get(name)
     if not path:
         return None
-    params = load_params(path, OF_MODELS)
+    params = load_params(path)
     own_rows = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
     return {"DATASET": name} | own_rows | params
+
+
+# How a value that pydantic refuses is to be mended, by the kind of its error.
+_MEND = {
+    "int_type": "give a whole number",
+    "int_from_float": "give a whole number",
+    "float_type": "give a number",
+    "greater_than_equal": "give {ge} or more",
+    "greater_than": "give more than {gt}",
+    "literal_error": "give {expected}",
+    "bool_type": "give true or false",
+    "list_type": "give a list",
+    "string_type": "give a text",
+    "string_too_short": "give a text that is not empty",
+}
 
 
 def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
@@ -182,8 +252,8 @@ def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
             if item["type"] == "extra_forbidden":
                 lines[key] = not_among(fields.model_fields, "key", key)
             elif key not in lines:
-                meaning = fields.model_fields[key].description
-                lines[key] = f"{key} is {_shown(item['input'])}; {item['msg']}: {meaning}"
+                mend = _MEND.get(item["type"], item["msg"]).format(**item.get("ctx", {}))
+                lines[key] = f"{key} is {_shown(item['input'])}; {mend} ({fields.model_fields[key].description})"
     return list(lines.values())
 
 
@@ -205,50 +275,30 @@ def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
-    """A message on the first name that is not allowed, with those that are; None if all are allowed."""
+    """A message on the first name that is not allowed, with the nearest that is, and all unless they are many; None if
+    all are allowed."""
     allowed = list(allowed)
     for name in names:
         if name not in allowed:
             by_lower_case = {one.lower(): one for one in allowed}
             near = get_close_matches(str(name).lower(), by_lower_case, n=1)
-            hint = f"did you mean {by_lower_case[near[0]]}? " if near else ""
-            return f"{kind} {_shown(name)} is not known; {hint}use {', '.join(map(_shown, allowed))}"
+            hint = f" did you mean {by_lower_case[near[0]]}?" if near else ""
+            choice = f" use {', '.join(map(_shown, allowed))}" if not near or len(allowed) <= 8 else ""
+            return f"{kind} {_shown(name)} is not known;{hint}{choice}"
     return None
-
-
-def study_file(out: str | Path) -> Path:
-    """The YAML file in a folder of results with the parameters that earlier commands were given."""
-    return Path(out) / "study.yaml"
-
-
-def remembered(out: str | Path) -> dict:
-    """The parameters in `study_file`, which are defaults of the next command on this folder."""
-    path = study_file(out)
-    return load_params(path) if path.is_file() else {}
-
-
-def study_line(out: str | Path) -> str:
-    """The parameters in `study_file` on one line; "" if there are none."""
-    words = [f"{name}={as_text(value)}" for name, value in remembered(out).items()]
-    return f"{study_file(out)}: {' '.join(words)}" if words else ""
 
 
 def as_text(value: object) -> str:
     """A parameter's value as it is written on the command line."""
-    return "null" if value is None else str(value)
+    return "null" if value is None else " ".join(value) if isinstance(value, list) else str(value)
 
 
 def command(target: str, *names: str, **variables: object) -> str:
-    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out.
-
-    A sweep gets the parameters in the study file of OUT.
-    """
+    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out."""
     script = Path(sys.executable).with_name("depth-lib")
     words = ["depth-lib" if shutil.which("depth-lib") == str(script) else str(script)]
     if not script.is_file():
         words = [sys.executable, "-m", "depth_lib.sweep"]
-    if target == "sweep":
-        variables = variables | remembered(variables.get("OUT") or "outputs") | variables
     for name, value in variables.items():
         if value != "" and (name, value) != ("OUT", "outputs"):
             option = f"--{name.lower().replace('_', '-')}"

@@ -67,14 +67,11 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL? use "MODEL", "MODEL_ID", '),
+        ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL?'),
         ("dtype: float32", 'key "dtype" is not known; did you mean DTYPE?'),
-        ("DTYPE: bf16", "DTYPE is \"bf16\"; Input should be 'bfloat16', 'float16', 'float32' or 'float64': what the"),
-        ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten"; Input should be a valid integer'),
-        (
-            "REMOTE: 'yes'",
-            'REMOTE is "yes"; Input should be a valid boolean: run on NDIF; or "local" (a rehearsal of NDIF), or a',
-        ),
+        ("DTYPE: bf16", "DTYPE is \"bf16\"; give 'bfloat16', 'float16', 'float32' or 'float64' (what the"),
+        ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten"; give a whole number'),
+        ("REMOTE: 'yes'", 'REMOTE is "yes"; give true or false (run on NDIF; or "local" (a rehearsal of NDIF), or a'),
         ("MODEL: other", 'MODEL is "other"; name the file other.yaml'),
         ("just words", 'is "just words"; write one KEY: value per line'),
         ("MODEL: [", "cannot be read (while parsing"),
@@ -126,9 +123,9 @@ def test_a_parameter_given_as_text_is_what_it_says(key, text, value):
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("N_EXAMPLES", "0", "N_EXAMPLES is 0; Input should be greater than or equal to 1"),
-        ("REMOTE", "ndif", 'REMOTE is "ndif"; Input should be a valid boolean: run on NDIF; or "local"'),
-        ("QUANTIZATION", "9bit", "QUANTIZATION is \"9bit\"; Input should be '8bit', '4bit' or None"),
+        ("N_EXAMPLES", "0", "N_EXAMPLES is 0; give 1 or more"),
+        ("REMOTE", "ndif", 'REMOTE is "ndif"; give true or false (run on NDIF; or "local"'),
+        ("QUANTIZATION", "9bit", "QUANTIZATION is \"9bit\"; give '8bit', '4bit' or None"),
     ],
 )
 def test_a_parameter_given_as_text_that_does_not_fit_is_refused(key, text, message):

@@ -12,12 +12,12 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
-from ..params import Params, ParamsError, ParamsFile, find_dataset, not_among, params_files
+from ..params import DatasetFile, Params, ParamsError, find_dataset, not_among, params_files
 from .drawn import DRAWN, drawn_rows
 from .rows import PromptError, file_rows, from_hub
 
 # The keys of a dataset's file that determine its rows on the Hub and their prompts.
-_DEFINITION = {*ParamsFile.model_fields} - {*Params.model_fields, "TRAINING", "BILLIONS", "FILE"}
+_DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
 
 
 def _fail(message: str) -> None:
@@ -29,7 +29,7 @@ _TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trail
 _TEMPLATES.globals["fail"] = _fail
 
 
-class Dataset(ParamsFile):
+class Dataset(DatasetFile):
     """A file params/datasets/<name>.yaml, and the rows, prompts and questions that it defines."""
 
     @property

@@ -52,8 +52,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     depth_lib is moved aside with a warning.
     """
     path = Path(path)
-    probe, n, pair = parse_name(path)
-    schema = SCHEMAS[probe]
+    name = parse_name(path)
+    probe, schema = name.probe, SCHEMAS[name.probe]
     stored = {key: _storable(value) for key, value in result.items()}
     problem = mismatch(probe, stored) or _not_finite(stored)
     if schema.tokens_file and "tokens" not in stored:
@@ -67,7 +67,7 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     contents = {}
     if schema.tokens_file:
         lines = "".join(escape_token(token) + "\n" for token in stored["tokens"])
-        contents[path.with_name(schema.names(n, pair)[1])] = lines.encode()
+        contents[path.with_name(name.files[1])] = lines.encode()
     buffer = io.BytesIO()
     torch.save(stored, buffer)
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -103,8 +103,8 @@ def load_artifact(path: str | Path) -> dict:
 def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without its warning, for callers that warn once for many files."""
     path = Path(path)
-    probe, n, pair = parse_name(path)
-    schema = SCHEMAS[probe]
+    name = parse_name(path)
+    probe, schema = name.probe, SCHEMAS[name.probe]
     try:
         result = _unpickled(path)
         problem = mismatch(probe, result)
@@ -123,18 +123,18 @@ def read_artifact(path: str | Path) -> dict:
     result.setdefault("meta", {})
     if schema.tokens_file and "tokens" not in result:
         n_tokens = result[next(iter(schema.required))].shape[-1]
-        result["tokens"] = _papers_tokens(path.with_name(schema.names(n, pair)[1]), n_tokens)
+        result["tokens"] = _papers_tokens(path.with_name(name.files[1]), n_tokens)
     return Result(probe, result) if probe in ARTIFACTS else result
 
 
 def _remedy(path: Path) -> str:
     """The command that computes the result at this path."""
-    probe, _, pair = parse_name(path)
-    if probe in BETWEEN_MODELS:
+    name = parse_name(path)
+    if name.probe in BETWEEN_MODELS:
         return command("maps", "SOURCE_MODEL", "TARGET_MODEL")
     folder = path.parent if len(path.parts) > 2 else path.absolute().parent
     names = {"MODELS": folder.name, "DATASETS": folder.parent.name, "OUT": str(folder.parent.parent)}
-    return command("sweep", **names, PAIR=pair, PROBES=probe if probe in FURTHER_PROBES else "")
+    return command("sweep", **names, PAIR=name.pair, PROBES=name.probe if name.probe in FURTHER_PROBES else "")
 
 
 @cache

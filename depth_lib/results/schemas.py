@@ -3,6 +3,7 @@
 This module does not import torch, so listing results is fast.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,10 +77,12 @@ class Schema:
         """Whether the result depends on prompts, of the dataset or the baseline, and not on the pair alone."""
         return self.baseline or not self.of_pair
 
-    def names(self, n: int | str, pair: str = "") -> tuple[str, str]:
-        """The file's name for n examples and a pair's label, and the name of the text file with its tokens, or ""."""
+    def names(self, n: int | str, pair: str = "", changed: str = "") -> tuple[str, str]:
+        """The file's name and that of the text file with its tokens, or "", for n examples, the label of a pair, and
+        the label of a call that was changed."""
         ending = f"{n}exps_{pair}" if pair and self.of_pair else f"{n}exps"
-        return self.file.replace("{n}exps", ending), self.tokens_file.replace("{n}exps", ending)
+        names = (Path(name.replace("{n}exps", ending)) for name in (self.file, self.tokens_file))
+        return tuple(f"{name.stem}@{changed}{name.suffix}" if changed and name.stem else name.name for name in names)
 
 
 def _shapes(keys: str) -> dict[str, str]:
@@ -188,31 +191,56 @@ BETWEEN_MODELS = {
 SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 
 
-def artifact_path(out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "") -> Path:
+def artifact_path(
+    out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "", changed: str = ""
+) -> Path:
     """Path of a probe's result, `out/dataset/model/file`. ArtifactError if probe is not in ARTIFACTS.
 
     n: the number of examples. pair: for probes of a question and its answer, their label (see `pairs.find_pair`); ""
-    for the papers'.
+    for the papers'. changed: the label of a call that was changed (see `label_of`).
     """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
     for name in (dataset, model):
         if name in ("", ".", "..") or Path(name).name != name:
             raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
-    return Path(out) / dataset / model / ARTIFACTS[probe].names(n, pair)[0]
+    return Path(out) / dataset / model / ARTIFACTS[probe].names(n, pair, changed)[0]
 
 
-def parse_name(path: str | Path) -> tuple[str, int | None, str]:
-    """The probe, number of examples and pair's label of a file name; ArtifactError for other names.
+def label_of(changed: Mapping[str, object]) -> str:
+    """What a call does differently, for the names of its file and result: "part=mlp", with a hash if it is long."""
+    text = ",".join(f"{name}={changed[name]}" for name in sorted(changed))
+    label = re.sub(r"[^\w.,=+-]+", "-", text)[:60]
+    return label if label == text else f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
-    The number is None where the name has none, and the label "" for the papers' pair and for probes without one.
-    """
-    name = Path(path).name
-    match = re.search(r"(\d+)exps(?:_([a-z0-9_-]+))?\.pt$", name)
-    n, pair = match.groups("") if match else (None, "")
+
+@dataclass(frozen=True)
+class ResultName:
+    """What the name of a result's file says."""
+
+    probe: str
+    n_examples: int | None = None  # None where the name has no number
+    pair: str = ""  # the label of another question than the papers'
+    changed: str = ""  # the label of a call that was changed
+
+    @property
+    def key(self) -> str:
+        """The result's name in a study: "logit_lens", "residual_erasure:spouse", "layer_effects@part=mlp"."""
+        return of_pair(self.probe, self.pair) + (f"@{self.changed}" if self.changed else "")
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its files: the result's, and that of its tokens if it has one."""
+        return [*filter(None, SCHEMAS[self.probe].names(self.n_examples or "", self.pair, self.changed))]
+
+
+def parse_name(path: str | Path) -> ResultName:
+    """What a file's name says; ArtifactError for a name that no result has."""
+    match = re.fullmatch(r"(.*?(?:(\d+)exps(?:_([a-z0-9_-]+))?)?)(?:@(.+))?\.pt", Path(path).name)
+    stem, n, pair, changed = match.groups("") if match else [""] * 4
     for probe, schema in SCHEMAS.items():
-        if fnmatch(name, schema.names(n, pair)[0]):
-            return probe, n and int(n), pair
+        if fnmatch(f"{stem}.pt", schema.names(n, pair)[0]) or fnmatch(Path(path).name, schema.file):
+            return ResultName(probe, int(n) if n else None, pair, changed)
     names = ", ".join(schema.file for schema in SCHEMAS.values())
     raise ArtifactError(f"{path} is not the name of an artifact; the names are {names}")
 
@@ -223,8 +251,8 @@ def of_pair(name: str, pair: str) -> str:
 
 
 def without_pair(name: str) -> str:
-    """The probe or metric in a name made by `of_pair`."""
-    return name.partition(":")[0]
+    """The probe or metric in a name made by `of_pair`, or that a result has in a study."""
+    return re.split("[:@]", name)[0]
 
 
 def mismatch(probe: str, result: object) -> str | None:

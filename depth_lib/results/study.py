@@ -17,7 +17,9 @@ import pandas as pd
 from ..data.datasets import with_levels
 from ..params import PAPER_DATASETS, ParamsError, command, find_model
 from .artifacts import read_artifact
-from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, of_pair, parse_name, without_pair
+from .asked import RunSpec, asked_in
+from .provenance import judge
+from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, parse_name, without_pair
 
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
@@ -34,9 +36,10 @@ class Study(dict):
     has the key `of_pair(probe, pair)`; `pairs` has the labels of these questions. `paths`: (dataset, model, probe) ->
     file.
 
-    Warns of its `problems`: unreadable files, which are left out, results of another model, datasets with results of
-    different prompts, datasets with the same prompts, models with results of several commits. Also warns of results
-    without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
+    Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
+    datasets with results of different prompts, datasets with the same prompts, models with results of several commits.
+    Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no
+    results.
     """
 
     def __init__(
@@ -44,11 +47,14 @@ class Study(dict):
     ) -> None:
         self.folder = Path(folder)
         self._found = found = find_results(self.folder)
-        self.models = in_order(model for _, model, _ in found) if models is None else list(models)
-        self.datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else list(datasets)
-        self.pairs = sorted({probe.partition(":")[2] for _, _, probe in found} - {""})
+        models = in_order(model for _, model, _ in found) if models is None else models
+        datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else datasets
+        self.models, self.datasets = list(dict.fromkeys(models)), list(dict.fromkeys(datasets))
+        names = {probe: parse_name(path) for (_, _, probe), path in found.items()}
+        self.pairs = sorted({name.pair for name in names.values()} - {""})
         self.problems = []
-        probes = [of_pair(probe, pair) for pair in ("", *self.pairs) for probe in ARTIFACTS]
+        rows = {probe: row for row, probe in enumerate(ARTIFACTS)}
+        probes = sorted(names, key=lambda key: (names[key].pair, names[key].changed, rows[names[key].probe]))
         for model, dataset, probe in itertools.product(self.models, self.datasets, probes):
             key = dataset, model, probe
             if key not in found:
@@ -61,7 +67,7 @@ class Study(dict):
             of = self[key]["meta"].get("model", model)
             if of != model:
                 self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
-        self.problems += self._mixtures()
+        self.problems += [*self._stale(), *self._mixtures()]
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
         self.paths = {key: found[key] for key in self}
@@ -71,6 +77,20 @@ class Study(dict):
                 f"their models, prompts and settings are unknown (on {', '.join(dict.fromkeys(unknown))})",
                 stacklevel=2,
             )
+
+    def _stale(self) -> Iterator[str]:
+        """A line for results that are not those their run's last command asked for, or that an earlier probe made."""
+        runs = {(dataset, model): _asked(self.folder / dataset / model) for dataset, model, _ in self}
+        alike = defaultdict(list)
+        for (dataset, model, probe), result in self.items():
+            path, run = self._found[dataset, model, probe], runs[dataset, model]
+            name = parse_name(path)
+            asked_for = run and not name.changed and run.path(name.probe).name == path.name
+            state = run.state(name.probe) if asked_for else judge(path, {})
+            if result["meta"] and state.word == "stale":
+                alike[f"{dataset} × {model}", str(state)].append(probe)
+        for (run, state), probes in alike.items():
+            yield f"{run}: {', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {state}"
 
     def _mixtures(self) -> Iterator[str]:
         """A line for each dataset with different prompts, datasets with the same prompts, model of several commits."""
@@ -134,6 +154,12 @@ class Study(dict):
     def _has_depths(self, dataset: str) -> bool:
         probes = self._probes_on(dataset)
         return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
+
+
+def _asked(folder: Path) -> RunSpec | None:
+    """What the last command asked of a run; None if it is not known."""
+    with suppress(ParamsError, ArtifactError):  # status names them
+        return asked_in(folder)
 
 
 def _listed(groups: Mapping[str, Iterable[str]]) -> str:
@@ -228,8 +254,10 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
     folder, found = Path(folder), {}
     for path in sorted(folder.glob("*/*/*.pt"), key=lambda path: (len(path.name), path)):  # 9 examples before 10
         with suppress(ArtifactError):  # somebody else's file
-            probe, _, pair = parse_name(path)
-            key = path.parent.parent.name, path.parent.name, of_pair(probe, pair)
+            name = parse_name(path)
+            key = path.parent.parent.name, path.parent.name, name.key
+            if name.probe not in ARTIFACTS:
+                continue
             if key in found:
                 smaller = found[key].name
                 warnings.warn(f"reading {path}, not {smaller} beside it; remove what you do not want", stacklevel=2)

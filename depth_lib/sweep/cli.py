@@ -1,5 +1,5 @@
-"""The commands, `depth-lib sweep …`, which make calls too. Options are fields of `Plan` (what a command covers) or of
-`Params` (the parameters of a run).
+"""The commands, `depth-lib sweep …`, which make calls too. Options are fields of `Plan` (what a command covers) or
+parameters of a run or of a model's params file.
 
 torch is imported only by the commands that need it.
 """
@@ -10,56 +10,52 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..models.errors import ModelError, check_tokenizer
-from ..models.gguf import WHEELS, fetched
-from ..params import LOADING, OF_MODELS, Params, ParamsError, ParamsFile, command, find_model, from_text, not_among
+from ..models.gguf import WHEELS
+from ..params import OF_MODELS, DatasetFile, ModelFile, ParamsError, command, find_model, flagged, from_text, not_among
 from ..remote.errors import RemoteError
+from ..results.defaults import model_params
 from ..results.schemas import ArtifactError
-from .defaults import model_params
 from .launch import run_unfinished
-from .plan import REAL_OUT, Plan
+from .plan import ASKED, REAL_OUT, Plan
 from .processes import say
-from .status import matrix, runs_in, status_of
-from .table import chosen_results, make_table
+from .status import matrix, runs_in
+from .table import chosen_results, depths_of, make_table, make_table_if_new
 
 
 def demo(plan: Plan) -> int:
     """Three toy models on three embedded datasets: results, table and figures in outputs/demo."""
     plan = plan.model_copy(update={"SET": "demo", "JOBS": plan.JOBS or 2})  # a toy's run is mostly imports
-    return run_unfinished(plan) or make_table(plan)
+    if not plan.LIST and not Path(plan.folder).is_dir():
+        say(f"three toy models on three datasets, then table and figures in {plan.folder}: 3 to 8 minutes, once")
+    return sweep(plan)
 
 
 def real(plan: Plan) -> int:
     """A language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real."""
-    plan = plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT, "MODELS": plan.MODELS or [*WHEELS]})
-    if any(not status_of(run).finished for run in plan.runs()):
-        for name in WHEELS.keys() & plan.models:
-            fetched(name)  # here, where one line says what is needed, and not in a notebook
-    return run_unfinished(plan) or make_table(plan)
+    return sweep(
+        plan.model_copy(update={"SET": "real", "OUT": plan.OUT or REAL_OUT, "MODELS": plan.MODELS or [*WHEELS]})
+    )
+
+
+def sweep(plan: Plan) -> int:
+    """Run what is missing, and make the table of OUT if a result is newer; stale results are replaced with REPLACE."""
+    failed = run_unfinished(plan)
+    return failed if failed or plan.LIST else make_table_if_new(Plan(OUT=plan.folder))
 
 
 def run(plan: Plan, model: str, dataset: str) -> int:
     """One model on one dataset, and its effective depths: run toy-8l gsm8k --source embedded."""
     plan = plan.model_copy(update={"MODELS": [model], "DATASETS": [dataset]})
-    if failed := run_unfinished(plan):
+    if (failed := run_unfinished(plan)) or plan.LIST:
         return failed
-    from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
-    from ..report.table import effective_depth_table, summary_lines
-    from ..results.study import Study
-
     (run,) = plan.runs()
-    study = Study(run.out, [run.params["MODEL"]], [run.dataset])
-    if study.with_depths:
-        say("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
-        for line in summary_lines(effective_depth_table(study)):
-            say(line)
-    if len(scores := scores_by_level(study)):
-        for line in scores.answer.unique():
-            say(line)
+    for line in depths_of(run):
+        say(line)
     return 0
 
 
@@ -84,14 +80,16 @@ def share(plan: Plan) -> int:
 def status(plan: Plan) -> int:
     """Print what is done, stale or missing in OUT, and what is running, failed or was interrupted.
 
-    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders.
+    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders, as they
+    were asked for but for what is given now.
     """
     if plan.MODELS or plan.SET or plan.DATASETS:
-        studies = {plan.folder: plan.runs()}
-    else:
-        subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
-        studies = {folder: runs_in(folder) for folder in (plan.folder, *subfolders)}
-    tables = [matrix(folder, list(map(status_of, runs))) for folder, runs in studies.items() if runs]
+        print(matrix(plan.folder, plan.runs()))
+        return 0
+    given = plan.model_extra | ({"PROBES": plan.PROBES} if plan.PROBES else {})
+    subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
+    found = {folder: runs_in(folder, **given) for folder in (plan.folder, *subfolders)}
+    tables = [matrix(folder, runs, problems) for folder, (runs, problems) in found.items() if runs or problems]
     if not tables:
         raise ParamsError(f"{plan.folder} has no runs yet; name some: {command('status', SET='paper', OUT=plan.OUT)}")
     print(*tables, sep="\n\n")
@@ -113,9 +111,10 @@ def init(plan: Plan, model: str) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for key in OF_MODELS:
-            field = ParamsFile.model_fields[key]
+            field = ModelFile.model_fields[key]
             file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
-    print(f"{path} is written; look at it, then: {command('run', model, 'gsm8k')}")
+    sample, hub = (command("run", model, "gsm8k", SOURCE=source) for source in ("sample", "hub"))
+    print(f"{path} is written; look at it, then, on prompts that ship: {sample}\nor on the Hub's: {hub}")
     return 0
 
 
@@ -127,7 +126,7 @@ def check(plan: Plan, model: str) -> int:
 
     params = model_params(model) | plan.model_extra
     remote = params.get("REMOTE", False)
-    loading = {name.lower(): params[name] for name in LOADING if name in params}
+    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
     llm = load_model(params["MODEL_ID"], remote=remote, **loading)
     check_model(llm, remote)
     print(report(llm))
@@ -142,31 +141,31 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
 
 
 class Command(NamedTuple):
-    """The function of a command, its options and its positional arguments."""
+    """The function of a command, its options, and its arguments with their defaults."""
 
     do: Callable[..., int]
     options: Iterable[str]
-    positional: tuple[str, ...] = ()
+    arguments: Mapping[str, str | None] = {}
 
 
-# MODEL and DATASET are named by MODELS and DATASETS, for several runs at once.
-_ASKED = [name for name in Params.model_fields if name not in ("MODEL", "DATASET")]
-_RUN = [*_ASKED, "JOBS", "GPUS", "KEEP_GOING", "LAUNCH", "LIST"]
+_RUN = [*ASKED, "JOBS", "KEEP_GOING", "LIST"]
 _WHICH = ["SET", "MODELS", "DATASETS"]
-FIELDS = ParamsFile.model_fields | Plan.model_fields
+FIELDS = ModelFile.model_fields | DatasetFile.model_fields | Plan.model_fields
 COMMANDS = {
-    "run": Command(run, _RUN, ("model", "dataset")),
-    "sweep": Command(run_unfinished, [*_WHICH, *_RUN]),
+    "run": Command(run, _RUN, {"model": None, "dataset": None}),
+    "sweep": Command(sweep, [*_WHICH, *_RUN]),
     "table": Command(make_table, [*_WHICH, "OUT"]),
     "report": Command(make_table, [*_WHICH, "OUT"]),
     "share": Command(share, [*_WHICH, "OUT", "TO", "LICENCE"]),
-    "status": Command(status, [*_WHICH, *_ASKED]),
-    "check": Command(check, [*LOADING, "REMOTE"], ("model",)),
+    "status": Command(status, [*_WHICH, *ASKED]),
+    "check": Command(check, [*flagged("loading"), "REMOTE"], {"model": None}),
     "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
     "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
-    "init": Command(init, ["SET", *OF_MODELS[1:]], ("model",)),
+    "init": Command(init, ["SET", *OF_MODELS[1:]], {"model": None}),
     "maps": Command(
-        maps, ["TEXTS", "WHAT", "N_CHARACTERS", "DTYPE", "QUANTIZATION", "OUT"], ("source_model", "target_model")
+        maps,
+        ["TEXTS", "WHAT", "N_CHARACTERS", "DTYPE", "QUANTIZATION", "OUT", "REPLACE"],
+        {"source_model": "toy-4l", "target_model": "toy-8l"},
     ),
 }
 
@@ -174,9 +173,8 @@ COMMANDS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that these words give, by default those of the command line; the exit status."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # without the line of code
-    words = list(sys.argv[1:] if words is None else words)
     try:
-        do, plan, positional = parse(words)
+        do, plan, positional = parse(list(sys.argv[1:] if words is None else words))
         status = do(plan, **positional)
         sys.stdout.flush()
         return status
@@ -190,41 +188,54 @@ def main(words: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
     """The command, its plan and its positional arguments; ParamsError for a wrong option or value.
 
-    make writes an option by the parameter's own name: --N_EXAMPLES=3.
+    make writes options and arguments by their own names: --N_EXAMPLES=3, --SOURCE_MODEL=toy-4l.
     """
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, one in COMMANDS.items():
         about = one.do.__doc__.splitlines()[0]
-        usage = " ".join(["depth-lib", name, *one.positional, "[--help] [--OPTION VALUE …]"])
+        usage = " ".join(["depth-lib", name, *one.arguments, "[--help] [--OPTION VALUE …]"])
         how = {"help": about, "description": about, "usage": usage, "argument_default": argparse.SUPPRESS}
         _add_arguments(commands.add_parser(name, allow_abbrev=False, **how), one)
     if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
         raise ParamsError(problem)
-    given, unknown = parser.parse_known_args(
-        [re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word) for word in words]
-    )
+    given, unknown = parser.parse_known_args(list(_normal(words)))
     given = vars(given)
     name = given.pop("command")
     do, options, arguments = COMMANDS[name]
     if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
         raise ParamsError(problem)
-    positional = {argument: given.pop(argument) for argument in arguments}
+    positional = {}
+    for argument, default in arguments.items():
+        positional[argument] = given.pop(f"--{argument}", None) or given.pop(argument, default)
+        if positional[argument] is None:
+            raise ParamsError(f"{name} needs a {argument}; write: depth-lib {name} {' '.join(arguments).upper()}")
     return do, Plan(**{option: _value(option, text) for option, text in given.items()}), positional
 
 
+def _normal(words: Sequence[str]) -> Iterator[str]:
+    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and one that is true or false is
+    true if the next word is no value of it."""
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
+        option = word[2:].upper().replace("-", "_")
+        if option in FIELDS and FIELDS[option].default is False:
+            try:
+                _value(option, following)
+            except ParamsError:
+                word += "=1"
+        yield word
+
+
 def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the arguments of one command; a true or false one may be given without a value."""
-    for argument in command.positional:
-        parser.add_argument(argument)
+    """Add the arguments and options of one command."""
+    for argument in command.arguments:
+        parser.add_argument(argument, nargs="?")
+        parser.add_argument(_flag(argument), dest=f"--{argument}", help=argparse.SUPPRESS)
     for option in command.options:
         field = FIELDS[option]
-        how = {"dest": option, "help": field.description, "metavar": "…"}
-        if field.annotation == list[str]:
-            how["nargs"] = "*"
-        elif field.default is False:
-            how |= {"nargs": "?", "const": "1"}
-        parser.add_argument(_flag(option), **how)
+        nargs = "*" if field.annotation == list[str] else None
+        parser.add_argument(_flag(option), dest=option, help=field.description, metavar="…", nargs=nargs)
 
 
 def _flag(option: str) -> str:
@@ -235,4 +246,5 @@ def _value(option: str, given: str | list[str]) -> object:
     """The value of an option, given as text; as several words if it is a list."""
     if isinstance(given, list):
         return [word for text in given for word in ([text] if os.path.exists(text) else text.split())]
-    return from_text(option, given, Plan if option in Plan.model_fields else ParamsFile)
+    kinds = (Plan, ModelFile, DatasetFile)
+    return from_text(option, given, next(kind for kind in kinds if option in kind.model_fields))

@@ -1,54 +1,55 @@
-"""A sweep executes the notebook of each unfinished run; JOBS and GPUS set how many run side by side."""
+"""A sweep: the notebook of each unfinished run is executed, one at a time or one per GPU. Does not import torch."""
 
 import contextlib
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from ..params import NAMED_SOURCES, ParamsError, find_model
+from ..models.gguf import WHEELS, fetched
+from ..params import NAMED_SOURCES, ParamsError, command
+from ..results.asked import RunSpec
+from ..results.defaults import as_cell
+from ..results.provenance import State, Superseded
 from ..results.schemas import ARTIFACTS
-from .defaults import as_cell, in_project
 from .plan import Plan
 from .processes import Executor, Notebook, say
-from .spec import RunSpec
-from .status import progress, status_of, write_parameters
+from .status import RunStatus, progress, status_of
 
 
 def run_unfinished(plan: Plan) -> int:
     """Execute the unfinished runs, model by model, and print how each ended; the exit status.
 
+    A run is unfinished if a result of its is missing or, with REPLACE, stale, or if its executed notebook is not there.
     A failed run is not tried again before the next sweep. Raises ParamsError for what cannot work, before anything
     runs.
     """
-    try:
-        launch = shlex.split(plan.LAUNCH)
-    except ValueError as error:
-        raise ParamsError(f"LAUNCH is {plan.LAUNCH}, which is no command ({error}); close its quotes") from None
     runs = plan.runs()
-    left = [run for run in runs if not status_of(run).finished]
+    statuses = list(map(status_of, runs))
+    left = [status.run for status in statuses if not status.finished]
     if plan.LIST:
-        print(*(_command(plan, run) for run in left), sep="\n")
+        print(*(_command(run) for run in left), sep="\n")
         return 0
-    gpus = gpus_of_runs(plan, runs)
     _check(left, plan.KEEP_GOING)
-    plan.begin(runs)
+    _refuse_to_replace(plan, statuses)
+    for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
+        fetched(name)  # here, where one line says what is needed, and not in each notebook
+    gpus = gpus_of_runs(plan, runs)
     for run in runs:
         with contextlib.suppress(OSError):  # which the run itself reports
-            write_parameters(run)
+            run.write_parameters()
     if left:
         shares = f": GPU {' | '.join(gpus)}" if gpus[0] else ""
         say(f"{len(left)} run{'s' * (len(left) > 1)} left, {len(gpus)} at a time{shares}")
-    executor = Executor(_environments(plan, gpus), plan.KEEP_GOING)
+    executor = Executor(_environments(gpus), plan.KEEP_GOING)
     counts = executor.counts
 
     def finished() -> str:
         return f"{len(runs) - len(left) + counts['finished']} of {len(runs)}"
 
-    status = executor.execute([_notebook(run, launch) for run in left], lambda: f" ({finished()})")
+    status = executor.execute([_notebook(run) for run in left], lambda: f" ({finished()})")
     counts["not started"] = len(left) - counts.total()
     others = "".join(f", {counts[how]} {how}" for how in ("failed", "stopped", "not started") if counts[how])
     say(f"{plan.folder}: {finished()} runs finished{others}")
@@ -76,18 +77,45 @@ def _check(runs: Sequence[RunSpec], keep_going: bool) -> None:
         host_and_key(host)
 
 
+def _refuse_to_replace(plan: Plan, statuses: Sequence[RunStatus]) -> None:
+    """Raise Superseded for the first result that was made with other settings, unless REPLACE is set.
+
+    The message has the command that goes on with these settings, if options alone differ, and the one that replaces it.
+    """
+    for status in statuses:
+        for probe, state in status.states.items():
+            if state.kept and not status.run.params["REPLACE"]:
+                lines = [f"{state.in_words}; give another OUT, or"]
+                if stored := _stored(status.run, probe, state):
+                    lines.append(f"to go on with its settings: {command('sweep', **plan.given | stored)}")
+                anew = command("sweep", **plan.given | {"REPLACE": True})
+                raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
+
+
+def _stored(run: RunSpec, probe: str, state: State) -> dict:
+    """The options with which this stale result would be the one asked for; {} if there are none."""
+    names = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
+    stored = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
+    stored = {name: value for name, value in stored.items() if value != run.params[name]}
+    with contextlib.suppress(ParamsError):
+        if RunSpec(run.cell() | as_cell(stored)).state(probe).word == "done":
+            return stored
+    return {}
+
+
+def _command(run: RunSpec) -> str:
+    """The command of a single run."""
+    return command("run", run.params["MODEL"], run.params["DATASET"], OUT=str(run.out), **run.given())
+
+
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
 
-    The GPUs in GPUS, or all there are, are shared evenly among JOBS runs; without JOBS, each run has as many as
-    TENSOR_PARALLEL. Raises ParamsError if there are too few.
+    There is a run at a time for each GPU that is visible (of TENSOR_PARALLEL, for that many), or JOBS, if that is less:
+    they share the GPUs. Raises ParamsError if there are too few.
     """
     ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
-    here = not plan.LAUNCH and any(run.remote in (False, "local") for run in runs)
-    found = _gpus() if here else []
-    if plan.GPUS and here and not found:
-        raise ParamsError(f"GPUS is {' '.join(plan.GPUS)}, and nvidia-smi finds no GPU here; leave out GPUS")
-    gpus = ",".join(plan.GPUS).split(",") if plan.GPUS else found
+    gpus = visible_gpus() if any(not run.on_server for run in runs) else []
     if not gpus:
         return [""] * (plan.JOBS or 1)
     if len(gpus) < ranks:
@@ -97,47 +125,35 @@ def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     return [",".join(gpus[i * size : (i + 1) * size]) for i in range(n_runs)]
 
 
-def _gpus() -> list[str]:
-    """The GPUs that a run can see."""
+def visible_gpus() -> list[str]:
+    """The GPUs in CUDA_VISIBLE_DEVICES, or all there are."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [gpu for gpu in visible.split(",") if gpu]
     if not shutil.which("nvidia-smi"):
         return []
-    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True)
     return [] if done.returncode else done.stdout.split()
 
 
-def _command(plan: Plan, run: RunSpec) -> str:
-    """The command of a single run of the plan."""
-    name = run.params["MODEL"]
-    return plan.command("run", name if find_model(name) else run.params["MODEL_ID"], run.params["DATASET"])
-
-
-def _notebook(run: RunSpec, launch: Sequence[str]) -> Notebook:
-    """The notebook of a run. Its paths are absolute, so that it can be executed again from its own folder."""
-    cell = as_cell(run.params) | {"OUT": os.path.abspath(run.out)}
-    if run.checkpoint:
-        cell["MODEL_ID"] = os.path.abspath(run.checkpoint)
-    if cell["SOURCE"] not in NAMED_SOURCES:
-        cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
+def _notebook(run: RunSpec) -> Notebook:
+    """The notebook of a run."""
     return Notebook(
         run.name,
         "probe",
         run.folder,
-        cell,
-        results=lambda: map(run.path, run.params["PROBES"]),
+        run.cell(),
+        lacking=lambda: status_of(run).lacking,
         is_finished=lambda: status_of(run).finished,
         progress=lambda: progress(run),
         ranks=run.params["TENSOR_PARALLEL"],
-        launch=launch,
     )
 
 
-def _environments(plan: Plan, gpus: Sequence[str]) -> list[dict]:
+def _environments(gpus: Sequence[str]) -> list[dict]:
     """The environment variables for each of the runs side by side."""
     threads = {}
-    if len(gpus) > 1 and not plan.LAUNCH:  # more threads than cores are far slower
+    if len(gpus) > 1:  # more threads than cores are far slower
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = {"OMP_NUM_THREADS": str(max(1, cores // len(gpus)))}
     return [threads | os.environ | ({"CUDA_VISIBLE_DEVICES": own} if own else {}) for own in gpus]

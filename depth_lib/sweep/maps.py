@@ -4,39 +4,59 @@ depth-lib maps toy-4l toy-8l --texts embedded
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..figures.compare import linear_maps_figure
 from ..figures.grid import save
+from ..files import move_aside
 from ..model_maps.maps import linear_maps
 from ..model_maps.stretch import MEASURES, stretch
 from ..model_maps.texts import read_texts
+from ..params import command
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace, why_stale
+from ..results.asked import RunSpec
+from ..results.provenance import Superseded, judge, prompts_hash
 from .plan import Plan
 
 
 def maps(plan: Plan, source_model: str, target_model: str) -> int:
-    """Read the maps of two models, or compute them if they are missing or stale; print and draw them."""
+    """Read the maps of two models, or compute them if they are missing; print and draw them.
+
+    Raises Superseded for maps of other weights or texts, unless REPLACE is set.
+    """
     models, names = (source_model, target_model), [Path(model).name for model in (source_model, target_model)]
     loading = {name.lower(): plan.model_extra.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
-    made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS, "what": plan.WHAT}
-    made_from |= loading | {"n_texts": len(documents), "texts_hash": prompts_hash(documents)}
-    if here := [fingerprint(model) for model in models if Path(model).exists()]:
-        made_from["weights"] = here  # weights on the Hub are compared by name
+    wanted = {"what": plan.WHAT, "texts_hash": prompts_hash(documents), "of_models": _weights(models)} | loading
     what = "" if plan.WHAT == "residual" else f"{plan.WHAT}_"
     path = Path(plan.folder) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
-    refuse_to_replace(path, made_from, f"run: mv {path} {path}.old")
-    if why_stale(path, made_from):
+    state = judge(path, wanted)
+    if state.kept and not plan.model_extra.get("REPLACE"):
+        given = plan.given | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "REPLACE": True}
+        raise Superseded(
+            f"{state.in_words}; give another OUT, or to move it aside and compute it again: "
+            f"{command('maps', source_model, target_model, **given)}"
+        )
+    if state.word == "done":
+        print(f"{path}: nothing to compute")
+    else:
         start = time.time()
         given = {name: value for name, value in loading.items() if value}
         result = linear_maps(*models, documents, plan.WHAT, **given)
-        save_artifact(path, result, made_from | {"model": " → ".join(names), "seconds": time.time() - start})
-    else:
-        print(f"{path}: nothing to compute")
+        if state.kept:
+            print(f"{path} is kept as {move_aside(path, 'superseded').name}")
+        made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS}
+        made_from |= {"n_texts": len(documents), "model": " → ".join(names), "seconds": time.time() - start}
+        made_from |= wanted | {"of_models": _weights(models)}  # a model of the Hub has a commit now
+        save_artifact(path, result, made_from)
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
         print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
     print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
     return 0
+
+
+def _weights(models: Sequence[str]) -> list[dict]:
+    """What is compared of each model: a hash of weights that are here, the commit of those on the Hub."""
+    return [RunSpec({"MODEL": model}).weights for model in models]

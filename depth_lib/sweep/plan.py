@@ -1,41 +1,38 @@
-"""What a sweep covers: models × datasets, and the parameters of each run. Does not import torch."""
+"""What a command covers: models × datasets, and the parameters of each run. Does not import torch."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..data.rows import PromptError
-from ..files import write_together
 from ..params import (
     NAMED_SOURCES,
+    OF_MODELS,
     PAPER_DATASETS,
-    REMEMBERED,
+    ModelFile,
+    Params,
     ParamsError,
     by_size,
-    command,
     not_among,
     params_files,
-    remembered,
-    study_file,
-    study_line,
+    problems,
 )
+from ..results.asked import RunSpec
+from ..results.defaults import as_cell, filled_in, in_project
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
-from .defaults import as_cell, filled_in, in_project
-from .spec import RunSpec
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
 _OF_PROMPTS = [probe for probe, row in ARTIFACTS.items() if not row.by_level]  # possible on every dataset
+# Parameters of a run that a command may be given; MODELS name its MODEL, and DATASETS its DATASET.
+ASKED = [name for name in Params.model_fields if name not in ("MODEL", "DATASET")]
 _FURTHER = [probe for probe in FURTHER_PROBES if probe in _OF_PROMPTS]
 
 
 class Plan(BaseModel):
     """What a command covers: the runs of MODELS on DATASETS, and how they are executed.
 
-    It also takes parameters of a run, which override the params files: Plan(SET="demo", N_EXAMPLES=3).
+    It also takes parameters of a run, which override the params files: Plan(SET="demo", N_EXAMPLES=3). ParamsError for
+    names that are neither.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -46,15 +43,20 @@ class Plan(BaseModel):
     PROBES: list[str] = Field([], description=f"of {', '.join(ARTIFACTS)}; by default those in the params files")
     OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for SET=demo")
     JOBS: int = Field(0, ge=0, description="number of runs at a time, which share the GPUs; 0: one, or one per GPU")
-    GPUS: list[str] = Field([], description='"0 1 2 3" instead of all')
     KEEP_GOING: bool = Field(False, description="go on after failures")
-    LAUNCH: str = Field("", description='put in front of the command of each run: "srun --gres=gpu:1 --time=2:00:00"')
     LIST: bool = Field(False, description="print the command of each unfinished run, and execute none")
     LICENCE: str = Field("", description="of share: the licence of the numbers, such as cc-by-4.0")
     TEXTS: str = Field("embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config")
     WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted")
     N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: the largest number of characters that are read")
     TO: str = Field("", description="of share: the folder to write; by default OUT/shared")
+
+    def __init__(self, **given: object) -> None:
+        asked = {name: value for name, value in given.items() if name not in Plan.model_fields}
+        wrong = not_among([*Plan.model_fields, *ASKED, *OF_MODELS[1:]], "option", *asked)
+        if wrong := wrong or "; ".join(problems(asked, ModelFile)):
+            raise ParamsError(wrong)
+        super().__init__(**given)
 
     @property
     def folder(self) -> str:
@@ -69,24 +71,20 @@ class Plan(BaseModel):
             raise ParamsError(problem)
         return self.MODELS or sorted((name for name in sets if sets[name] == (self.SET or "paper")), key=by_size)
 
+    @property
+    def given(self) -> dict:
+        """What this plan was given of its runs: the options of a command that covers the same."""
+        lists = {name: " ".join(getattr(self, name)) for name in ("MODELS", "DATASETS", "PROBES")}
+        return {"SET": self.SET} | lists | {"OUT": self.folder} | self.model_extra
+
     def runs(self) -> list[RunSpec]:
         """Every model with every dataset, model by model; at least one run.
 
         Without DATASETS each dataset has those of PROBES that are in its params file. Raises ParamsError for unknown
         names, problems in the params files that are needed, or no probe to run.
         """
-        datasets, file = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS)), self._source_file()
-        if file and not in_project(file).is_file():
-            known = ", ".join(NAMED_SOURCES)
-            raise ParamsError(f"SOURCE is {file}, and there is no such file; check the path, or give one of {known}")
-        unknown = None if file else not_among(params_files("datasets"), "DATASETS", *datasets)
-        if unknown and any(Path(name).is_file() for name in datasets):
-            unknown += "; for a file of prompts give it as SOURCE, and a name of your own or a dataset's"
-        if problem := unknown or not_among(ARTIFACTS, "PROBES", *self.PROBES):
-            raise ParamsError(problem)
-        models = list(dict.fromkeys(self.models))
-        if "MODEL_ID" in self.model_extra and len(models) > 1:
-            raise ParamsError("MODEL_ID is given for several models; name one with MODELS")
+        datasets, models = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS)), list(dict.fromkeys(self.models))
+        self._check(datasets, models)
         cells = [cell for model in models for cell in self._cells(model, datasets)]
         runs = [RunSpec(cell) for cell in cells if cell["PROBES"]]
         if not runs:
@@ -103,6 +101,25 @@ class Plan(BaseModel):
                 )
         return runs
 
+    def _check(self, datasets: Sequence[str], models: Sequence[str]) -> None:
+        """Raise ParamsError for names that are not known, and for what is given to several that only one can have."""
+        source = self.model_extra.get("SOURCE", "hub")
+        file = None if source in NAMED_SOURCES else in_project(source)
+        problem = not_among(ARTIFACTS, "PROBES", *self.PROBES)
+        if file and not file.is_file():
+            known = ", ".join(NAMED_SOURCES)
+            problem = f"SOURCE is {source}, and there is no such file; check the path, or give one of {known}"
+        elif file and not self.DATASETS:
+            problem = f"SOURCE is {source}, the prompts of one dataset; name it: DATASETS=gsm8k, or a name of your own"
+        elif not file and (unknown := not_among(params_files("datasets"), "DATASETS", *datasets)):
+            problem = unknown
+            if any(in_project(name).is_file() for name in datasets):
+                problem += "; for a file of prompts give it as SOURCE, and a name of your own or a dataset's"
+        elif "MODEL_ID" in self.model_extra and len(models) > 1:
+            problem = "MODEL_ID is given for several models; name one with MODELS"
+        if problem:
+            raise ParamsError(problem)
+
     def _cells(self, model: str, datasets: Sequence[str]) -> list[dict]:
         """The parameters of a model on each dataset; PROBES is empty if a dataset has none of the chosen probes.
 
@@ -117,34 +134,3 @@ class Plan(BaseModel):
             done.update(probe for probe in cell["PROBES"] if not ARTIFACTS[probe].reads_prompts)
             cells[name] = as_cell(cell)
         return [cells[name] for name in datasets]
-
-    def _source_file(self) -> str | None:
-        source = self.model_extra.get("SOURCE", "hub")
-        return None if source in NAMED_SOURCES else source
-
-    def command(self, target: str, *names: str, **variables: object) -> str:
-        """A command with the parameters of this plan."""
-        given = {"OUT": self.folder, "PROBES": " ".join(self.PROBES)} | self.model_extra | variables
-        return command(target, *names, **given)
-
-    def begin(self, runs: Sequence[RunSpec]) -> None:
-        """Refuse to replace results, and write the defaults of the next command on this folder to OUT/study.yaml.
-
-        Raises Superseded for the first result that was made with other settings, unless REPLACE is set.
-        """
-        which = {"MODELS": " ".join(self.MODELS), "DATASETS": " ".join(self.DATASETS), "SET": self.SET}
-        remedy = f"run: {self.command('sweep', **which, REPLACE=True)}"
-        for run in runs:
-            for probe in run.params["PROBES"]:
-                with suppress(PromptError, OSError):  # which the run itself reports
-                    run.refuse_to_replace(probe, run.provenance(probe), remedy)
-        before, file = remembered(self.folder), study_file(self.folder)
-        new = {name: self.model_extra[name] for name in REMEMBERED if name in self.model_extra}
-        if self._source_file() or len({run.params["MODEL"] for run in runs}) == 1:
-            new.pop("SOURCE", None)  # a dataset of its own, or one model's
-        if before | new != before:
-            with suppress(OSError):  # which the first run reports
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_together({file: yaml.safe_dump(before | new).encode()})
-        if before.keys() - new:
-            print(study_line(self.folder))

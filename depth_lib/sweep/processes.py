@@ -27,9 +27,6 @@ NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 30  # seconds from SIGTERM to SIGKILL
 GO_ON = "what was finished is kept; repeat the command to go on"
-_SCHEDULER = r"(?:slurmstepd[^:]*|srun): (?:error: )?\W*"  # slurmstepd-<host> in some versions
-_OUT_OF_MEMORY = re.compile(_SCHEDULER + "(.*(?:oom|Out Of Memory).*)")
-_CANCELLED = re.compile(_SCHEDULER + "(.*(?:CANCELLED|Job step aborted).*)")
 _BAR = re.compile(r"\d+%\|")
 
 
@@ -41,11 +38,15 @@ class Notebook:
     name: str
     folder: Path
     parameters: Mapping
-    results: Callable[[], Iterable[Path]]  # the files that it should leave
+    lacking: Callable[[], Sequence[str]]  # a line on each result that is not as it should leave it
     is_finished: Callable[[], bool] = lambda: False  # whether there is nothing to do
     progress: Callable[[], str] = lambda: "running"
     ranks: int = 1  # with several, torchrun starts one process per rank
-    launch: Sequence[str] = ()  # words in front of its command
+
+    @property
+    def path(self) -> Path:
+        """The executed notebook."""
+        return self.folder / f"{self.name}.ipynb"
 
     @property
     def log(self) -> Path:
@@ -60,8 +61,7 @@ class Notebook:
         """The command that executes it."""
         torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks), "-m"]
         words = [os.path.relpath(NOTEBOOKS / f"{self.name}.ipynb"), str(self.partial), json.dumps(self.parameters)]
-        start = [*self.launch, sys.executable, "-m", *(torchrun if self.ranks > 1 else [])]
-        return [*start, "depth_lib.sweep.execute", *words]
+        return [sys.executable, "-m", *(torchrun if self.ranks > 1 else []), "depth_lib.sweep.execute", *words]
 
     def start(self, environment: Mapping) -> subprocess.Popen:
         """Start that command in a process group of its own, with these environment variables."""
@@ -117,7 +117,7 @@ class Executor:
                     yield from self._while_it_runs(notebook, child, start)
                     how, why = how_it_ended(notebook, -self.signal or child.returncode)
                     if how == "finished":
-                        notebook.partial.replace(notebook.folder / f"{notebook.name}.ipynb")
+                        notebook.partial.replace(notebook.path)
                         why = f"done in {tqdm.format_interval(time.time() - start)}"
                     self._ended(notebook, how, why)
         except Busy as other:
@@ -127,7 +127,7 @@ class Executor:
             self.left.append(notebook)
         except OSError as error:
             where = error.filename or notebook.folder
-            why = f"{where}: {error.strerror}; free the disk, choose another OUT or correct LAUNCH"
+            why = f"{where}: {error.strerror}; choose another OUT, or free the disk"
             self._ended(notebook, "failed", why)
         finally:
             self.free.append(environment)
@@ -157,7 +157,10 @@ class Executor:
         text = f"{FAILED}{why}" if how == "failed" else f"stopped by {why}; {GO_ON}"
         with contextlib.suppress(OSError), notebook.log.open("a", encoding="utf-8") as file:
             file.write(f"\n{text}\n")
-        say(f"{notebook.title}: {text}" + (f"; see {notebook.log}" if how == "failed" else ""))
+        say(
+            f"{notebook.title}: {text}"
+            + (f"; see {notebook.log}" if how == "failed" and notebook.log.is_file() else "")
+        )
 
 
 def say(text: str) -> None:
@@ -179,30 +182,25 @@ def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
     """Whether a notebook with this exit status is "finished", "failed" or "stopped" (which is no failure), and why."""
     if -status in SIGNALS:
         return "stopped", signal.Signals(-status).name
+    lacking = notebook.lacking()
+    if not status and not lacking:
+        return "finished", ""
     text = notebook.log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    cancelled = [line[1].strip(" *.") for line in map(_CANCELLED.match, lines) if line]
-    if status and cancelled:
-        return "stopped", f"the scheduler ({max(cancelled, key=lambda line: 'DUE TO' in line)})"
-    missing = [path for path in notebook.results() if not path.is_file()]
-    if not status and not missing:
-        return "finished", ""
-    return "failed", _why_failed(lines, status, missing, notebook.folder)
+    return "failed", _why_failed(lines, status, lacking, notebook.folder)
 
 
-def _why_failed(lines: Sequence[str], status: int, missing: Sequence[Path], folder: Path) -> str:
+def _why_failed(lines: Sequence[str], status: int, lacking: Sequence[str], folder: Path) -> str:
     """Why a notebook failed, on one line: out of memory, an error of the notebook, or the last line of its log."""
     errors = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)][:1]
     errors = errors or [line.removeprefix(PROBE_FAILED) for line in lines if line.startswith(PROBE_FAILED)]
     if not shutil.disk_usage(folder).free:
         return f"No space left on device for {folder}; free the disk or choose another OUT"
-    if line := next(filter(None, map(_OUT_OF_MEMORY.match, lines)), None):
-        return f"killed for memory ({line[1].strip(' *.')}); ask the scheduler for more, or use a smaller model"
     if errors:
         return "; ".join(error.rstrip(".") for error in errors)
     if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # itself, in a shell, or a rank
         return KILLED
     if not status:
-        return f"the notebook left no {missing[0]}"
+        return f"the notebook ended, and {'; '.join(lacking)}"
     said = [line for line in lines if not _BAR.search(line)]
     return said[-1].rstrip(".") if said else f"its command ended with status {status}"

@@ -1,7 +1,8 @@
-"""One run, a model on a dataset: each probe's result is read if it is there and up to date, otherwise computed."""
+"""The run of a notebook: each probe's result is read if it is the one asked for, otherwise computed and kept."""
 
 import contextlib
 import datetime
+import hashlib
 import inspect
 import json
 import os
@@ -9,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import nnsight
 import torch
@@ -17,23 +19,25 @@ from .. import api
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, move_aside, remove_leftovers
 from ..models.bos import begins_with_bos
+from ..models.errors import ModelError
 from ..models.families import known, remark
 from ..models.gguf import WHEELS
 from ..models.known_mistakes import mistake_in
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
-from ..params import LOADING, NOT_COMPARED
+from ..params import ParamsError, find_model, flagged
 from ..probes.ranks import from_rank_0
 from ..progress import LOG
 from ..remote import journalled
 from ..remote.errors import NotReady, ServerUnreachable
 from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
-from ..results.provenance import NONE_YET, differences, prompts_hash, why_stale, without_places
-from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
-from .spec import RunSpec
+from ..results.asked import RunSpec
+from ..results.provenance import Superseded, prompts_hash, without_places
+from ..results.schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, parse_name
 from .status import PROBE_FAILED
+from .table import depths_of
 
 
 class Run(RunSpec):
@@ -41,51 +45,96 @@ class Run(RunSpec):
 
     A parameter that is None in the cell is taken from the params files, and printed; "null" stands for None.
 
+    prompts: a list of your own. model: one of `dl.load_model`, in memory, instead of MODEL_ID; its results are filed
+    under MODEL, or under own- and a hash of its weights if MODEL is the name of a params file.
+
     With TENSOR_PARALLEL this process is one of several ranks that make the same calls; rank 0 decides what is computed,
     takes the lock and writes the results.
 
     The model is loaded once, when the first probe has to be computed. Raises ParamsError with every wrong parameter.
     """
 
-    def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
+    def __init__(
+        self, cell: Mapping, prompts: Iterable[str] | None = None, model: nnsight.TransformersModel | None = None
+    ):
+        if model is not None:
+            self.llm, self.weights = model, {"weights": _hash_of_weights(model)}
+            cell = {**cell, **_in_memory(model, cell.get("MODEL"), self.weights["weights"])}
         super().__init__(cell, prompts)
+        self._shown = set()  # paths of the results that `result` returned
         join_ranks(self.params["TENSOR_PARALLEL"])
         for origin, values in self.origins.items():
             if values and is_first():
                 print(f"{origin}: {' '.join(f'{name}={json.dumps(value)}' for name, value in values.items())}")
 
     def result(
-        self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **settings: object
+        self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **changed: object
     ) -> dict | None:
-        """The probe's result as `load_artifact` gives it, read or computed; None if it is not in PROBES.
+        """The probe's result as `load_artifact` gives it, read or computed; None if PROBES leaves it out and none is
+        kept.
 
         call: computes the result from the model; by default the probe's own function with the settings of its artifact.
-        settings: what your call does differently; a kept result must have been made with the same settings.
+        changed: what your call does differently, such as part="mlp"; its result has a name of its own.
 
         A result with other settings, prompts or weights is not replaced: raises Superseded with the differences. With
-        REPLACE it is moved aside, and computed again. Raises what the model, the prompts, the probe or the disk raise.
+        REPLACE it is moved aside, and computed again. Raises what the model, the prompts, the probe or the disk raise;
+        in a sweep an error of one probe is printed, and the others go on.
         """
+        state = from_rank_0(self.state(probe, **changed))
         if probe not in self.params["PROBES"]:
-            print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
+            if state.word == "missing":
+                print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
+                return None
+            return self._read(probe, state.path, str(state).removeprefix("done"))
+        if state.word == "done":
+            result = self._read(probe, state.path, "nothing to compute")
+            if source_of(call) != state.meta.get("call", source_of(call)):
+                print(
+                    f"  It was computed by a call that was written differently. If yours measures something else, "
+                    f'name what, as in run.result("{probe}", call, part="mlp"): its result is kept beside this one.'
+                )
+            return result
+        with self._alone():
+            try:
+                path = self._compute(probe, call, changed)
+            except Exception as error:
+                of_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
+                of_all = of_all or self.params["TENSOR_PARALLEL"] > 1
+                if of_all or LOG not in os.environ:  # no sweep: its caller sees it
+                    raise
+                traceback.print_exc()
+                print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+                return None
+        if not path:  # another process computed it in the meantime
+            return self._read(probe, self.path(probe, **changed), "nothing to compute")
+        self._shown.add(path)
+        return load_artifact(path)
+
+    def others(self) -> Iterator[tuple[str, dict]]:
+        """Further probes that PROBES names, then all that is kept in the run's folder and was not returned before, such
+        as results of another question: pairs of probe and result."""
+        for probe in FURTHER_PROBES:
+            if probe in self.params["PROBES"] and (result := self.result(probe)):
+                yield probe, result
+        for path in sorted({*self.folder.glob("*.pt")} - self._shown):
+            with contextlib.suppress(ArtifactError):  # somebody else's file
+                name = parse_name(path)
+                if result := self._read(name.key, path):
+                    yield name.probe, result
+
+    def depths(self) -> list[str]:
+        """The run's effective depths in words, of results that were made as this run asks."""
+        return depths_of(self)
+
+    def _read(self, name: str, path: Path, remark: str = "") -> dict | None:
+        """A kept result; None, with a word, if it cannot be read."""
+        self._shown.add(path)
+        try:
+            result = load_artifact(path)
+        except ArtifactError as problem:
+            print(f"{name}: {problem}")
             return None
-        wanted = self.provenance(probe)
-        wanted["settings"] |= json.loads(json.dumps(settings))  # as they are kept
-        if from_rank_0(why_stale(self.path(probe), wanted, exact=True)):
-            with self._alone():
-                self.refuse_to_replace(probe, wanted, "set REPLACE = True, and make a new Run", exact=True)
-                # another process may have computed it before it released the lock
-                if reasons := from_rank_0(why_stale(self.path(probe), wanted, exact=True)):
-                    if not self._compute(probe, reasons, call, wanted):
-                        return None
-                    from_rank_0("written")
-                    return load_artifact(self.new_path(probe))
-        result = load_artifact(self.path(probe))
-        print(f"{probe}: read from {self.path(probe)}, nothing to compute")
-        if source_of(call) != result["meta"].get("call", source_of(call)):
-            print(
-                f"  It was computed by a call that was written differently. If yours measures something else, name the "
-                f'difference, as in run.result("{probe}", call, part="mlp"), and set REPLACE = True in the parameters.'
-            )
+        print(", ".join(filter(None, [f"{name}: read from {path}", remark])))
         return result
 
     @cached_property
@@ -93,7 +142,7 @@ class Run(RunSpec):
         """The model, loaded on first use."""
         print(f"loading {self.params['MODEL_ID']}")
         source = str(self.checkpoint or self.params["MODEL_ID"])
-        how = {key.lower(): self.params[key] for key in LOADING}
+        how = {key.lower(): self.params[key] for key in flagged("loading")}
         n_ranks = self.params["TENSOR_PARALLEL"]
         if n_ranks > 1 and how["device_map"] == "auto":
             how["device_map"] = None  # "auto" is for one process; here each rank has its own GPU
@@ -112,49 +161,44 @@ class Run(RunSpec):
             remove_leftovers(self.folder)
             yield
 
-    def _compute(self, probe: str, reasons: list[str], call: Callable | None, wanted: Mapping) -> bool:
-        """Compute and save a result. In a sweep, an error is printed and the other probes go on; then False."""
-        path = self.new_path(probe)
-        if reasons != [NONE_YET]:
-            print(f"{probe}: {self.path(probe)} is stale, computing it again", *reasons, sep="\n  ")
+    def _compute(self, probe: str, call: Callable | None, changed: Mapping) -> Path | None:
+        """Compute and write a result; its path, None if another process did it before it released the lock."""
+        state = from_rank_0(self.state(probe, **changed))
+        if state.word == "done":
+            return None
+        if state.kept and not self.params["REPLACE"]:
+            raise Superseded(
+                f"{state.in_words}; give another OUT, or to move it aside and compute it again set REPLACE = True, and "
+                "make a new Run"
+            )
+        if state.word == "stale":
+            print(f"{probe}: {state.path} is stale, computing it again", *state.reasons, sep="\n  ")
+        wanted, path = self.provenance(probe, **changed), self.new_path(probe, **changed)
         llm = self.llm  # loading is not the probe's time
         # the journal beside the result finds a remote job again that outlives this process
         with journalled(path) as jobs:
             start = time.perf_counter()
-            try:
-                result = call(llm) if call else self._measure(probe, llm)
-            except Exception as error:
-                of_all = isinstance(error, (NotReady, ServerUnreachable)) or self.params["TENSOR_PARALLEL"] > 1
-                if of_all or LOG not in os.environ:  # no sweep: its caller sees it
-                    raise
-                traceback.print_exc()
-                print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
-                return False
+            result = call(llm) if call else self._measure(probe, llm, changed)
             seconds = round(time.perf_counter() - start, 3)
-            if not is_first():
-                return True
-            meta = self._meta(probe, wanted) | {"seconds": seconds, "call": source_of(call)}
-            if jobs:
-                meta["jobs"] = jobs
-            if "igrads" in result:  # a server's sandbox has no gradients
-                meta["method"] = "increments" if "n_steps" in result else "gradients"
-            self._move_aside_superseded(probe, wanted)
-            save_artifact(path, result, meta)
-        print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
-        return True
+            if is_first():
+                meta = self._meta(probe, wanted) | {"seconds": seconds, "call": source_of(call)}
+                if jobs:
+                    meta["jobs"] = jobs
+                if "igrads" in result:  # a server's sandbox has no gradients
+                    meta["method"] = "increments" if "n_steps" in result else "gradients"
+                if state.kept:
+                    for old in map(state.path.with_name, parse_name(state.path).files):
+                        if old.exists():
+                            print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
+                save_artifact(path, result, meta)
+                print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
+        from_rank_0("written")
+        return path
 
-    def _move_aside_superseded(self, probe: str, wanted: Mapping) -> None:
-        path = self.path(probe)
-        with contextlib.suppress(ArtifactError):  # `save_artifact` keeps what cannot be read
-            if differences(path, wanted, exact=True):
-                _, n, pair = parse_name(path)
-                for name in ARTIFACTS[probe].names(n or "", pair):
-                    if name and (old := path.with_name(name)).exists():
-                        print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
-
-    def _measure(self, probe: str, llm: nnsight.TransformersModel) -> dict:
-        """Call the probe's own function with the settings of its artifact; layer effects in both modes."""
-        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
+    def _measure(self, probe: str, llm: nnsight.TransformersModel, changed: Mapping) -> dict:
+        """Call the probe's own function with the settings of its artifact, but for those changed; layer effects in both
+        modes."""
+        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe), **changed}
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
         how.pop("tolerance", None)  # the function's own
         if row.by_level:
@@ -170,7 +214,7 @@ class Run(RunSpec):
     def _meta(self, probe: str, wanted: Mapping) -> dict:
         """The provenance of a result that was just computed: all parameters, and what ran where."""
         row, record = ARTIFACTS[probe], known(self.llm)
-        meta = {name.lower(): value for name, value in self.params.items() if name not in NOT_COMPARED}
+        meta = {name.lower(): value for name, value in self.params.items() if name not in flagged("how")}
         meta |= without_places(meta) | {"dataset": self.dataset}
         if self.source in ("drawn", "list"):
             meta["source"] = self.source
@@ -209,3 +253,23 @@ def source_of(call: Callable | None) -> str | None:
         return prompts_hash([inspect.getsource(call)])
     except (TypeError, OSError):
         return None
+
+
+def _hash_of_weights(llm: nnsight.TransformersModel) -> str:
+    """16 hexadecimal digits of a hash of all parameters and buffers of a model in memory."""
+    if not llm.dispatched:
+        raise ParamsError("model= is for weights that are here; give MODEL_ID and REMOTE for those on a server")
+    digest = hashlib.sha256()
+    for name, tensor in llm._module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def _in_memory(llm: nnsight.TransformersModel, name: str | None, weights: str) -> dict:
+    """The parameters of a model in memory, under this name unless another model has it."""
+    if not name or find_model(name):
+        name = f"own-{weights[:8]}"
+    dtype = str(llm.dtype).removeprefix("torch.")
+    nothing = dict.fromkeys(("REVISION", "QUANTIZATION", "DEVICE_MAP"), "null")
+    return {"MODEL": name, "MODEL_ID": name, "DTYPE": dtype, "TENSOR_PARALLEL": 1, "REMOTE": False} | nothing

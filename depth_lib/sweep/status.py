@@ -1,27 +1,26 @@
-"""What is done, stale or missing, and how runs ended, read from their folders."""
+"""What is done, stale or missing of each run, and how it ended, read from its folder. Does not import torch."""
 
 import contextlib
 import json
 import os
 import re
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from ..files import COMPUTING, holder, write_together
-from ..params import by_size, study_line
+from ..files import COMPUTING, holder
+from ..params import ParamsError, as_text, by_size
 from ..remote.journal import total_cost
-from ..results.provenance import NONE_YET, read_meta, why_stale
+from ..results.asked import PARAMETERS, RunSpec, asked_in
+from ..results.provenance import State
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
-from .spec import RunSpec
 
 RUNNING = ".running"  # in a run's folder; locked by the sweep that executes its notebook
 LOG = "probe.log"  # in a run's folder: what its process and its notebook printed
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
-PARAMETERS = "probe.json"  # in a run's folder: its parameters
 FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
 PROBE_FAILED = "failed: "  # begins the line on a probe that failed while others went on
 KILLED = "killed by SIGKILL, probably because memory ran out; use fewer JOBS or a smaller model"
@@ -30,51 +29,50 @@ SWEEP = "DEPTH_LIB_SWEEP"  # process and host of the sweep; a notebook's process
 
 @dataclass
 class RunStatus:
-    """The status of a run: "done", "stale" or "missing" for each probe, and notes on what is not done.
+    """The state of each result that a run asks for, and whether its executed notebook, which draws them, is there."""
 
-    A run is finished if all its results are up to date and its executed notebook is there.
-    """
+    run: RunSpec
+    states: dict[str, State]
+    executed: bool
 
-    dataset: str
-    model: str
-    states: dict[str, str]
-    notes: list[str]
-    finished: bool
+    @property
+    def lacking(self) -> list[str]:
+        """A line on the results that are not done, those of the same state together; [] if all are."""
+        alike = defaultdict(list)
+        for probe, state in self.states.items():
+            if state.word != "done":
+                alike[str(state)].append(probe)
+        return [f"{', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {what}" for what, probes in alike.items()]
+
+    @property
+    def finished(self) -> bool:
+        return self.executed and not self.lacking
 
 
 def status_of(run: RunSpec) -> RunStatus:
     """The status of a run."""
-    states, alike, notes, jobs = {}, {}, [], []
-    for probe in run.params["PROBES"]:
-        path = run.path(probe)
-        try:
-            reasons = why_stale(path, run.provenance(probe))
-        except (ValueError, OSError) as error:  # the prompts cannot be read
-            reasons = [str(error)] if path.exists() else [NONE_YET, str(error)]
-        states[probe] = "done" if not reasons else "missing" if reasons[0] == NONE_YET else "stale"
-        if not reasons:
-            jobs += read_meta(path).get("jobs", [])
-        elif reasons != [NONE_YET]:
-            why = [reason for reason in reasons if reason != NONE_YET]
-            alike.setdefault(f"{states[probe]}: {'; '.join(why)}", []).append(probe)
-    for what, probes in alike.items():
-        notes.append(f"{', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {what}")
-    for journal in sorted(run.folder.glob("*.job/*.json")):
+    executed = (run.folder / "probe.ipynb").exists() and not (run.folder / PARTIAL).exists()
+    return RunStatus(run, {probe: run.state(probe) for probe in run.params["PROBES"]}, executed)
+
+
+def notes_on(status: RunStatus) -> list[str]:
+    """What is to be known of a run: why results are stale, its jobs on a server, what runs, failed or was stopped."""
+    folder, notes = status.run.folder, [line for line in status.lacking if not line.endswith("missing")]
+    for journal in sorted(folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, ArtifactError):  # the run may just remove it, or it is not ours
-            job, probe = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)[0]
-            notes.append(f"{probe}: job {job['job_id']} at {job['host']} is {job['state']}")
-    if jobs:
+            job, name = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)
+            notes.append(f"{name.key}: job {job['job_id']} at {job['host']} is {job['state']}")
+    if jobs := [job for state in status.states.values() if state.word == "done" for job in state.meta.get("jobs", [])]:
         notes.append(total_cost(jobs))
-    partial, log = (run.folder / PARTIAL).exists(), run.folder / LOG
+    log = folder / LOG
     last_line = _text(log).rstrip().rpartition("\n")[2]
-    if process := holder(run.folder / RUNNING) or holder(run.folder / COMPUTING):
-        notes.append(f"running ({process}), {progress(run)}")
+    if process := holder(folder / RUNNING) or holder(folder / COMPUTING):
+        notes.append(f"running ({process}), {progress(status.run)}")
     elif last_line.startswith(FAILED):
         notes.append(f"{last_line}; see {log}, then repeat the command")
-    elif partial:
+    elif (folder / PARTIAL).exists():
         notes.append("interrupted; repeat the command to go on")
-    finished = {*states.values()} == {"done"} and (run.folder / "probe.ipynb").exists() and not partial
-    return RunStatus(run.dataset, run.params["MODEL"], states, [f"{run.name}: {note}" for note in notes], finished)
+    return [f"{status.run.name}: {note}" for note in notes]
 
 
 def place_of_processes() -> str:
@@ -96,30 +94,38 @@ def _text(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
 
-def matrix(out: str, runs: Sequence[RunStatus]) -> str:
-    """A table with a row per run and a column per probe, then all notes, and a count."""
-    probes = [probe for probe in ARTIFACTS if any(probe in run.states for run in runs)]
+def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = ()) -> str:
+    """A table with a row per run and a column per probe, then all notes, what the runs ask, and a count."""
+    statuses = list(map(status_of, runs))
+    probes = [probe for probe in ARTIFACTS if any(probe in status.states for status in statuses)]
     rows = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
-    rows += [[run.dataset, run.model, *(run.states.get(probe, "–") for probe in probes)] for run in runs]
+    for status in statuses:
+        words = (status.states[probe].word if probe in status.states else "–" for probe in probes)
+        rows.append([status.run.dataset, status.run.params["MODEL"], *words])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    counts = Counter(state for run in runs for state in run.states.values())
-    others = "".join(f", {counts[state]} {state}" for state in ("stale", "missing") if counts[state])
-    notes = [note for run in runs for note in run.notes]
-    lines = [*table, *notes, study_line(out), f"{out}: {counts['done']} of {counts.total()} done{others}"]
-    return "\n".join(filter(None, lines))
+    notes = [note for status in statuses for note in notes_on(status)]
+    counts = Counter(state.word for status in statuses for state in status.states.values())
+    others = "".join(f", {counts[word]} {word}" for word in ("stale", "missing") if counts[word])
+    count = f"{out}: {counts['done']} of {counts.total()} done{others}"
+    return "\n".join([*table, *notes, *problems, *_asked_otherwise(runs), count])
 
 
-def write_parameters(run: RunSpec) -> None:
-    """Write a run's parameters to its folder, for `runs_in`."""
-    path, text = run.folder / PARAMETERS, json.dumps(run.params)
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_together({path: text.encode()})
+def _asked_otherwise(runs: Sequence[RunSpec]) -> list[str]:
+    """What runs ask otherwise than the params files say, those that ask the same on one line."""
+    alike = defaultdict(list)
+    for run in runs:
+        given = {name: value for name, value in run.given().items() if name not in ("MODEL_ID", "PROBES")}
+        alike[" ".join(f"{name}={as_text(value)}" for name, value in given.items())].append(run.name)
+    return [f"with {words}: {', '.join(names)}" for words, names in alike.items() if words]
 
 
-def runs_in(out: str | Path) -> list[RunSpec]:
-    """The runs in a folder, with the parameters of their last command."""
-    cells = [json.loads(path.read_text(encoding="utf-8")) for path in Path(out).glob(f"*/*/{PARAMETERS}")]
-    runs = [RunSpec(cell | {"OUT": str(out)}) for cell in cells]
-    return sorted(runs, key=lambda run: (by_size(run.params["MODEL"]), run.dataset))
+def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]:
+    """The runs in a folder, as their last command asked but for what is given now, and those that cannot be known."""
+    runs, problems = [], []
+    for path in sorted(Path(out).glob(f"*/*/{PARAMETERS}")):
+        try:
+            runs.append(asked_in(path.parent, **given))
+        except (ParamsError, ArtifactError) as problem:
+            problems.append(f"{path.parent.parent.name} × {path.parent.name}: {problem}")
+    return sorted(runs, key=lambda run: (by_size(run.params["MODEL"]), run.dataset)), problems

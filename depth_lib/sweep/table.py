@@ -1,16 +1,55 @@
-"""The commands table and report: the notebook with the table and figures of all results, or those chosen."""
+"""The table: the notebook with table and figures of all results in a folder, or those chosen; the depths of one run."""
 
-import json
 import os
 import time
-from contextlib import suppress
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
-from ..params import ParamsError, not_among, params_files
+from ..params import ParamsError, not_among
+from ..results.asked import RunSpec
+from ..results.schemas import MissingArtifact
 from .plan import Plan
-from .processes import NOTEBOOKS, Executor, Notebook, say
+from .processes import Executor, Notebook, say
 
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
+
+
+def make_table(plan: Plan, has_read_all: Callable[[], bool] = lambda: False) -> int:
+    """Write table, figures and report of the results in OUT, unless has_read_all(); the exit status.
+
+    Raises what `chosen_results` raises, before anything is written.
+    """
+    models, datasets = chosen_results(plan)
+    from ..results.study import Study  # loads torch
+
+    out, start = Path(plan.folder), time.time()
+    Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
+    files = [out / name for name in TABLES]
+
+    def lacking() -> list[str]:
+        return [f"{path} is not written" for path in files if not (path.is_file() and path.stat().st_mtime >= start)]
+
+    parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
+    table = Notebook("table and figures", "effective_depth", out, parameters, lacking, has_read_all)
+    if status := Executor().execute([table], lambda: f": {' '.join(map(str, files))}"):
+        return status
+    os.utime(table.path, (start, start))  # what is newer than it, it has not read
+    return 0
+
+
+def make_table_if_new(plan: Plan) -> int:
+    """`make_table` if the last one has not read every result in OUT; the exit status."""
+    made = Path(plan.folder, "effective_depth.ipynb")
+
+    def has_read_all() -> bool:
+        results = Path(plan.folder).glob("*/*/*.pt")
+        return made.is_file() and all(path.stat().st_mtime < made.stat().st_mtime for path in results)
+
+    if has_read_all():
+        say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {plan.folder}")
+        return 0
+    return make_table(plan, has_read_all)
 
 
 def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
@@ -34,44 +73,26 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     return models, plan.DATASETS or sorted(datasets, key=by_paper)
 
 
-def make_table(plan: Plan) -> int:
-    """Write table, figures and OUT/report.html of the results in OUT, unless nothing has changed.
+def depths_of(run: RunSpec) -> list[str]:
+    """The effective depths of a run in words. Of a result that was not made as the run asks there is no depth."""
+    from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
+    from ..report.table import effective_depth_table, summary_lines
+    from ..results.study import BY_LEVEL, TABLE_PROBES, Study
 
-    Returns the exit status. Raises what `chosen_results` raises, before anything is written.
-    """
-    out, start = Path(plan.folder), time.time()
-    files, stamp = [out / name for name in TABLES], out / ".made_for.json"
-    results = sorted(path.relative_to(out).as_posix() for path in out.glob("*/*/*.pt"))
-    made, words = " ".join(map(str, files)), json.dumps([plan.SET, plan.MODELS, plan.DATASETS, results])
-    # a command's words -> the models, datasets and results that they chose, of files that are up to date
-    since, done = start, {}
-    if all(path.is_file() for path in (*files, stamp)) and _newest(out) < stamp.stat().st_mtime:
-        with suppress(ValueError):  # a stamp that was not written to its end
-            since, done = stamp.stat().st_mtime, dict(json.loads(stamp.read_text()))
-    if words not in done:
-        models, datasets = chosen_results(plan)
-        from ..results.study import Study
-
-        chosen = [sorted(models or {path.split("/")[1] for path in results}), datasets, results]
-        if chosen not in done.values():
-            Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
-            parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
-            table = Notebook("table and figures", "effective_depth", out, parameters, results=lambda: files)
-            stamp.unlink(missing_ok=True)  # until all files are of this choice
-            if status := Executor().execute([table], lambda: f": {made}"):
-                return status
-            since, done = start, {}
-        stamp.write_text(json.dumps(done | {words: chosen}))
-        os.utime(stamp, (since, since))  # later changes are newer
-    if done:
-        say(f"table and figures: nothing has changed: {made}")
-    return 0
-
-
-def _newest(out: Path) -> float:
-    """The last change to a result, a params file, the notebook or the package; deleting a file changes its folder."""
-    folders = [path for path in out.glob("*/*/") if path.parent.name not in ("figures", "shared")]
-    params = [path for kind in ("models", "datasets") for path in params_files(kind).values()]
-    code = [NOTEBOOKS / "effective_depth.ipynb", *Path(__file__).parents[1].rglob("*.py")]
-    changed = [*folders, *out.glob("*/*/*.pt"), *out.glob("*.parquet"), *params, *code]
-    return max(path.stat().st_mtime for path in changed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is stale, which is said below
+        try:
+            study = Study(run.out, [run.params["MODEL"]], [run.dataset])
+        except MissingArtifact:
+            return ["no result is there yet"]
+    lines = []
+    for probe in (*TABLE_PROBES, *BY_LEVEL):
+        state = run.state(probe)
+        if state.word == "stale" and study.pop((run.dataset, run.params["MODEL"], probe), None):
+            lines.append(f"no depth by {probe}: {state.in_words}; set REPLACE = True, and run its cell again")
+    if study.with_depths:
+        lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
+        lines += summary_lines(effective_depth_table(study))
+    if len(scores := scores_by_level(study)):
+        lines += list(scores.answer.unique())
+    return lines

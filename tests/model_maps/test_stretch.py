@@ -2,12 +2,13 @@
 
 import re
 import shlex
-import subprocess
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from depth_lib.embedded import toy_path
 from depth_lib.figures import linear_maps_figure
 from depth_lib.model_maps.stretch import measure, stretch
 from depth_lib.results.artifacts import load_artifact
@@ -67,20 +68,29 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     path = folder / "linear_map_toy-4l_to_toy-4l.pt"
     shown = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert shown == {path.with_suffix(end).name for end in (".pt", ".pdf", ".png")}
-    assert parse_name(path) == ("linear_map", None, "")
+    assert parse_name(path).probe == "linear_map"
     result = load_artifact(path)
     assert SCHEMAS["linear_map"].required.keys() <= result.keys()
     assert result["relative"].diagonal().max() < 1e-5
     assert result["meta"]["texts"] == str(text) and 20 < result["meta"]["n_texts"] < 40
     capsys.readouterr()
-    assert main([*asked, str(text)]) == 0
-    assert "nothing to compute" in capsys.readouterr().out
+    text.rename(text.with_name("renamed.txt"))
+    text = text.with_name("renamed.txt")
+    copy = shutil.copytree(toy_path("toy-4l"), tmp_path / "toy-4l")
+    for same in (asked, ["maps", str(copy), "toy-4l", *asked[3:]]):
+        assert main([*same, str(text)]) == 0
+        assert "nothing to compute" in capsys.readouterr().out, "texts and weights are compared, not their names"
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-2] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    with pytest.raises(SystemExit, match="was not made as asked .of_models: stored"):
+        main(["maps", str(copy), "toy-4l", *asked[3:], str(text)])
     rounded = [*asked, str(text), "--dtype", "bfloat16"]
     with pytest.raises(SystemExit) as refused:
         main(rounded)
-    remedy = re.search("dtype: stored None, asked bfloat16.*run: (mv .*)", str(refused.value))[1]
-    subprocess.run(shlex.split(remedy), check=True)
-    assert main(rounded) == 0
+    remedy = re.search("dtype: stored None, asked bfloat16.*compute it again: .*depth-lib (.*)", str(refused.value))[1]
+    assert main(shlex.split(remedy)) == 0
+    assert "linear_map_toy-4l_to_toy-4l.pt.superseded-1" in capsys.readouterr().out
     found = load_artifact(path)
     assert found["meta"]["dtype"] == "bfloat16" and not np.array_equal(found["relative"], result["relative"])
     assert main([*asked, str(text), "--what", "contribution"]) == 0

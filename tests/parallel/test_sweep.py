@@ -17,11 +17,11 @@ FILES = ("relative_contribution.pt", "logitlens_2exps.pt", "layer_effects_2exps.
 MODELS = ("toy-4l", "toy-8l")
 
 
-def sweep(out, ranks=2, launch="", **how):
+def sweep(out, ranks=2, **how):
     """The process of a sweep over two toys."""
     words = ["--models", *MODELS, "--datasets", "gsm8k", "--out", str(out), "--probes", *PROBES]
     given = [f"TENSOR_PARALLEL={ranks}", "N_EXAMPLES=2", "SOURCE=embedded"]
-    words += [f"--{parameter}" for parameter in given] + (["--launch", launch] if launch else [])
+    words += [f"--{parameter}" for parameter in given]
     command = [sys.executable, "-m", "depth_lib.sweep", "sweep", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
 

@@ -30,7 +30,8 @@ REAL = "-"  # the study's Python runs papermill itself, not its stand-in
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = new_study(tmp_path_factory.mktemp("study"))
-    shutil.copy(ROOT / "notebooks/probe.ipynb", folder / "notebooks")
+    for name in ("probe", "effective_depth"):
+        shutil.copy(ROOT / f"notebooks/{name}.ipynb", folder / "notebooks")
     return folder
 
 

@@ -7,19 +7,23 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from depth_lib.results import provenance
 from depth_lib.results.artifacts import load_artifact, save_artifact
-from depth_lib.results.provenance import fingerprint, prompts_hash, why_stale
+from depth_lib.results.provenance import fingerprint, judge, prompts_hash
 from depth_lib.results.schemas import SCHEMAS, artifact_path
 from depth_lib.results.study import Study
 from tests.results.conftest import META
 from tests.synthetic import result_of
 
 
-def test_a_stored_result_that_matches_is_not_stale(saved):
-    assert why_stale(saved, META) == why_stale(saved, {}) == why_stale(saved, {"settings": {"seed": 1}}) == []
-    found = why_stale(saved, {"settings": {"seed": 1}}, exact=True)
-    assert found == ["settings.mode: stored future, asked nothing"]
+def why_stale(path, wanted):
+    return judge(path, wanted).reasons
+
+
+def test_a_stored_result_that_matches_is_done_and_one_of_a_changed_call_is_not(saved):
+    assert judge(saved, META).word == judge(saved, {}).word == "done"
+    state = judge(saved, {"settings": {"seed": 1}})
+    assert (state.word, state.reasons) == ("stale", ["settings.mode: stored future, asked nothing"])
+    assert state.meta["revision"] == "abc" and str(state) == "stale: settings.mode: stored future, asked nothing"
 
 
 def test_the_reasons_say_what_was_stored_and_what_is_asked(saved):
@@ -35,14 +39,16 @@ def test_the_reasons_say_what_was_stored_and_what_is_asked(saved):
 def test_a_result_of_a_tighter_tolerance_is_the_one_asked_for_and_one_of_a_looser_is_not(saved):
     path = saved.with_name("igrads_igrads_3exps.pt")
     save_artifact(path, result_of("integrated_gradients", 8), {"settings": {"quadrature": "gauss", "tolerance": 1e-3}})
-    assert why_stale(path, {"settings": {"tolerance": 0.01}}) == []
-    assert why_stale(path, {"settings": {"tolerance": 1e-4}}) == ["settings.tolerance: stored 0.001, asked 0.0001"]
-    assert why_stale(path, {"settings": {"quadrature": "riemann"}})
+    asked = {"quadrature": "gauss", "tolerance": 0.01}
+    assert why_stale(path, {"settings": asked}) == []
+    (reason,) = why_stale(path, {"settings": asked | {"tolerance": 1e-4}})
+    assert reason == "settings.tolerance: stored 0.001, asked 0.0001"
+    assert why_stale(path, {"settings": asked | {"quadrature": "riemann"}})
 
 
 def test_a_probe_that_was_mended_makes_older_results_stale(saved, monkeypatch):
     monkeypatch.setitem(SCHEMAS, "logit_lens", replace(SCHEMAS["logit_lens"], version=2))
-    assert why_stale(saved, META) == ["version: stored 1, asked 2"]
+    assert why_stale(saved, META) == ["version: by version 1 of the probe, which now has 2"]
     save_artifact(saved, result_of("logit_lens", 8), META)
     assert why_stale(saved, META) == [] and load_artifact(saved)["meta"]["version"] == 2
 
@@ -59,7 +65,7 @@ def test_a_result_with_a_changed_bit_is_stale_and_so_is_one_that_is_not_there(sa
     (reason,) = why_stale(saved, META)
     assert "is no logit_lens artifact: it is truncated or damaged; run: " in reason
     saved.unlink()
-    assert why_stale(saved, META) == [provenance.NONE_YET] and not saved.exists()
+    assert judge(saved, META).word == "missing" and not saved.exists()
 
 
 def test_a_prompts_hash_depends_on_every_character_order_and_boundary():

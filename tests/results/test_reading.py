@@ -11,7 +11,7 @@ import torch
 
 from depth_lib.params import command
 from depth_lib.results.artifacts import load_artifact, save_artifact
-from depth_lib.results.provenance import read_meta, why_stale
+from depth_lib.results.provenance import judge, read_meta
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import result_of, write_as_the_papers
@@ -56,7 +56,7 @@ def test_a_damaged_file_is_named_and_stays_where_it_is(saved, tmp_path, kind):
         "noise": bytes(range(256)) * 8,
     }[kind]
     saved.write_bytes(content)
-    assert len(why_stale(saved, {})) == 1 and not trace.exists()
+    assert len(judge(saved, {}).reasons) == 1 and not trace.exists()
     with pytest.raises(ArtifactError) as error:
         load_artifact(saved)
     line = r" is no logit_lens artifact: .*; run: .*depth-lib sweep --models=toy-8l --datasets=gsm8k --out=.*"
@@ -70,7 +70,7 @@ def test_code_inside_a_torch_file_is_never_run(lens_path, tmp_path):
     torch.save(result_of("logit_lens", 8) | {"meta": {"note": Code(trace)}}, lens_path)
     with pytest.raises(ArtifactError, match="it asks to load posix.mkdir, which is not a plain tensor"):
         load_artifact(lens_path)
-    assert "it asks to load posix.mkdir, which is not a plain tensor" in why_stale(lens_path, {})[0]
+    assert "it asks to load posix.mkdir, which is not a plain tensor" in judge(lens_path, {}).reasons[0]
     assert not trace.exists()
     torch.load(lens_path, weights_only=False)
     assert trace.exists()  # the file does carry live code: it was the reader that did not run it
@@ -89,7 +89,7 @@ def test_a_foreign_file_under_our_name_is_named_and_stays_where_it_is(lens_path,
     torch.save(content, lens_path)
     with pytest.raises(ArtifactError, match=message):
         load_artifact(lens_path)
-    assert re.search(message, why_stale(lens_path, {})[0])
+    assert re.search(message, judge(lens_path, {}).reasons[0])
     assert os.listdir(lens_path.parent) == [lens_path.name]
 
 
@@ -147,14 +147,15 @@ def test_results_are_float32_on_the_cpu_without_a_gradient_whatever_they_were_st
         assert type(loaded[key]) is torch.Tensor and not loaded[key].requires_grad
         assert (loaded[key].dtype, loaded[key].device) == (torch.float32, torch.device("cpu"))
         assert torch.equal(loaded[key], tensor.detach().float())
-    assert why_stale(lens_path, {}) == ["it has no meta: not written by depth_lib"]
+    assert judge(lens_path, {}).reasons == ["it has no meta: not written by depth_lib"]
 
 
 def test_a_file_that_cannot_be_opened_is_an_oserror_with_its_name_and_is_never_moved(lens_path):
     lens_path.mkdir(parents=True)  # for root, whom no permission keeps out
-    for read in (load_artifact, read_meta, lambda path: why_stale(path, {})):
+    for read in (load_artifact, read_meta):
         with pytest.raises(IsADirectoryError, match=lens_path.name):
             read(lens_path)
+    assert "Is a directory" in str(judge(lens_path, {}))
     with pytest.raises(ArtifactError, match=f"{lens_path.name} was not written: Is a directory"):
         save_artifact(lens_path, result_of("logit_lens", 8), {})
     assert os.listdir(lens_path.parent) == [lens_path.name]

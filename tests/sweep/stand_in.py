@@ -10,9 +10,10 @@ import time
 import zipfile
 from pathlib import Path
 
-from depth_lib.results.provenance import why_stale
-from depth_lib.sweep.spec import RunSpec
+from depth_lib.results.asked import RunSpec
 from depth_lib.sweep.table import TABLES
+
+KEPT = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
 
 
 class PapermillExecutionError(Exception):
@@ -23,7 +24,7 @@ class PapermillExecutionError(Exception):
 
 def execute_notebook(notebook, output, given, **_):
     call = {"notebook": notebook, "output": output, "threads": os.environ.get("OMP_NUM_THREADS"), **given}
-    call |= {name.lower(): os.environ.get(name) for name in ("LAUNCHED", "CUDA_VISIBLE_DEVICES")}
+    call["cuda_visible_devices"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     with open("calls.jsonl", "a") as calls:
         calls.write(json.dumps(call) + "\n")
     if output:  # of the first rank
@@ -45,6 +46,7 @@ def execute_notebook(notebook, output, given, **_):
     asked = RunSpec(given)
     for probe in given["PROBES"]:
         path, meta = asked.path(probe), asked.provenance(probe) | {"version": 1}
-        if probe not in failed and why_stale(path, meta) and not Path("idle").exists():
+        meta |= {name.lower(): value for name, value in asked.params.items() if name in KEPT}
+        if probe not in failed and asked.state(probe).word != "done" and not Path("idle").exists():
             with zipfile.ZipFile(path, "w") as stored:
                 stored.writestr("archive/meta.json", json.dumps(meta))

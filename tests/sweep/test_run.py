@@ -12,13 +12,14 @@ from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.models.families import known
 from depth_lib.params import Params, ParamsError
-from depth_lib.results.provenance import Superseded, differing, made_from, why_stale
+from depth_lib.results.asked import RunSpec
+from depth_lib.results.defaults import in_project
+from depth_lib.results.provenance import Superseded, differing, judge, made_from
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
-from depth_lib.sweep.spec import RunSpec, in_project
 from tests.sweep.cells import ANY_DATASET, parameters
 from tests.synthetic import result_of
 
@@ -194,11 +195,10 @@ def test_of_a_server_what_ran_is_kept_and_compared_with_a_run_here(cell, tmp_pat
     meta = Run(on_server).result("logit_lens", lambda llm: result)["meta"]
     assert (meta["dtype"], meta["quantization"], meta["remote"]) == ("bfloat16", None, True)
     assert Run(on_server).result("logit_lens", lambda llm: None), "the server's dtype is not ours to ask for"
-    path = Run(on_server).path("logit_lens")
     here = cell | {"OUT": str(tmp_path)}
-    assert why_stale(path, Run(here).provenance("logit_lens")) == ["dtype: stored bfloat16, asked float32"]
-    assert why_stale(path, Run(here | {"DTYPE": "bfloat16"}).provenance("logit_lens")) == []
-    (reason,) = why_stale(Run(cell).path("logit_lens"), Run(on_server).provenance("logit_lens"))
+    assert Run(here).state("logit_lens").reasons == ["dtype: stored bfloat16, asked float32"]
+    assert Run(here | {"DTYPE": "bfloat16"}).state("logit_lens").word == "done"
+    (reason,) = judge(Run(cell).path("logit_lens"), Run(on_server).provenance("logit_lens")).reasons
     assert reason == "remote: stored False, asked True"
 
 
@@ -225,7 +225,7 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     fresh = dl.depth_by_difficulty(run.llm, dl.load_examples("sums", 3, seed=1))
     assert all(torch.equal(found[key], value) for key, value in fresh.items())
     assert found["meta"]["n_prompts"] == 15 and found["meta"]["source"] == "drawn"
-    assert why_stale(run.path("depth_by_difficulty"), Run(asked).provenance("depth_by_difficulty")) == []
+    assert Run(asked).state("depth_by_difficulty").word == "done"
 
 
 @pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
@@ -275,14 +275,87 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     again.result("logit_lens", call)
     assert capsys.readouterr().out.endswith("nothing to compute\n")
     again.result("logit_lens", lambda llm: dl.logit_lens(llm, own[::-1]))
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert "a call that was written differently" in said and "set REPLACE = True" in said
-    with pytest.raises(Superseded, match="settings.temperature: stored nothing, asked 2"):
-        again.result("logit_lens", call, temperature=2)
-    Run(cell | {"REPLACE": True}, prompts=own).result("logit_lens", call, temperature=2)
-    with pytest.raises(Superseded, match="settings.temperature: stored 2, asked nothing"):
-        again.result("logit_lens", call)
+    assert "a call that was written differently" in capsys.readouterr().out.splitlines()[-1]
     assert {path: content for path, content in contents(own_cell).items() if path in before} == before
+
+
+def test_a_call_that_was_changed_by_name_is_kept_beside_the_probes_own(own_cell, capsys):
+    run, before = Run(own_cell), contents(own_cell)
+
+    def call(llm):
+        return dl.layer_effects(llm, run.prompts, part="mlp") | dl.layer_effects(llm, run.prompts, "all", part="mlp")
+
+    changed = run.result("layer_effects", call, part="mlp")
+    fresh = dl.layer_effects(run.llm, run.prompts, part="mlp")
+    assert torch.allclose(changed["max_future_layer"], fresh["max_future_layer"], atol=1e-6)
+    own = run.result("layer_effects")
+    assert not torch.allclose(own["max_future_layer"], changed["max_future_layer"], atol=1e-3)
+    assert {path: content for path, content in contents(own_cell).items() if path in before} == before
+    state = run.state("layer_effects", part="mlp")
+    assert state.word == "done" and state.path.name == "layer_effects_2exps@part=mlp.pt"
+    assert run.state("layer_effects", part="attention").word == "missing"
+    study = Study(own_cell["OUT"])
+    assert study["addition", "toy-4l", "layer_effects@part=mlp"]["meta"]["settings"]["part"] == "mlp"
+    assert "part" not in study["addition", "toy-4l", "layer_effects"]["meta"]["settings"]
+    capsys.readouterr()
+    Run(own_cell).result("layer_effects", part="mlp")
+    assert "nothing to compute" in capsys.readouterr().out, "the probe's own function takes the change too"
+
+
+def test_without_a_call_what_is_changed_is_an_argument_of_the_probes_function(own_cell):
+    run = Run(own_cell)
+    found = run.result("block_removal", sizes=[1, 3])
+    assert found["removal_sizes"].tolist() == [1, 3]
+    assert run.result("block_removal")["removal_sizes"].tolist() != [1, 3]
+
+
+def test_all_that_is_kept_of_a_run_is_shown_whatever_it_is_asked_for(own_cell, capsys, no_loading):
+    spouse, other = Run(own_cell | OWN), Run(own_cell)
+    asked = Run(own_cell | {"PROBES": ["logit_lens"]})
+    assert asked.result("layer_effects")["max_future_layer"].shape == (4, 4), "it is there"
+    assert asked.result("logit_lens")
+    shown = dict.fromkeys(probe for probe, _ in asked.others())
+    kept = {*ANY_DATASET} - {"layer_effects", "logit_lens"}
+    assert {*shown} == kept, "and those of the other question"
+    said = capsys.readouterr().out
+    assert f"residual_erasure:{spouse.pair.label}: read from {spouse.path('residual_erasure')}" in said
+    assert f"residual_erasure: read from {other.path('residual_erasure')}" in said
+    assert [*asked.others()] == []
+
+
+def test_a_result_of_other_settings_that_is_not_asked_for_is_shown_with_a_word(cell, capsys, no_loading):
+    run = Run(cell | {"N_EXAMPLES": 3, "PROBES": ["integrated_gradients"]})
+    assert run.result("logit_lens")["meta"]["n_examples"] == 2
+    assert "logitlens_2exps.pt, stale: n_prompts: stored 2, asked 3" in capsys.readouterr().out
+    assert Run(cell | {"PROBES": ["logit_lens"], "OUT": cell["OUT"] + "-none"}).result("layer_effects") is None
+    assert "layer_effects: left out (PROBES = logit_lens)" in capsys.readouterr().out
+
+
+def test_the_depths_of_a_run_are_of_its_own_settings_and_a_mixture_is_refused_in_words(own_cell):
+    both = Run(own_cell).depths()
+    assert [line.startswith("toy-4l @ addition") for line in both] == [False, True]
+    mixed = Run(own_cell | {"N_EXAMPLES": 1, "REPLACE": True, "SEED": 1})
+    mixed.result("logit_lens")
+    first, _, line = mixed.depths()
+    assert first.startswith("no depth by relative_contribution: ") and "n_prompts: stored 2, asked 1" in first
+    by_cosine, *others = line.partition(":")[2].split()
+    assert by_cosine == "–" and "–" not in others
+    assert Run(own_cell | {"OUT": own_cell["OUT"] + "-none"}).depths() == ["no result is there yet"]
+
+
+def test_a_model_in_memory_is_measured_in_place_of_one_that_is_loaded(own_cell, no_loading):
+    llm = dl.load_model("toy-4l")
+    run = Run(own_cell | {"PROBES": ["logit_lens"]}, model=llm)
+    name = run.params["MODEL"]
+    assert name.startswith("own-") and run.folder.name == name, "toy-4l is the name of another model"
+    found = run.result("logit_lens")
+    assert torch.equal(found["res_kl_divs"], dl.logit_lens(llm, run.prompts)["res_kl_divs"])
+    assert Run(own_cell, model=llm).state("logit_lens").word == "done"
+    assert Run(own_cell | {"MODEL": "mine"}, model=llm).folder.name == "mine"
+    with torch.no_grad():
+        llm._module.model.layers[0].mlp.down_proj.weight[0, 0] += 1
+    trained = Run(own_cell, model=llm)
+    assert trained.params["MODEL"] != name and trained.state("logit_lens").word == "missing"
 
 
 @pytest.mark.parametrize("method", ["gradients", "increments"])
@@ -314,14 +387,13 @@ def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, messag
 
 def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.yaml").write_text("SEED: 7\n")
     left = dict.fromkeys(Params.model_fields) | {"MODEL": "Qwen2.5-32B", "DATASET": "aime24", "OUT": str(tmp_path)}
     (swept,) = Plan(MODELS=["Qwen2.5-32B"], DATASETS=["aime24"], OUT=str(tmp_path)).runs()
     asked = Run(left).params
-    assert asked == swept.params and (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["SEED"]) == ("8bit", 5, 7)
+    assert asked == swept.params and (asked["QUANTIZATION"], asked["N_EXAMPLES"]) == ("8bit", 5)
     said = capsys.readouterr().out.splitlines()
-    places = [next(line for line in said if text in line).split(":")[0] for text in ("8bit", "N_EXAM", "SEED", "PAIR")]
-    files = ["params/models/paper/Qwen2.5-32B.yaml", "params/datasets/aime24.yaml", f"{tmp_path}/study.yaml"]
+    places = [next(line for line in said if text in line).split(":")[0] for text in ("8bit", "N_EXAM", "PAIR")]
+    files = ["params/models/paper/Qwen2.5-32B.yaml", "params/datasets/aime24.yaml"]
     assert places == [*files, "by default"]
     given = left | {"QUANTIZATION": "null", "N_EXAMPLES": 2, "MODEL": "owner/own", "DTYPE": "float16"}
     asked = Run(given).params

@@ -1,15 +1,18 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
 import os
-import shutil
 import signal
 import time
 
 import pytest
 
+from depth_lib.sweep import cli
 from depth_lib.sweep.processes import Notebook
 from depth_lib.sweep.table import TABLES
+from tests.sweep import stand_in
 from tests.sweep.study import calls_in, needs_make, start_make
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*truncated or damaged")
 
 
 def result_of(out, dataset, model):
@@ -63,33 +66,32 @@ def test_without_names_a_table_has_every_dataset_that_has_results(command, study
     assert 'DATASETS "riddle" is not known; did you mean riddles' in command("table", "--datasets", "riddle").error
 
 
-def test_a_table_is_made_again_only_if_something_changed(command, study):
-    out = study / "outputs"
-    for dataset in ("gsm8k", "sums"):
-        result_of(out, dataset, "toy-4l")
-    assert len(command("table").calls) == 1 and command("table").calls == []
-    assert (
-        command.output == f"table and figures: nothing has changed: {' '.join(f'outputs/{name}' for name in TABLES)}\n"
-    )
-    assert command("table", "--models", "toy-4l").calls == [], "other words for the same models and datasets"
-    assert "nothing has changed" in command.output
-    (out / "shared/gsm8k").mkdir(parents=True)
-    assert command("table").calls == [], "copies to share are no results"
-    (out / ".made_for.json").write_text("")
-    assert len(command("table").calls) == 1, "a stamp that is not whole"
-    changes = [
-        lambda: result_of(out, "aime24", "toy-4l"),
-        lambda: (out / "gsm8k/toy-4l/relative_contribution.pt").write_bytes(b"other"),
-        lambda: (out / "sums/toy-4l/relative_contribution.pt").unlink(),
-        lambda: shutil.rmtree(out / "aime24"),
-        lambda: os.utime(study / "params/models/demo/toy-4l.yaml"),
-        lambda: (out / "report.html").unlink(),
-    ]
-    for change in changes:
-        change()
-        assert [len(command("table").calls) for _ in range(2)] == [1, 0]
-    result_of(out, "sums", "toy-4l")
-    assert [len(command("table", *words).calls) for words in ((), ("--datasets", "gsm8k"))] == [1, 1], "another choice"
+def test_a_table_is_made_whenever_it_is_asked_for(command, study):
+    result_of(study / "outputs", "gsm8k", "toy-4l")
+    assert [len(command("table").calls) for _ in range(2)] == [1, 1]
+    result_of(study / "outputs", "gsm8k", "toy-8l")
+    assert len(command("report", "--models", "toy-4l").calls) == 1
+
+
+@pytest.mark.parametrize("words", [("demo",), ("real",), ("sweep", "--set", "demo", "--out", "outputs/demo")])
+def test_after_runs_the_table_is_made_if_a_result_is_newer(command, study, monkeypatch, words):
+    monkeypatch.setattr(cli, "run_unfinished", lambda plan: 0)
+    out = study / ("outputs/real" if words == ("real",) else "outputs/demo")
+    model = "SmolLM2-135M-Instruct" if words == ("real",) else "toy-4l"
+    result_of(out, "gsm8k", model)
+    assert [len(command(*words).calls) for _ in range(2)] == [1, 0] and command.status == 0
+    assert f"table and figures: no result is newer than outputs/{out.name}/effective_depth.ipynb" in command.output
+    later = time.time() + 1
+    os.utime(out / "gsm8k" / model / "relative_contribution.pt", (later, later))
+    assert len(command(*words).calls) == 1
+
+
+def test_a_table_that_leaves_a_file_of_before_has_failed(command, study, monkeypatch):
+    result_of(study / "outputs", "gsm8k", "toy-4l")
+    command("table")
+    monkeypatch.setattr(stand_in, "TABLES", TABLES[1:])
+    assert command("table").status == 1
+    assert f"table and figures: FAILED: the notebook ended, and outputs/{TABLES[0]} is not written" in command.output
 
 
 def test_a_table_that_dies_without_a_word_is_said(spawning, study, monkeypatch):

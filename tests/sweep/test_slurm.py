@@ -1,4 +1,4 @@
-"""A cluster's scheduler before each run's command; runs are stand-ins (study.py)."""
+"""A cluster's job array does the runs of a list; runs are stand-ins (study.py)."""
 
 import re
 import subprocess
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.sweep import slurm as real_slurm
-from tests.sweep.study import ENVIRONMENT, ROOT, calls_in, needs_make, start_make
+from tests.sweep.study import ENVIRONMENT, ROOT, calls_in
 
-pytestmark = [needs_make, pytest.mark.slow]
-SWEEP = ("sweep", "SET=demo")
-TOY_4L = ("MODELS=toy-4l", "OUT=outputs/demo")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -22,36 +20,6 @@ def slurm(tmp_path_factory):
         pytest.skip("needs root, slurm-wlm and munge")
     with real_slurm.slurm(Path(tmp_path_factory.mktemp("slurm"))) as environment:
         yield {key: environment[key] for key in ("SLURM_CONF",)}
-
-
-def test_a_run_that_slurm_cancels_or_refuses_says_so_and_is_repeated(make, study, slurm):
-    launch = "LAUNCH=srun --job-name=long"
-    sweep = start_make(study, "-k", *SWEEP, *TOY_4L, "DATASETS=gsm8k", launch, TAKES="60", **slurm)
-    while not calls_in(study):
-        time.sleep(0.1)
-    subprocess.run(["scancel", "--name=long"], env=ENVIRONMENT | slurm, check=True)
-    printed, _ = sweep.communicate(timeout=60)
-    word = r"gsm8k × toy-4l: stopped by the scheduler \(.*(STEP.* CANCELLED AT|Job step aborted)"
-    assert sweep.returncode != 0 and re.search(word, printed), printed
-    refused = make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun --gres=gpu:9", **slurm)
-    assert "FAILED: srun: error: " in refused.stdout and refused.calls == []
-    assert make(*SWEEP, *TOY_4L, "DATASETS=gsm8k", "LAUNCH=srun", **slurm).returncode == 0
-
-
-def test_a_term_signal_reaches_the_job_on_the_cluster(make, study, slurm):
-    launch = "LAUNCH=srun --job-name=term"
-    sweep = start_make(study, *SWEEP, *TOY_4L, "DATASETS=gsm8k", launch, TAKES="60", **slurm)
-    while not calls_in(study):
-        time.sleep(0.1)
-    sweep.terminate()
-    printed, _ = sweep.communicate(timeout=60)
-    assert "stopped by SIGTERM" in printed
-    for _ in range(100):
-        queue = subprocess.run(["squeue", "-h"], env=ENVIRONMENT | slurm, capture_output=True, text=True).stdout
-        if not queue:
-            break
-        time.sleep(0.1)
-    assert queue == "", "nothing goes on computing"
 
 
 @pytest.mark.timeout(600)

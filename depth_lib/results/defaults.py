@@ -8,17 +8,7 @@ from pathlib import Path
 from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..models.gguf import gguf_in
-from ..params import (
-    Params,
-    ParamsError,
-    find_dataset,
-    find_model,
-    not_among,
-    params_files,
-    problems,
-    remembered,
-    study_file,
-)
+from ..params import OF_MODELS, Params, ParamsError, find_dataset, find_model, not_among, params_files, problems
 
 
 def in_project(path: str | Path) -> Path:
@@ -47,13 +37,12 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     if Params.model_fields.keys() == values.keys():
         return values, {}
     run = Params().model_dump() | values
-    model, name = _model(run["MODEL"], run["MODEL_ID"]), run["DATASET"]
-    dataset, out = find_dataset(name) or {"DATASET": name}, in_project(run["OUT"])
+    model, name = _model(run["MODEL"], run["MODEL_ID"], values), run["DATASET"]
+    dataset = find_dataset(name) or {"DATASET": name}
     if name not in SAMPLES and "SOURCE" in dataset:
         model.pop("SOURCE", None)  # it chooses among the samples that ship
     values["MODEL"] = model["MODEL"]
     origins = {
-        study_file(out): remembered(out),
         _file_of("models", model["MODEL"]): model,
         _file_of("datasets", name): dataset,
         "by default": Params().model_dump(),
@@ -70,11 +59,13 @@ def _file_of(kind: str, name: str) -> str:
     return f"params/{kind}/{file.as_posix().rpartition(f'/{kind}/')[2]}" if file else f"{kind[:-1]} {name}"
 
 
-def _model(name: str, model_id: str | None) -> dict:
-    """The parameters of the model of this name, or of another model under this name."""
+def _model(name: str, model_id: str | None, values: Mapping) -> dict:
+    """The parameters of the model of this name, or of another model under this name; only the name if all are given."""
     known = find_model(name)
     if known and model_id in (None, name, known["MODEL_ID"]):
         return known
+    if all(key in values for key in OF_MODELS if key in Params.model_fields):
+        return {"MODEL": name}
     return model_params(model_id) | {"MODEL": name} if model_id else model_params(name)
 
 
