@@ -19,7 +19,7 @@ from nnsight import TransformersModel
 
 from .data.choices import Choice
 from .data.examples import Example
-from .data.tokens import answer_span, draw_four, skips_of, tokenize
+from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
 from .models.check import verified_arch
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
@@ -79,21 +79,22 @@ def logit_lens(
     rank of a token is 1 + how many exceed it: tokens that tie, as they often do in half precision, have one rank.
 
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
-    the likeliest one at each step, and the means are over the tokens that predict these instead (`generated` has their
-    texts); further: False computes the first two keys alone, in less time. Returns float32 `res_kl_divs`,
-    `res_overlaps`, `res_top1`, `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top
-    token is among the lens' first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats;
-    `res_jsd`, the Jensen–Shannon divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has
-    been at most 1/2 at some block up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss`
-    [P], the model's in nats per token, and `shuffled_loss` [P], what it would be if the tokens came in any other order:
-    where they are the same, the model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises
-    ValueError for a prompt without tokens. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064);
-    entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
+    the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
+    texts; the means are over the tokens that predict these instead (`generated` has their texts); further: False
+    computes the first two keys alone, in less time. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
+    `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
+    first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
+    divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block
+    up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss` [P], the model's in nats per
+    token, and `shuffled_loss` [P], what it would be if the tokens came in any other order: where they are the same, the
+    model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
+    tokens, or with more than the model has positions. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv
+    2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
-    ids = tokenize(llm, prompts)
-    result = run(_logit_lens, llm, verified_arch(llm), ids, generate, further, remote=remote, over="prompts")
+    ids, stops = tokenize(llm, prompts, generate), end_tokens(llm) if generate else []
+    result = run(_logit_lens, llm, verified_arch(llm), ids, generate, further, stops, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
     return Result("logit_lens", _pool(result) | texts)

@@ -8,8 +8,12 @@ from nnsight import TransformersModel
 from ..params import not_among
 
 
-def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
-    """The token ids of each prompt, with the tokenizer's own special tokens; ValueError for one without tokens."""
+def tokenize(llm: TransformersModel, prompts: list[str], generate: int = 0) -> list[list[int]]:
+    """The token ids of each prompt, with the tokenizer's own special tokens.
+
+    generate: how many tokens the model will append to each. ValueError for a prompt without tokens, or for more tokens
+    than the model has positions.
+    """
     _check_model(llm)
     prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
@@ -24,7 +28,7 @@ def tokenize(llm: TransformersModel, prompts: list[str]) -> list[list[int]]:
             raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
         if not ids:
             raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
-        _check_length(llm, ids, f"prompt {p}")
+        _check_length(llm, ids, f"prompt {p}", generate)
         all_ids.append(ids)
     return all_ids
 
@@ -34,7 +38,15 @@ def _check_model(llm):
         raise ValueError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
 
 
-def _check_length(llm, ids, name):
+def end_tokens(llm: TransformersModel) -> list[int]:
+    """The tokens that end a text, as the checkpoint says: no token is generated after one of them."""
+    of_model = [getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config()]
+    found = next((eos for holder in of_model if (eos := getattr(holder, "eos_token_id", None)) is not None), None)
+    found = llm.tokenizer.eos_token_id if found is None else found
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+def _check_length(llm, ids, name, generate=0):
     """After the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense."""
     config = llm.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
@@ -43,6 +55,11 @@ def _check_length(llm, ids, name):
         limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])
     if limit and len(ids) > limit:
         raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit:.0f} positions; use a shorter text.")
+    if limit and generate and len(ids) + generate - 1 > limit:  # the last one is read by nobody
+        raise ValueError(
+            f"{name} has {len(ids)} tokens, and with {generate} generated ones more than the model's {limit:.0f} "
+            f"positions; generate at most {limit - len(ids) + 1:.0f}, or use a shorter text."
+        )
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:

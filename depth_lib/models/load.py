@@ -19,6 +19,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
 from ..params import HOST, find_model, params_files
+from .bare import check_tokenizer_works, underlying
 from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
@@ -75,7 +76,12 @@ def load_model(
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (False, "local"):
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
-        return wrapped(getattr(name, "get_base_model", lambda: name)(), tokenizer, task="text-generation")
+        check_tokenizer_works(tokenizer)
+        return in_memory(underlying(name, tokenizer), tokenizer)
+    if tokenizer is not None:
+        raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
+    if isinstance(name, Path) and name.expanduser().exists():
+        name = name.expanduser().absolute()  # not what is registered under this name
     asked = _asked(str(name), remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel)
     try:
         folder = _unpacked(asked.source, asked.revision, asked.dtype) if asked.is_gguf else asked.source
@@ -148,6 +154,12 @@ def _entry(name):
     path = Path(name).expanduser()
     registered = name and not path.is_file() and not (path / "config.json").is_file()
     return (find_model(name) if registered else None) or {}
+
+
+def in_memory(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> TransformersModel:
+    """`wrapped`, of a model that stays on its device: transformers' pipeline would move it to the first GPU."""
+    where = {} if getattr(module, "hf_device_map", None) else {"device": module.device}
+    return wrapped(module, tokenizer, task="text-generation", **where)
 
 
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:

@@ -1,14 +1,21 @@
 """A model without some of its blocks, for whatever takes a model."""
 
 import copy
+import re
 import warnings
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from accelerate import init_empty_weights
 from nnsight import TransformersModel
+from transformers import PreTrainedModel
 
-from .load import wrapped
+from .errors import ModelError, reason
+from .load import in_memory
+
+_OF_NNSIGHT = ("forward", "__nnsight__")
+_NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # of a block, by which a cache keeps its keys
 
 
 class Blocks(Protocol):
@@ -23,16 +30,16 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
 
     s may be what `dl.removable` returns, which has both. Every probe takes the copy, `dl.save_model` saves it, and
     `model._module` is the transformers model, for `generate`: the number of layers in its config, and the lists there
-    with one item per layer, are those of the blocks that stay. Raises ValueError if there are no such blocks, if none
-    is left, or if the model is spread over several devices.
+    with one item per layer, are those of the blocks that stay. Where a model of that config would compute something
+    else, as where a block's number scales its attention, that is said, and saving refused. Raises ValueError if there
+    are no such blocks, if none is left, or if the model is spread over several devices.
     """
-    if not isinstance(s, int):
+    if hasattr(s, "n"):
         s, n = s.s, s.n
         if not n:
             raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
     module, n_layers = llm._module, len(llm.blocks)
-    if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
-        raise ValueError(f"blocks {s}..{s + n - 1} cannot be removed from {n_layers}; at least one has to stay.")
+    _check_numbers(s, n, n_layers)
     if len({weight.device for weight in module.parameters()}) > 1:
         raise ValueError("the model is spread over several devices; load it on one to remove blocks.")
     kept = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
@@ -45,10 +52,32 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
     path = next(name for name, part in module.named_modules() if part is llm.blocks._module)
     blocks = shorter.get_submodule(path)
     del blocks[s : s + n]
-    for part in blocks[s:].modules():
-        if isinstance(getattr(part, "layer_idx", None), int):  # where the cache has its keys
-            part.layer_idx -= n
-    config = shorter.config.get_text_config()
+    for part in (part for block in blocks[s:] for part in block.modules()):
+        for name, value in vars(part).items():
+            if _NUMBER.fullmatch(name) and type(value) is int:
+                setattr(part, name, value - n)
+    _shorten(shorter.config.get_text_config(), s, n, n_layers)
+    if problem := _cannot_be_saved(shorter):
+        warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
+        shorter.save_pretrained = _refusing(problem)
+    return in_memory(shorter, llm.tokenizer)
+
+
+def _check_numbers(s, n, n_layers):
+    for name, value in (("s", s), ("n", n)):
+        if type(value) is not int:
+            raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
+    which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
+    why = f"it has blocks 0..{n_layers - 1}"
+    if n == n_layers and s == 0:
+        why = "at least one has to stay"
+    elif 0 <= s and 1 <= n and s + n <= n_layers:
+        return
+    raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
+
+
+def _shorten(config, s, n, n_layers):
+    """Take the removed layers out of a config."""
     for name, value in vars(config).items():
         if not isinstance(value, list) or "token" in name:
             continue
@@ -56,32 +85,45 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
             del value[s : s + n]
         elif "layer" in name and all(type(item) is int for item in value):  # layers by their numbers
             value[:] = [l if l < s else l - n for l in value if not s <= l < s + n]
+    if hasattr(config, "attention_types"):  # gpt_neo's: [kinds, how often]
+        config.attention_types = [[config.attention_layers, 1]]
     config.num_hidden_layers = n_layers - n
-    if not _rebuilt_by_config(shorter):
-        warnings.warn("the shorter model's config cannot say which blocks stayed: it cannot be saved.", stacklevel=2)
-    return wrapped(shorter, llm.tokenizer, task="text-generation")
 
 
 def save_model(llm: TransformersModel, folder: str | Path) -> None:
     """Write model and tokenizer as a folder that transformers' `from_pretrained` reads.
 
-    Raises ValueError for a model whose blocks its config cannot say, as after `remove_blocks` of some kinds.
+    Raises ModelError for a model that would be another once it is loaded, as after `remove_blocks` of some kinds.
     """
-    if not _rebuilt_by_config(llm._module):
-        raise ValueError("this model's config cannot say which blocks it has, so nothing could load it again.")
+    if problem := _cannot_be_saved(llm._module):
+        _refusing(problem)()
     llm._module.save_pretrained(folder)
     llm.tokenizer.save_pretrained(folder)
 
 
-def _rebuilt_by_config(module):
-    """Whether the config alone gives a model with parameters of the same names and shapes."""
-    with torch.device("meta"):
-        built = type(module)(copy.deepcopy(module.config))
-    return _shapes(built) == _shapes(module)
+def _cannot_be_saved(model: PreTrainedModel) -> str:
+    """Why a saved copy of this model would be another, or ""; it is built as loading would build it."""
+    ids = torch.arange(8, device=model.device)[None] % model.config.get_text_config().vocab_size
+    try:
+        config = type(model.config).from_dict(model.config.to_dict())
+        config._attn_implementation = model.config._attn_implementation
+        with init_empty_weights(include_buffers=False):
+            built = type(model)(config)
+        built.load_state_dict(model.state_dict(), assign=True)
+        built.tie_weights()
+        built = built.to(model.device).eval()
+        with torch.no_grad():
+            ours, theirs = (one(input_ids=ids, use_cache=False).logits.float() for one in (model, built))
+    except Exception as error:  # noqa: BLE001 (whatever a config without its layers, or a quantised weight, raises)
+        return f"the model's config does not build it ({reason(error)})"
+    off = float((ours - theirs).abs().max() / ours.abs().max())
+    if off <= 4 * torch.finfo(model.dtype).eps:
+        return ""
+    return f"a model of its config computes other logits (they differ by {off:.1%})"
 
 
-def _shapes(module):
-    return {name: weight.shape for name, weight in module.named_parameters()}
+def _refusing(problem):
+    def save_pretrained(*args: object, **options: object) -> None:
+        raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
 
-
-_OF_NNSIGHT = ("forward", "__nnsight__")
+    return save_pretrained

@@ -13,6 +13,7 @@ with its y a few rows at a time, while these are in the cache: nothing of the si
 import torch
 
 from .budget import logits_in_cache, rows_of_logits
+from .continuation import continuation
 from .residual_stream import finish, first_residual, inputs, read_stream
 from .unembedding import to_logits, unembedded
 
@@ -20,7 +21,7 @@ KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "re
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts, generate=0, further=True):
+def logit_lens(llm, arch, prompts, generate=0, further=True, stops=()):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -30,12 +31,13 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
     [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
     prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
-    tokens, and the sums are over the tokens that predict these. further: whether to compute more than the first two
-    keys. Returns `<key>_sums` [P, L], `n_tokens` [P] and `generated`, their ids, a list per prompt. Of the prompts' own
-    tokens also what the model knows of them, in nats per token [P]: `loss`, the mean −log y of the next one, and
-    `shuffled_loss`, the same if the prompt's tokens came in any other order.
+    tokens (see `continuation`), and the sums are over the tokens that predict these. further: whether to compute more
+    than the first two keys. stops: tokens after which none is generated. Returns `<key>_sums` [P, L], `n_tokens` [P]
+    and `generated`, their ids, a list per prompt. Of the prompts' own tokens also what the model knows of them, in nats
+    per token [P]: `loss`, the mean −log y of the next one, and `shuffled_loss`, the same if the prompt's tokens came in
+    any other order.
     """
-    generated = [_continuation(llm, arch, ids, generate) if generate else [] for ids in prompts]
+    generated = [continuation(llm, arch, ids, generate, stops) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
     of_prompts = [_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured]
@@ -45,14 +47,6 @@ def logit_lens(llm, arch, prompts, generate=0, further=True):
         result |= dict(zip(("loss", "shuffled_loss"), losses.unbind(1), strict=True))
     n_tokens = [len(ids) - first for ids, first in measured]
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
-
-
-def _continuation(llm, arch, ids, n):
-    """The ids of up to n tokens with which the model continues a prompt, the likeliest one at each step."""
-    with torch.no_grad():
-        with llm.generate(inputs(llm, arch, ids), max_new_tokens=n, do_sample=False) as tracer:
-            result = tracer.result[0].tolist()
-    return result[len(ids) :]
 
 
 def _of_prompt(llm, arch, ids, first, further):

@@ -1,5 +1,7 @@
 """Models that are in memory: of a training loop, or with adapters."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,9 @@ class Wrapper(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
+
+    def forward(self, **inputs):
+        return self.model(**inputs)
 
     def get_base_model(self):
         return self.model
@@ -67,6 +72,76 @@ def test_a_model_with_adapters_is_read_with_them(model, tokenizer):
     adapted = dl.relative_contribution(dl.load_model(Wrapper(model), tokenizer), PROMPTS)
     changed = (plain["rc_att"] - adapted["rc_att"]).abs() > 1e-3
     assert not changed[0] and changed[1] and adapted["rc_att"].isfinite().all()
+
+
+class MoreTokens(Wrapper):
+    """Learned tokens before the text, as PEFT's prompt tuning has them: the base model knows nothing of them."""
+
+    def forward(self, input_ids, **inputs):
+        embedded = self.model.get_input_embeddings()(input_ids)
+        return self.model(inputs_embeds=torch.cat([torch.ones_like(embedded[:, :2]), embedded], dim=1), **inputs)
+
+
+class OtherLogits(Wrapper):
+    """What prefix tuning does, which gives every layer keys and values from outside."""
+
+    def forward(self, **inputs):
+        output = self.model(**inputs)
+        output.logits = output.logits + torch.arange(output.logits.shape[-1])
+        return output
+
+
+@pytest.mark.parametrize("kind, how", [(MoreTokens, "logits of other tokens"), (OtherLogits, "logits that differ by")])
+def test_what_a_wrapper_adds_outside_of_its_model_is_refused(kind, how, model, tokenizer):
+    assert how in line(kind(model), tokenizer)
+
+
+def line(*given):
+    """The one line with which load_model refuses."""
+    with pytest.raises(dl.ModelError) as raised:
+        dl.load_model(*given)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+class Processor:
+    """Holds a tokenizer beside other things."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+
+def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, tokenizer):
+    assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(torch.compile(model), tokenizer)
+    assert "wrapped in DataParallel; give the one inside: model.module" in line(nn.DataParallel(model), tokenizer)
+    assert "a Linear is no transformers model; give a model of Auto" in line(nn.Linear(2, 2), tokenizer)
+    assert "a Processor is no tokenizer of transformers; give the one inside" in line(model, Processor(tokenizer))
+    assert "a str is no tokenizer of transformers; give that of AutoTokenizer" in line(model, "toy-4l")
+    model.model.layers[0].compile()
+    assert "was compiled in place" in line(model, tokenizer)
+
+
+def test_a_tokenizer_beside_a_name_is_refused(tokenizer):
+    assert line("toy-4l", tokenizer) == "'toy-4l' has its own tokenizer; leave the other out: dl.load_model('toy-4l')."
+
+
+def test_a_model_in_memory_stays_on_its_device(model, tokenizer, monkeypatch):
+    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
+    moved = []
+    monkeypatch.setattr(type(model), "to", lambda self, *where, **how: moved.append(where) or self)
+    llm = dl.load_model(model, tokenizer)
+    dl.remove_blocks(llm, 1)
+    assert not [where for where in moved if "cuda" in str(where)] and llm.pipeline.device == torch.device("cpu")
+
+
+def test_a_path_is_a_folder_even_if_a_toy_is_called_so(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    model.save_pretrained("toy-4l")
+    tokenizer.save_pretrained("toy-4l")
+    ours, toy = (dl.load_model(name)._module.lm_head.weight for name in (Path("toy-4l"), "toy-4l"))
+    assert torch.equal(ours, model.lm_head.weight) and not torch.equal(ours, toy)
 
 
 def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import transformers as tf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
@@ -11,9 +12,10 @@ from depth_lib.api import tokenize
 from depth_lib.effective_depth.rules import removal_depth
 from depth_lib.embedded import toy_path
 from depth_lib.models.load import wrapped
-from tests.families import FAMILIES
+from tests.families import FAMILIES, GPT_SHAPE, ONE_NORM_SHAPE, SHAPE, randomise
 from tests.oracles import removal as oracle
 from tests.probes.comparing import SIXTY, TOLERANCE, close, load
+from tests.tiny_tokenizers import char_tokenizer
 
 TEXTS = ["abcdefghijkl", SIXTY]
 THREE = ("llama", "gemma2", "qwen3_moe")
@@ -70,6 +72,44 @@ def test_a_model_without_blocks_runs_generates_and_is_saved_as_one(pair, tmp_pat
     assert torch.equal(torch.no_grad()(llm._module)(x, use_cache=False).logits, full), "the whole model stays whole"
 
 
+def drawn(config):
+    """A random model of a config, with its weights drawn anew."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        randomise(model)
+    return model.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        tf.GPT2Config(**SHAPE | GPT_SHAPE, scale_attn_by_inverse_layer_idx=True),
+        tf.DiffLlamaConfig(**SHAPE | {"num_attention_heads": 4, "num_key_value_heads": 4}),
+    ],
+    ids=["gpt2", "diffllama"],
+)
+def test_a_model_whose_blocks_know_their_number_is_right_and_not_saved_as_another(config, tmp_path):
+    model = drawn(config)
+    llm = wrapped(model, char_tokenizer())
+    with pytest.warns(UserWarning, match=r"config computes other logits \(they differ by [\d.]+%\): it cannot be saved"):
+        shorter = dl.remove_blocks(llm, 0, 2)
+    x = torch.tensor(tokenize(llm, TEXTS)[1:])
+    full, removed = (torch.no_grad()(one._module)(x, use_cache=False).logits for one in (llm, shorter))
+    kl = (full.softmax(-1) * (full.log_softmax(-1) - removed.log_softmax(-1))).sum(-1).mean()
+    close(dl.block_removal(llm, TEXTS[1:], [2])["removal_kl"][0, 0], kl, TOLERANCE, 0.2)
+    for save in (shorter._module.save_pretrained, lambda folder: dl.save_model(shorter, folder)):
+        with pytest.raises(dl.ModelError, match="computes other logits .*, so a saved one would be another"):
+            save(tmp_path)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_gpt_neo_without_blocks_generates_and_is_saved_as_one(tmp_path):
+    settings = {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 8}
+    llm = wrapped(drawn(tf.GPTNeoConfig(**ONE_NORM_SHAPE | settings, intermediate_size=64)), char_tokenizer())
+    test_a_model_without_blocks_runs_generates_and_is_saved_as_one((llm, None), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in THREE])
 def test_every_other_family_without_blocks_or_parts_equals_the_oracle(name, tmp_path):
@@ -85,9 +125,19 @@ def test_sizes_that_cannot_be_removed_are_refused(llama, sizes):
         dl.block_removal(llama, TEXTS, sizes=sizes)
 
 
-@pytest.mark.parametrize("s, n", [(0, 4), (-1, 1), (3, 2), (0, 0)])
-def test_blocks_that_are_not_there_are_refused(llama, s, n):
-    with pytest.raises(ValueError, match="cannot be removed from 4"):
+@pytest.mark.parametrize(
+    "s, n, message",
+    [
+        (0, 4, r"blocks 0..3 cannot be removed from a model of 4: at least one has to stay"),
+        (99, 2, r"blocks 99..100 cannot be removed from a model of 4: it has blocks 0..3"),
+        (-1, 1, r"block -1 cannot be removed from a model of 4: it has blocks 0..3"),
+        (3, 2, r"blocks 3..4 cannot be removed"),
+        (0, 0, r"0 blocks cannot be removed"),
+        (1.0, 1, r"s is 1.0; give a whole number"),
+    ],
+)
+def test_blocks_that_are_not_there_are_refused(llama, s, n, message):
+    with pytest.raises(ValueError, match=message):
         dl.remove_blocks(llama, s, n)
 
 

@@ -6,7 +6,9 @@ from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
+from tests.families import save_family
 from tests.oracles import curves
+from tests.tiny_tokenizers import char_tokenizer
 
 PROMPTS = ["5 + 7 + 5 = ", "1 + 2 = ", "the cat sat"]
 
@@ -42,6 +44,47 @@ def test_means_are_over_the_tokens_that_predict_what_the_model_generates(llm, re
             torch.testing.assert_close(found[f"{key}_sums"][p], truth.float(), rtol=1e-4, atol=1e-4)
     settled = found["res_settled_sums"].sum(0) / found["n_tokens"].sum()
     assert dl.deep_thinking_ratio(found) == pytest.approx(1 - settled[3].item())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"repetition_penalty": 1.5},
+        {"num_beams": 3},
+        {"suppress_tokens": [49, 51]},
+        {"no_repeat_ngram_size": 1},
+        {"min_new_tokens": 6},
+        {"forced_eos_token_id": 2},
+        {"bad_words_ids": [[49], [51]]},
+        {"exponential_decay_length_penalty": (1, 1.5)},
+        {"do_sample": True, "temperature": 2.0},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_checkpoints_own_settings_decide_no_token(asked):
+    llm, n = dl.load_model("toy-4l"), 8
+    plain = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), dtype=torch.float32).eval()
+    with torch.no_grad():
+        encoded = [llm.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+        new = [continuation(plain, ids, n) for ids in encoded]
+        for name, value in asked.items():
+            setattr(plain.generation_config, name, value)
+            setattr(llm._module.generation_config, name, value)
+        its = [plain.generate(torch.tensor([ids]), max_new_tokens=n)[0, len(ids) :].tolist() for ids in encoded]
+    assert its != new or "num_beams" in asked  # which generate follows
+    found = dl.logit_lens(llm, PROMPTS, generate=n)
+    assert found["generated"] == llm.tokenizer.batch_decode(new)
+    assert found["n_tokens"].tolist() == [len(ids) for ids in new]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_more_tokens_than_the_model_has_positions_are_refused_like_a_prompt(family, tmp_path):
+    llm = dl.load_model(save_family(family, tmp_path, char_tokenizer(bos=False)))
+    text = "x" * 250
+    assert dl.logit_lens(llm, [text], generate=7)["n_tokens"] <= 7
+    line = "prompt 0 has 250 tokens, and with 8 generated ones more than the model's 256 positions; generate at most 7"
+    with pytest.raises(ValueError, match=line):
+        dl.logit_lens(llm, [text], generate=8)
 
 
 @pytest.mark.parametrize("n_layers", [4, 20, 30])
