@@ -92,7 +92,9 @@ def drawn(config):
 def test_a_model_whose_blocks_know_their_number_is_right_and_not_saved_as_another(config, tmp_path):
     model = drawn(config)
     llm = wrapped(model, char_tokenizer())
-    with pytest.warns(UserWarning, match=r"config computes other logits \(they differ by [\d.]+%\): it cannot be saved"):
+    with pytest.warns(
+        UserWarning, match=r"config computes other logits \(they differ by [\d.]+%\): it cannot be saved"
+    ):
         shorter = dl.remove_blocks(llm, 0, 2)
     x = torch.tensor(tokenize(llm, TEXTS)[1:])
     full, removed = (torch.no_grad()(one._module)(x, use_cache=False).logits for one in (llm, shorter))
