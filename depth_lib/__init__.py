@@ -32,6 +32,7 @@ _HOMES = {
     "PromptError": "data.rows",
     "RemoteError": "remote.errors",
     "Superseded": "results.provenance",
+    "block_orders": "api",
     "block_removal": "api",
     "choice_accuracy": "api",
     "compare": "comparison",
@@ -60,10 +61,14 @@ _HOMES = {
     "ratio": "effective_depth.rules",
     "relative_contribution": "api",
     "residual_erasure": "api",
+    "removals": "data.orders",
+    "repeats": "data.orders",
+    "reversals": "data.orders",
     "removable": "effective_depth.removal",
     "remove_blocks": "models.removal",
     "save_artifact": "results.artifacts",
     "save_model": "models.removal",
+    "swaps": "data.orders",
 }
 __all__ = sorted(_HOMES)
 

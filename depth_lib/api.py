@@ -19,8 +19,10 @@ from nnsight import TransformersModel
 
 from .data.choices import Choice
 from .data.examples import Example
+from .data.orders import NAMED, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
 from .models.check import verified_arch
+from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
 from .probes.budget import bytes_held, bytes_of_a_token, mlp_width, tokens_in
@@ -182,7 +184,7 @@ def block_removal(
         by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
         found = _over_prompts(by_prompt) | {"removal_order": torch.tensor(order, dtype=torch.float32)}
         return Result(f"{part}_removal", found)
-    tried = _sizes(sizes, n_layers)
+    tried = sizes_of(sizes, n_layers)
     by_prompt = _removed_in_a_row(removed, tried, len(ids), n_layers)
     while sizes == "refined" and (between := _between(by_prompt["removal_loss"], tried, n_layers)):
         more = _removed_in_a_row(removed, [between], len(ids), n_layers)
@@ -215,6 +217,59 @@ def _between(loss_by_prompt, tried, n_layers):
     return (most + above) // 2 if above - most > 1 else 0
 
 
+def block_orders(
+    llm: TransformersModel,
+    prompts: list[str],
+    orders: Sequence[Sequence[int]] | str = "repeats swaps reversals",
+    remote: Remote = False,
+    budget: int | None = None,
+) -> Result:
+    """What it costs to run the blocks in another order: some repeated, exchanged, reversed or removed.
+
+    An order is a list of block numbers, run one after the other on the residual stream; numbers may repeat or be
+    absent. A block keeps its own mask and positions wherever it stands.
+
+    prompts: list of strings. orders: a list of K orders, such as `dl.repeats(L, sizes)`, `dl.swaps(L)`,
+    `dl.reversals(L, sizes)` and `dl.removals(L, sizes)` make, or names of these, of which sizes are 1, 2, 4 … up to
+    half of the blocks. remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts, [K]:
+    `order_loss`, the rise of −log p(next token) in nats, below 0 where the order predicts better; `order_kl` =
+    KL(y ‖ ȳ) in nats; `order_top1`, the fraction of tokens whose top token stays; each also per prompt,
+    `<key>_by_prompt` [P, K]; and `orders` [K, longest], each followed by −1.
+
+    Cost: one pass for each ascending stretch of an order, from the block where it begins (removals and repeats: one;
+    swaps: two; a reversal of n blocks: n), many orders in a batch; their outputs at all tokens. Raises ValueError for
+    an order that is empty or has other numbers than 0..L − 1, and for a prompt without tokens.
+    Sources: Lad et al. 2024 (arXiv 2406.19384), Sun et al. 2024 (2407.09298).
+    """
+    arch, ids = verified_arch(llm), tokenize(llm, prompts)
+    wanted = _orders(orders, arch["n_layers"])
+    budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
+    found = run(_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks")
+    longest = max(map(len, wanted))
+    padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
+    by_prompt = {f"order_{key}": value for key, value in found.items()}
+    return Result("block_orders", _over_prompts(by_prompt) | {"orders": padded})
+
+
+def _orders(orders, n_layers):
+    """The orders as lists of block numbers."""
+    if isinstance(orders, str):
+        names = orders.split()
+        if not names or not {*names} <= NAMED.keys():
+            raise ValueError(
+                f"orders={orders!r}; give lists of block numbers, or of {', '.join(NAMED)} one or several."
+            )
+        return [order for name in names for order in NAMED[name](n_layers)]
+    orders = [list(order) for order in orders]
+    wrong = [order for order in orders if not order or not all(type(l) is int and 0 <= l < n_layers for l in order)]
+    if wrong or not orders:
+        found = reprlib.repr(wrong[0]) if wrong else "no order"
+        raise ValueError(
+            f"{found} is not an order of this model's blocks; give lists of numbers from 0 to {n_layers - 1}."
+        )
+    return orders
+
+
 def choice_accuracy(
     llm: TransformersModel, choices: Sequence[Choice], removed: tuple[int, int] | None = None, remote: Remote = False
 ) -> Result:
@@ -236,16 +291,6 @@ def choice_accuracy(
     log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings))
     correct = (log_probs.argmax(1) == torch.tensor([right for *_, right in choices])).float()
     return {"log_probs": log_probs, "correct": correct, "accuracy": correct.mean()[None]}
-
-
-def _sizes(sizes, n_layers):
-    """The numbers of blocks to remove, ascending."""
-    if sizes in ("doubling", "refined"):
-        sizes = [2**k for k in range((n_layers // 2).bit_length())]
-    found = sorted({*(range(1, n_layers) if sizes == "all" else sizes)})
-    if not found or not all(isinstance(n, int) and 0 < n < n_layers for n in found):
-        raise ValueError(f'sizes={sizes!r}: give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
-    return found
 
 
 def local_effects(

@@ -6,11 +6,12 @@ The obvious loop, with y the output of the full model (tests/oracles/removal.py)
         run the model, but block s + n reads h_s
         loss = mean over tokens of log y − log ȳ of the next token      kl = KL(y ‖ ȳ)      top1 = [same top token]
 
-Here all (s, n) are rows of a batch, each of which joins it before block s + n (see `growing_batch`).
+Here removing blocks is running the others in their order (see `block_orders`).
 """
 
 import torch
 
+from .block_orders import damage_of_prompt, order_damage
 from .clean_run import CleanRun
 from .growing_batch import Row, growing_batch
 
@@ -31,30 +32,17 @@ def block_removal(llm, arch, prompts, removed, part, budget):
 
 def _of_prompt(llm, arch, ids, removed, part, budget):
     clean = CleanRun(llm, arch, ids, budget)
-    rows = [_row(clean, blocks, part) for blocks in removed]
-    changes, _ = growing_batch(clean, rows, part, damage=True)
-    _, kl, loss, top_changes = torch.stack(changes, dim=1)
+    if part == "layer":
+        damage = order_damage(clean, [[l for l in range(arch["n_layers"]) if l not in blocks] for blocks in removed])
+    else:
+        rows = [Row(min(blocks), range(len(ids)), silent=dict.fromkeys(blocks, slice(None))) for blocks in removed]
+        damage = torch.stack(growing_batch(clean, rows, part, damage=True)[0], dim=1)
     last = torch.stack([x[-1].double().cpu() for x in clean.h])
     cosines = [
         torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean()
         for x, y in zip(clean.h[:-1], clean.h[1:], strict=True)
     ]
-    return {
-        "loss": loss.sum(-1) / max(1, len(ids) - 1),
-        "kl": kl.mean(-1),
-        "top1": 1 - top_changes.mean(-1),
+    return damage_of_prompt(damage) | {
         "angular": (torch.cosine_similarity(last, last[:, None], dim=-1).clamp(-1, 1).arccos() / torch.pi).float(),
         "influence": 1 - torch.stack(cosines).cpu(),
     }
-
-
-def _row(clean, blocks, part):
-    """The run without these blocks, or without this part of them."""
-    read = range(len(clean.ids))
-    if part != "layer":
-        return Row(min(blocks), read, silent=dict.fromkeys(blocks, slice(None)))
-
-    def replace(h, before):
-        h[:] = clean.h[min(blocks)].to(h)
-
-    return Row(max(blocks) + 1, read, replace)

@@ -13,11 +13,13 @@ class Row:
 
     joins: 0..L, where L is after the last block; read: the positions whose outputs are compared, a range or tuple;
     edit(h, before): changes h, a copy, in place, `before` being what enters block joins − 1 (None if that is none);
-    silent: {block: positions at which the `part` of the call adds nothing}.
+    silent: {block: positions at which the `part` of the call adds nothing}; passed_by: blocks that it does without;
+    leaves: the block before which it ends (None: it goes on to the model's output).
     """
 
-    def __init__(self, joins, read, edit=None, silent=None):
+    def __init__(self, joins, read, edit=None, silent=None, passed_by=(), leaves=None):
         self.joins, self.read, self.edit, self.silent = joins, read, edit, silent or {}
+        self.passed_by, self.leaves = passed_by, leaves
 
 
 def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=None, tick=None):
@@ -33,8 +35,9 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
     all of `damage`, or in ‖y − ȳ‖₂ alone; updates: whether to compare what blocks add, too; n_tokens: of how many
     tokens (default: all); tick(share): told what is done.
 
-    Returns for each row the change of the outputs [4 or 1, len(read)], a list, and the largest relative change of what
-    each block adds at the positions from read[0] on, [len(rows), L] (0 before the row joins, or if not asked for).
+    Returns for each row the change of the outputs [4 or 1, len(read)], or the residuals [T, d] with which it leaves, in
+    a list; and the largest relative change of what each block adds at the positions from read[0] on, [len(rows), L] (0
+    before the row joins, or if not asked for).
     """
     llm, arch, n_tokens = clean.llm, clean.arch, n_tokens or len(clean.ids)
     n_layers, size = arch["n_layers"], clean.rows(n_tokens)
@@ -44,11 +47,13 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
     for start in range(0, len(rows), size):
         numbers = sorted(range(len(rows))[start : start + size], key=lambda k: rows[k].joins)
         some = [rows[k] for k in numbers]
+        end = max(row.leaves or n_layers for row in some)
         with torch.no_grad():
             encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch["grows"] else clean.in_batch + len(some))
             with llm.trace(encoding, use_cache=False) as tracer:
-                residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens)
-                finals.update(zip(numbers, residuals, strict=True))
+                residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens, end)
+                for k, residual in zip(numbers, residuals, strict=True):
+                    (finals if rows[k].leaves is None else changes)[k] = residual
                 relative[numbers] = of_blocks.cpu()
                 if sum(map(len, finals.values())) > most or start + size >= len(rows):
                     for k, change in _compared(clean, rows, finals, unmodified, damage):
@@ -56,15 +61,16 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
                     finals.clear()
                 # where no block runs gpt2 reshapes what leaves its final norm to the tokens of its input
                 every = clean.h[-1][:n_tokens].expand(clean.in_batch + len(some), -1, -1)
-                finish(llm, arch, n_layers if some[0].joins < n_layers else 0, every)
+                finish(llm, arch, end if some[0].joins < n_layers else 0, every)
         if tick:
             tick(len(some) / len(rows))
     return changes, relative
 
 
-def _one_pass(tracer, clean, rows, part, updates, n_tokens):
-    """Inside a trace, of rows in the order in which they join: their final residuals, a list of [len(read), d], those
-    of the unmodified row [T, d], and the changes of what blocks add [len(rows), L]."""
+def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
+    """Inside a trace, of rows in the order in which they join: their final residuals, a list of [len(read), d], or with
+    which they leave [T, d]; those of the unmodified row [T, d]; and the changes of what blocks add [len(rows), L]. No
+    block runs from `end` on."""
     llm, arch, in_batch = clean.llm, clean.arch, int(clean.in_batch)
     h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch["n_layers"], rows[0].joins
     relative = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=h[-1].device)
@@ -74,8 +80,8 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens):
     added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
     batch = h[begin].repeat(in_batch if arch["grows"] else in_batch + len(rows), 1, 1)
-    n_joined, output, before = 0, None, h[begin - 1] if begin else None
-    for l in range(begin, n_layers + 1):
+    n_joined, output, before, left = 0, None, h[begin - 1] if begin else None, [None] * len(rows)
+    for l in range(begin, end + 1):
         joining = [row for row in rows if row.joins == l]
         unmodified = batch[0] if in_batch else h[l]
         if joining:
@@ -87,11 +93,13 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens):
             batch = torch.cat([batch[:n_rows], new.to(batch.device), batch[n_rows + len(joining) :]])
             n_joined += len(joining)
         before = batch[0].clone() if in_batch else h[l]  # a copy, as some families add in place
-        if l == n_layers:
-            final = [x[list(row.read)] for row, x in zip(rows, batch[in_batch:], strict=True)]
+        for k, row in enumerate(rows[:n_joined]):
+            if l == (row.leaves or n_layers):
+                left[k] = batch[in_batch + k].clone() if row.leaves else batch[in_batch + k, list(row.read)]
+        if l == end:
             if output is not None and arch["grows"]:
                 output.data = output[:1].clone()  # all that the final norm gets
-            return final, before, relative
+            return left, before if end == n_layers else h[-1], relative
         if l == begin:
             start_at(llm, arch, l, batch)
         elif joining:  # in place, as what has been read is sent back anyway
@@ -102,7 +110,11 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens):
             silence(block, arch, batch, part, silent)
         if updates:
             added.before(block, batch)
+        passing = [in_batch + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
+        entered = batch[passing].unflatten(-1, arch["streams"]) if passing else None  # indexing copies
         output = hidden_states(block.output)
+        if passing:
+            output[passing] = entered.to(output.device)
         batch = output.flatten(2)
         if updates:
             truth = clean.c[l][first:n_tokens] if clean.c else None

@@ -1,0 +1,53 @@
+"""Orders in which a model's blocks can run: lists of block numbers, one after the other on the residual stream."""
+
+from collections.abc import Sequence
+
+Order = list[int]
+
+
+def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
+    """Numbers of consecutive blocks, ascending: a list, "doubling" (1, 2, 4 … up to half of them) or "all" (1..L − 1).
+
+    "refined" is what `block_removal` begins with, "doubling". Raises ValueError for a number that is not in 1..L − 1,
+    or if there is none.
+    """
+    if sizes in ("doubling", "refined"):
+        return [2**k for k in range((n_layers // 2).bit_length())]
+    if sizes == "all":
+        return list(range(1, n_layers))
+    if isinstance(sizes, str) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
+        raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
+    return sorted({*sizes})
+
+
+def removals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
+    """Without n consecutive blocks: 0..s − 1, s + n..L − 1, for every s and every n of `sizes`."""
+    wanted = sizes_of(sizes, n_layers)
+    spans = [(end - n, end) for end in range(1, n_layers + 1) for n in wanted[::-1] if n <= end]
+    return [[*range(start), *range(end, n_layers)] for start, end in spans]
+
+
+def repeats(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
+    """n consecutive blocks twice: 0..j − 1, then i..L − 1, for every i and j with j − i in `sizes`."""
+    spans = [(i, i + n) for i in range(n_layers) for n in sizes_of(sizes, n_layers) if i + n <= n_layers]
+    return [[*range(j), *range(i, n_layers)] for i, j in spans]
+
+
+def swaps(n_layers: int) -> list[Order]:
+    """Two neighbours exchanged, l and l + 1, for every l in 0..L − 2."""
+    return reversals(n_layers, [2]) if n_layers > 2 else [[1, 0]][: n_layers - 1]
+
+
+def reversals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
+    """n ≥ 2 consecutive blocks from the last to the first, for every start and every n of `sizes`."""
+    wanted = [n for n in sizes_of(sizes, n_layers) if n > 1]
+    spans = [(s, s + n) for s in range(n_layers) for n in wanted if s + n <= n_layers]
+    return [[*range(s), *range(s, end)[::-1], *range(end, n_layers)] for s, end in spans]
+
+
+NAMED = {
+    "removals": removals,
+    "repeats": repeats,
+    "swaps": swaps,
+    "reversals": reversals,
+}  # each is called with the number of blocks alone

@@ -1,0 +1,42 @@
+"""Blocks in another order by its definition: transformers' model with a list of copied blocks in that order."""
+
+import copy
+
+import torch
+from torch.nn.functional import log_softmax
+
+from tests.oracles.streams import PLACES
+
+
+def in_order(model, order):
+    """A copy of the model, on the same weights, whose list has these blocks, a block that repeats once more each time.
+
+    Masks belong to the block: config's lists of layers follow. `layer_idx` stays the block's own: it is where a cache
+    would be, and what GPT-2 may scale attention by.
+    """
+    weights = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
+    changed = copy.deepcopy(model, dict(weights))
+    path = PLACES[model.config.model_type][0] if model.config.model_type in PLACES else "model.layers"
+    parent, name = changed.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+    blocks = getattr(parent, name)
+    setattr(parent, name, torch.nn.ModuleList(copy.deepcopy(blocks[l], dict(weights)) for l in order))
+    for key in ("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers"):
+        if kinds := getattr(changed.config, key, None):
+            setattr(changed.config, key, [kinds[l] for l in order])
+    changed.config.num_hidden_layers = len(order)
+    return changed
+
+
+@torch.no_grad()
+def block_orders(model, prompts, orders):
+    """Loss, KL and top-1 agreement of every order [3, K], means over prompts."""
+    damages = []
+    for order in orders:
+        changed = in_order(model, order)
+        for input_ids in prompts:
+            batch = torch.as_tensor(input_ids)[None]
+            log_y, log_y_bar = (log_softmax(m(batch, use_cache=False).logits[0], -1) for m in (model, changed))
+            loss = (log_y - log_y_bar)[:-1].gather(-1, batch[0, 1:, None]).sum() / max(1, len(batch[0]) - 1)
+            kl = (log_y.exp() * (log_y - log_y_bar)).sum(-1).mean()
+            damages.append(torch.stack([loss, kl, (log_y.argmax(-1) == log_y_bar.argmax(-1)).to(kl).mean()]))
+    return torch.stack(damages).unflatten(0, (len(orders), len(prompts))).mean(1).T
