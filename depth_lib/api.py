@@ -220,7 +220,7 @@ def _between(loss_by_prompt, tried, n_layers):
 def block_orders(
     llm: TransformersModel,
     prompts: list[str],
-    orders: Sequence[Sequence[int]] | str = "repeats swaps reversals",
+    orders: Sequence[Sequence[int]] | str = "repeats swaps reversals removals",
     remote: Remote = False,
     budget: int | None = None,
 ) -> Result:

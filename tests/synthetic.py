@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from depth_lib.data.orders import removals, repeats, swaps
 from depth_lib.effective_depth.published import published_depths
 from depth_lib.params import FIVE_PROBES
 from depth_lib.results.artifacts import save_artifact
@@ -31,7 +32,7 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
     draw, tokens = torch.Generator().manual_seed(seed), tokens or TOKENS
     if probe in FIVE_PROBES:
         return globals()[f"_{probe}"](n_layers, n_prompts, tokens, draw)
-    sizes = {"L": n_layers, "T": len(tokens), "P": n_prompts, "F": n_prompts, "E": 9, "K": 3, "N": 3, "1": 1}
+    sizes = {"L": n_layers, "T": len(tokens), "P": n_prompts, "F": n_prompts, "E": 9, "K": 3, "N": 3, "J": 3, "1": 1}
     beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
     absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
     result = {}
@@ -41,6 +42,12 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
             result[key] = torch.rand(shape, generator=draw)
     if probe == "block_removal":
         result["removal_sizes"] = torch.arange(1.0, 4)
+    if probe == "block_orders":
+        orders = [*repeats(n_layers), *swaps(n_layers), *removals(n_layers)]
+        longest = max(map(len, orders))
+        result["orders"] = torch.tensor([[*order, *[-1.0] * (longest - len(order))] for order in orders])
+        measures = [key for key in result if key != "orders"]
+        result |= {key: torch.rand(*result[key].shape[:-1], len(orders), generator=draw) - 0.1 for key in measures}
     if ARTIFACTS[probe].by_level:
         result |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
         result |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}

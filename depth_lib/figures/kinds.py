@@ -14,9 +14,11 @@ from .single import (
     DepthScores,
     EffectsByLevel,
     ImportanceByLevel,
+    OrderCurves,
     PartRemoval,
     Removal,
     RemovalCurves,
+    Repeats,
     Settling,
 )
 
@@ -261,6 +263,28 @@ KINDS |= {
         "against the rise of the loss, with their rank correlations.",
         ylabel="Loss increase, nats",
         xlabel="Score",
+    ),
+    "repeats": Repeats(
+        "block_orders",
+        {"order_loss": ""},
+        title="Cost of running consecutive blocks twice",
+        caption="Change of the next token's loss when n blocks (row) from block s (column) on run twice in a row, mean "
+        "over tokens and prompts. Blue: the loss falls. White: there are not that many blocks. Star: the cheapest of "
+        "all, which chance favours. Colours end at the 90th percentile.",
+        ylabel="Blocks repeated",
+        xlabel="First repeated block",
+        colorbar="Loss increase, nats",
+        alone=True,
+        diverging=True,
+    ),
+    "orders": OrderCurves(
+        "block_orders",
+        {"order_loss": ""},
+        title="Cost of exchanging, repeating and leaving out a block",
+        caption="Change of the next token's loss when two neighbouring blocks run in the other order, when a block "
+        "runs twice, and when it is left out, mean over tokens and prompts.",
+        ylabel="Loss increase, nats",
+        xlabel="(First) block",
     ),
     "future_erasure": replace(
         KINDS["residual_erasure"],

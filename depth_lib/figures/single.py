@@ -1,12 +1,14 @@
 """The marks that a single kind of figure has, each a curve or heat map with something more."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from ..effective_depth.difficulty import EFFECTS, importance_by_level, score_rows
+from ..effective_depth.orders import loss_map
 from ..effective_depth.rules import METRICS, as_array, deep_thinking_ratio
 from .marks import BLUE, ORANGE, SKY, Curves, Heat, Kind, Panel
 
@@ -59,6 +61,45 @@ class RemovalCurves(Curves):
         super().draw(ax, panel, result)
         sizes = _sizes(result)
         ax.set_xticks(range(len(sizes)), sizes)
+
+
+class Repeats(Heat):
+    """The cost of running n blocks from s on twice: a row per n, the cheapest of all marked."""
+
+    def can_draw(self, result: Mapping) -> bool:
+        return super().can_draw(result) and len(loss_map(result, "repeat")) > 0
+
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        return {"": {"order_loss": loss_map(result, "repeat").to_numpy()}}
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        super().draw(ax, panel, result)
+        losses = loss_map(result, "repeat")
+        row, column = np.unravel_index(np.nanargmin(losses), losses.shape)
+        ax.plot(column, row, "*", color="black", label=f"cheapest: {losses.iloc[row, column]:+.3f} nats")
+        ax.set_yticks(range(len(losses)), losses.index)
+
+
+class OrderCurves(Curves):
+    """What exchanging two neighbours, running a block twice and leaving it out cost, by the first block changed."""
+
+    overlays = False
+    curves: ClassVar[Mapping[str, tuple[str, int]]] = {
+        "this block and the next exchanged": ("reversal", 2),
+        "this block twice": ("repeat", 1),
+        "without this block": ("removal", 1),
+    }
+
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        panel = {}
+        for name, (kind, n) in self.curves.items():
+            losses = loss_map(result, kind)
+            if n in losses.index:
+                panel[name] = losses.loc[n].to_numpy()
+        return {"": panel}
+
+    def can_draw(self, result: Mapping) -> bool:
+        return super().can_draw(result) and bool(self.panels(result)[""])
 
 
 def _sizes(result: Mapping) -> np.ndarray:

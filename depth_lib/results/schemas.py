@@ -159,6 +159,11 @@ ARTIFACTS = {
         "N L: angular_distance; L: block_influence",
         settings={"sizes": "refined"},
     ),
+    "block_orders": Schema(
+        "block_orders_{n}exps.pt",
+        "K J: orders; K: order_loss order_kl order_top1",
+        settings={"orders": "repeats swaps reversals removals"},
+    ),
     "attention_removal": Schema(
         "attention_removal_{n}exps.pt", _PART_REMOVAL, settings=_ATTENTION, function="block_removal"
     ),
