@@ -46,6 +46,13 @@ Remote = bool | str
 def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Remote = False) -> Result:
     """How much each block adds to the residual stream, and in which direction.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.relative_contribution(llm, prompts)
+    relative_contribution of 3 prompts: ... keys
+    rc_att [4], att_cos [4], ...
+    rc_att is from 0.458 to 1.23
+    .plot()  .depths()  .to_frame()  .save(path)
+
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
     pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.
 
@@ -58,6 +65,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     a model that is read block by block, what needs a or m is NaN.
     Raises ValueError for a prompt without tokens.
     Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
+    Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
     ids, arch = tokenize(llm, prompts), verified_arch(llm)
     sums = run(_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
@@ -76,6 +84,10 @@ def logit_lens(
 ) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.logit_lens(llm, prompts).depths().ed.to_dict()
+    {'kl': 1, 'overlap': 1}
+
     With p_l = softmax(lens(h_l)) and y the final distribution: KL(p_l ‖ y) in nats, |top5(p_l) ∩ top5(y)| / 5,
     agreement of the top token, and the mean reciprocal rank of y's top token under p_l; means over all tokens. The
     rank of a token is 1 + how many exceed it: tokens that tie, as they often do in half precision, have one rank.
@@ -92,6 +104,8 @@ def logit_lens(
     model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
     tokens, or with more than the model has positions. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv
     2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
+    Cost: a forward pass per prompt and the unembedding at L + 1 places; of a prompt h is held, [L + 1, T, d], and the
+    logits of a few tokens. `generate` adds a pass over one token for each.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
@@ -112,6 +126,10 @@ def layer_effects(
 ) -> Result:
     """What skipping block s, or its attention or MLP alone, does to every later block and to the output.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.layer_effects(llm, prompts)["max_future_out"].shape
+    torch.Size([4, 1])
+
     effect[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, c_l = h_{l+1} − h_l, when block s passes tokens 1..t−1
     on unchanged; output[s] = max ‖y − ȳ‖₂ over the same tokens; maxima over positions t and prompts. mode "future":
     up to 4 positions t per prompt, drawn with seed 123; "all": every token i ≥ 1 is skipped, every token measured;
@@ -126,6 +144,8 @@ def layer_effects(
     (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a
     prompt without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source:
     Csordás et al. 2025, section 3.3.
+    Cost: per prompt a forward pass and, for each position, that of a batch which grows by a row per block, so L / 2
+    passes; the residuals of one prompt are held, and what its blocks add.
     """
     _check_part(llm, part)
     work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
@@ -153,6 +173,11 @@ def block_removal(
 ) -> Result:
     """What it costs to remove n consecutive blocks, or the attention or MLP of several blocks.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> result = dl.block_removal(llm, prompts, sizes=[1, 2])
+    >>> result["removal_loss"].shape, result["removal_loss_by_prompt"].shape
+    (torch.Size([2, 4]), torch.Size([3, 2, 4]))
+
     Blocks s..s + n − 1 are removed for every s and every n of `sizes`: a list; "doubling", 1, 2, 4 … up to half of the
     blocks; "refined", these and then, by halving, those between the most that cost at most 0.05 nats and the next;
     or "all", 1..L − 1. With part "attention" or "mlp" this part is removed from one block, and then from
@@ -167,6 +192,8 @@ def block_removal(
     of a model that is read block by block, or a prompt without tokens.
     Sources: Men et al. 2024 (ShortGPT, arXiv 2403.03853), Gromov et al. 2024 (2403.17887), He et al. 2024 (LLM-Drop,
     2406.15786).
+    Cost: per prompt a forward pass and a row of later blocks for each n and s, about L / 2 passes for each n; the
+    residuals of one prompt are held.
     """
     _check_part(llm, part)
     arch, ids = verified_arch(llm), tokenize(llm, prompts)
@@ -275,10 +302,15 @@ def choice_accuracy(
 ) -> Result:
     """How often the likeliest ending of a text is the right one, with blocks removed or not.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
+    torch.Size([1, 2])
+
     An ending's score is Σ log p of its tokens, given the context. choices: from `load_choices`, or a list of (context,
     endings, number of the right one), all with the same number E of endings; removed: (s, n), without blocks
     s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1]. Raises ValueError if
     there are no choices, an ending has no token, or there are no such blocks.
+    Cost: a forward pass per ending; nothing is held.
     """
     arch, n_endings = verified_arch(llm), {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
@@ -298,6 +330,10 @@ def local_effects(
 ) -> Result:
     """What taking block s's contribution out of the input of block l alone does to block l.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.local_effects(llm, prompts)["max_future_local"].tril().any()
+    tensor(False)
+
     local[s, l] = max ‖c_l − c̄_l‖ / ‖c_l‖ over tokens i ≥ t, s < l, when block l reads h_l − c_s at tokens 1..t−1 and
     everything else stays clean: the direct part of `layer_effects`, without what travels through blocks between.
 
@@ -305,6 +341,7 @@ def local_effects(
     [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
     `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
     model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
+    Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
     """
     if not verified_arch(llm)["starts"]:
         raise ValueError(
@@ -326,6 +363,11 @@ def residual_erasure(
 ) -> Result:
     """Up to which block the answer depends on each token's residual.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> erasure = dl.residual_erasure(llm, "5 + 7 = ", "12", prompts)
+    >>> erasure["erasure_effect"].shape, len(erasure["tokens"])
+    (torch.Size([5, 10]), 10)
+
     erasure_effect[l, t] = max over answer tokens of ‖y − ȳ‖₂, read where they are predicted, when h_l[t] is replaced
     by u_l, the mean of h_l over all tokens of the baseline prompts.
 
@@ -337,6 +379,8 @@ def residual_erasure(
     twice the largest difference between two such runs that erase the same token: smaller effects may be rounding.
     Raises ValueError if the answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025,
     section 3.4.
+    Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
+    blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
     """
     ids, places, tokens = answer_span(llm, question, answer)
     result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
@@ -354,6 +398,10 @@ def future_erasure(
 ) -> Result:
     """Up to which block any later prediction depends on a token's residual, or on those of all tokens before it.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.future_erasure(llm, "5 + 7 = ", "12", prompts)["past_erasure"].shape
+    torch.Size([5, 10])
+
     future_erasure[l, t] = max over i > t of ‖y[i] − ȳ[i]‖₂ when h_l[t] is replaced by u_l, the mean of h_l over all
     tokens of the baseline prompts; past_erasure[l, t] = max over i ≥ t when h_l is replaced at tokens 1..t−1 together.
 
@@ -361,6 +409,7 @@ def future_erasure(
     and `past_erasure` [L + 1, T] (row 0: embeddings, row l: output of block l − 1; 0 where nothing is erased or nothing
     follows), their rounding floors as `residual_erasure`, and `tokens`, T strings. Errors: as `residual_erasure`.
     Source: Csordás et al. 2025, section 3.4.
+    Cost: twice that of `residual_erasure`.
     """
     ids, _, tokens = answer_span(llm, question, answer)
     result = _erased(_future_erasure, llm, ids, baseline_prompts, remote, budget)
@@ -388,6 +437,11 @@ def integrated_gradients(
 ) -> Result:
     """Attribution of the answer's probability to each token's residual after each block.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> gradients = dl.integrated_gradients(llm, "5 + 7 = ", "12")
+    >>> gradients["igrads"].shape, bool((gradients["error"] <= 0.01).all())
+    (torch.Size([4, 10]), True)
+
     igrads[l, t] = Σ_d (x − b)[t, d] · ∫₀¹ ∂F/∂x[t, d] dr along b + r (x − b), with x the output h_{l+1} of block l, b
     its mean over the sequence and F the summed probability of the answer's true tokens. at "attention" or "mlp": x is
     what this part of block l adds, a_l or m_l; it alone moves, and what follows is recomputed.
@@ -408,6 +462,8 @@ def integrated_gradients(
     read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
     method "gradients" on a server that runs this key's jobs in its sandbox.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
+    Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
+    after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance <= 1:
@@ -458,6 +514,11 @@ def depth_by_difficulty(
 ) -> Result:
     """What skipping block s before the answer does to later blocks and to the output, for questions of each level.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> result = dl.depth_by_difficulty(llm, dl.load_examples("sums", 2))
+    >>> result["levels"].tolist(), result["mean_layer_effect"].shape
+    ([2.0, 3.0, 4.0, 5.0, 6.0], torch.Size([5, 4, 4]))
+
     D[s, l] = max over tokens i ≥ t of ‖c_l − c̄_l‖ / ‖c_l‖ when block s passes tokens 1..t−1 on unchanged, and
     o[s] = max ‖y − ȳ‖₂ over the same tokens. t is the token that predicts the answer's first one or, for an example
     that is measured `within` its answer of A tokens, the answer's start plus each of the first 4 of
@@ -472,6 +533,7 @@ def depth_by_difficulty(
     or if one is not (level, question, answer), has no answer, or no token between the first and t.
     `effective_depth.difficulty.depth_scores` makes one number per level.
     Source: Csordás et al. 2025, section 4.
+    Cost: as `layer_effects` for one position per example, up to four `within` an answer.
     """
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:

@@ -88,12 +88,18 @@ class Comparison:
 def compare(of: Mapping[str, Source]) -> Comparison:
     """Curves, effective depths and their differences of two models or more: compare({"base": a, "tuned": b}).
 
+    >>> prompts = dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> lens = {name: dl.logit_lens(dl.load_model(name), prompts) for name in ("toy-4l", "toy-8l")}
+    >>> len(dl.compare(lens).depths())
+    2
+
     of: name -> what a probe or `load_artifact` returned, a `Run`, or a folder of results: a run's (outputs/gsm8k/NAME)
     or a study's with one model. The first is what the others are compared with, on the probes and datasets that all
     have. Of models that have read the same prompts each difference has a 95 % interval, over these prompts.
 
     Returns a `Comparison`: as text its sentences; `.depths()` is the frame, `.plot()` draws, `.save(folder)` writes
     both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
+    Cost: no forward pass; the bootstrap of an interval for each depth.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give two results or more by name: dl.compare({"base": a, "tuned": b}).')

@@ -19,7 +19,11 @@ class Choice(NamedTuple):
 def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str | Path = "hub") -> list[Choice]:
     """The first n_examples rows of a dataset with the fields ctx, endings and label, worded as in its prompts.
 
+    >>> dl.load_choices("hellaswag", 1, source="embedded")[0].endings[0]
+    ' puts the cookies on a tray and opens the oven.'
+
     source: as for `load_prompts`. Raises PromptError as it does, and for a row without these fields.
+    Cost: no forward pass.
     """
     kind, choices = dataset_named(dataset, source), []
     for where, row in itertools.islice(kind.rows(source), n_examples):

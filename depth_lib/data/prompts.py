@@ -22,6 +22,9 @@ def load_prompts(
 ) -> list[str]:
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
+    >>> dl.load_prompts("gsm8k", 1, source="embedded")[0][:40]
+    'Given the following problem, reason and '
+
     dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of six digits: "addition",
     "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
     of a file params/datasets/<name>.yaml in the working directory; or a .txt file, one prompt per line. n_examples: 10
@@ -32,6 +35,7 @@ def load_prompts(
     prompts of at most 400 of its tokens; left out, the Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as
     the papers do, and other sources are not filtered. Raises PromptError: unknown dataset or source, Hub unreachable,
     no rows, a row that does not fit.
+    Cost: no forward pass.
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)

@@ -69,11 +69,16 @@ class Estimate:
 def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int = 0) -> DepthInterval:
     """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.depth_interval(dl.logit_lens(llm, prompts), "kl")
+    DepthInterval(low=1, high=2, same=1.0, without=0.0, n_prompts=3)
+
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
     or "overlap". n_runs: for sums over this many runs, whose intervals cover all depths at once and are wider; 0: this
     run alone. Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
     fewer than 3 prompts, values that are not finite, or no signal (`Metric.no_signal`). Method, sources and coverage:
     this module's docstring.
+    Cost: no forward pass; `draws` means over prompts.
     """
     rule = METRICS[metric]
     if reason := rule.no_signal(result):

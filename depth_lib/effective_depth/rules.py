@@ -32,11 +32,15 @@ def effective_depth_cosine(
 ) -> int | None:
     """The last layer where the mean cosine changes from negative to non-negative.
 
+    >>> dl.effective_depth_cosine([-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2], [-0.5, -0.1, 0.2])
+    1
+
     c = mean(att_cos, mlp_cos, layer_cos); the last l in 0..L-2 with c[l] < 0 and c[l+1] >= 0. Each curve has shape [L],
     cosines in [-1, 1]; or give the dict of `relative_contribution` alone. None for a model in which attention and MLP
     cannot be told apart, whose att_cos is NaN, and, with a warning, for a dict without signal. ValueError if a curve is
     not finite otherwise, or if their lengths differ. Source: Hu et al. 2025, Table 1; the cosines are those of Csordás
     et al. 2025.
+    Cost: no forward pass.
     """
     metric = METRICS["cosine"]
     if isinstance(att_cos, Mapping) and _said(metric.no_signal(att_cos)):
@@ -51,9 +55,13 @@ def effective_depth_cosine(
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
     """The first layer where the logit lens's KL divergence is below half of its maximum over layers.
 
+    >>> dl.effective_depth_kl([8.0, 5.0, 3.0, 1.0])
+    2
+
     The first l in 0..L-2 with kl[l] < threshold · max(kl). kl has shape [L], nats, or is the dict of `logit_lens`; of
     a dict without signal it is None, with a warning. ValueError if it is not finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
+    Cost: no forward pass.
     """
     return _of_lens("kl", kl, threshold)
 
@@ -61,10 +69,14 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
     """The first layer where more than 0.3 of the logit lens's top five tokens are among the output's.
 
+    >>> dl.effective_depth_overlap([0.0, 0.2, 0.4, 0.9])
+    2
+
     The first l in 0..L-2 with overlap[l] > threshold. overlap has shape [L], the shared share of the top five in
     [0, 1], or is the dict of `logit_lens`; of a dict without signal it is None, with a warning. ValueError if it is not
     finite.
     Source: Hu et al. 2025, Table 1 (threshold 0.3).
+    Cost: no forward pass.
     """
     return _of_lens("overlap", overlap, threshold)
 
@@ -172,11 +184,15 @@ def settling_profile(settled: Curve) -> np.ndarray:
 def deep_thinking_ratio(lens: Curve | Mapping) -> float:
     """The share of tokens whose prediction settles only in the last 15 % of the layers.
 
+    >>> dl.deep_thinking_ratio([0.0, 0.0, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0])
+    0.25
+
     A token settles at the first layer c with min over j <= c of JSD(p_j, y) <= g = 1/2 bit, p_j the logit lens of h_j,
     the residual stream after j of L blocks; it is a deep-thinking token if c >= ⌈ρ L⌉, ρ = 0.85. The paper's
     tokens are those that the model generates: give the dict of `logit_lens(…, generate=n)`, or its `res_settled` [L].
     Here the embeddings, j = 0, count as a layer too. ValueError if it is not finite.
     Source: arXiv 2602.13517 (deep-thinking ratio).
+    Cost: no forward pass.
     """
     curve = _checked("settled", lens["res_settled"] if isinstance(lens, Mapping) else lens)
     return 1 - float(curve[max(math.ceil(LATE * len(curve) - 1e-9) - 1, 0)])
@@ -216,7 +232,11 @@ def depth_score(profile: Curve) -> float | None:
 def ratio(ed: int | None, n_layers: int) -> float | None:
     """The effective depth as a share of the model's depth, (ED + 1) / L; None where the effective depth is.
 
+    >>> dl.ratio(2, 4)
+    0.75
+
     ValueError if ed is not a layer of the model. Source: Hu et al. 2025, Table 1.
+    Cost: no forward pass.
     """
     if ed is None:
         return None

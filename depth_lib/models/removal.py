@@ -28,11 +28,16 @@ class Blocks(Protocol):
 def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> TransformersModel:
     """A copy of `llm` without blocks s..s + n − 1, which shares the weights of the others.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> len(dl.remove_blocks(llm, 1, 2).blocks)
+    2
+
     s may be what `dl.removable` returns, which has both. Every probe takes the copy, `dl.save_model` saves it, and
     `model._module` is the transformers model, for `generate`: the number of layers in its config, and the lists there
     with one item per layer, are those of the blocks that stay. Where a model of that config would compute something
     else, as where a block's number scales its attention, that is said, and saving refused. Raises ValueError if there
     are no such blocks, if none is left, or if the model is spread over several devices.
+    Cost: no weight is copied; two forward passes of 4 tokens, as of a model that is loaded.
     """
     if hasattr(s, "n"):
         s, n = s.s, s.n
@@ -93,7 +98,13 @@ def _shorten(config, s, n, n_layers):
 def save_model(llm: TransformersModel, folder: str | Path) -> None:
     """Write model and tokenizer as a folder that transformers' `from_pretrained` reads.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.save_model(dl.remove_blocks(llm, 1, 2), "shorter")
+    >>> len(dl.load_model("shorter").blocks)
+    2
+
     Raises ModelError for a model that would be another once it is loaded, as after `remove_blocks` of some kinds.
+    Cost: the weights are written.
     """
     if problem := _cannot_be_saved(llm._module):
         _refusing(problem)()

@@ -46,10 +46,15 @@ _ESCAPES = {"\\": "\\\\", " ": "␣", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     """Write a probe's result with its provenance, and its tokens, one per line, in a text file beside it.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.save_artifact("mine/logitlens_3exps.pt", dl.logit_lens(llm, prompts), {"model": "toy-4l"}).name
+    'logitlens_3exps.pt'
+
     The file appears complete or not at all: temporary file in the same folder, fsync, rename. `meta` gains `schema`,
     `probe`, `version` (of the probe) and `versions` (of packages). ArtifactError if a key is missing, has another shape
     or is not finite, or if the file cannot be written. A file at `path` that is unreadable or was not written by
     depth_lib is moved aside with a warning.
+    Cost: no forward pass; one copy of the tensors in memory.
     """
     path = Path(path)
     name = parse_name(path)
@@ -87,10 +92,16 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
 def load_artifact(path: str | Path) -> dict:
     """Read a probe's result: its tensors, `meta`, and `tokens` (a list, or None) if it has a token axis.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> path = dl.logit_lens(llm, prompts).save("mine")
+    >>> dl.load_artifact(path)["res_kl_divs"].shape
+    torch.Size([4])
+
     Tensors are on the CPU and without a gradient, and floating-point ones are float32: the papers' scripts store
     bfloat16, parameters and GPU tensors. MissingArtifact if there is no file, ArtifactError if it cannot be read as
     plain tensors or lacks the keys and shapes of its probe, OSError if it cannot be opened; the file is not touched. A
     file without `meta` (the papers' own) is read with a warning and `meta` = {}.
+    Cost: no forward pass.
     """
     result = read_artifact(path)
     if not result["meta"]:

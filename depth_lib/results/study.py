@@ -171,10 +171,16 @@ def load_results(
 ) -> pd.DataFrame:
     """All values per layer in a folder, one row each, for your own plots and statistics.
 
+    >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> path = dl.logit_lens(llm, prompts).save("outputs/gsm8k/toy-4l")
+    >>> dl.load_results("outputs").probe.unique().tolist()
+    ['logit_lens']
+
     Columns model, dataset, probe, layer, key, value (float64), and column: the index along the second axis of a map
     (affected layer of an effect, token of an erasure or attribution; NA for curves). Row 0 of an erasure is the
     embeddings. Values per prompt or example are left out; those per level of difficulty have the level in their key,
     such as mean_layer_effect:3. MissingArtifact if the folder has no results.
+    Cost: no forward pass.
     """
     return as_frame(Study(folder, models, datasets))
 

@@ -1,0 +1,24 @@
+"""Every public function's docstring shows a call, which gives what it says, and what a call costs."""
+
+import doctest
+import inspect
+
+import matplotlib.pyplot as plt
+import pytest
+
+import depth_lib as dl
+
+FUNCTIONS = [name for name in dl.__all__ if inspect.isfunction(getattr(dl, name))]
+AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_example_of_a_public_function_gives_what_it_says(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function = getattr(dl, name)
+    (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={"dl": dl})
+    assert test.examples and "Cost: " in function.__doc__
+    said = []
+    doctest.DocTestRunner(optionflags=AS_SHOWN).run(test, out=said.append)
+    plt.close("all")
+    assert not said, "".join(said)
