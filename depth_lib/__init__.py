@@ -23,6 +23,8 @@ __version__ = "0.1.0"
 # Public names and the module of each, imported when the name is first used (PEP 562): torch and nnsight take seconds.
 _HOMES = {
     "ArchitectureError": "models.errors",
+    "DepthCallback": "training",
+    "DepthLog": "training",
     "ArtifactError": "results.schemas",
     "MissingArtifact": "results.schemas",
     "ModelError": "models.errors",

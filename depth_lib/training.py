@@ -1,0 +1,157 @@
+"""Effective depth while a model trains: a log for a loop of one's own, and a callback for transformers' Trainer."""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .api import logit_lens, relative_contribution
+from .effective_depth.tables import effective_depths
+from .figures.marks import COLOURS, STYLE
+from .files import write_together
+from .models.load import load_model
+
+METRICS = ("cosine", "kl", "overlap")
+
+
+class DepthLog:
+    """The effective depths of a model on the same prompts, step after step.
+
+    prompts: list of strings; tokenizer: the model's; path: a csv, written anew after each measurement.
+    """
+
+    def __init__(
+        self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
+    ) -> None:
+        self.prompts, self.tokenizer = list(prompts), tokenizer
+        self.path = None if path is None else Path(path)
+        self._rows, self._kl = [], {}
+
+    def measure(self, model: nn.Module, step: int) -> dict[str, float]:
+        """Measure a transformers model as it is now; the numbers of this step, a row of `to_frame`.
+
+        Runs the contribution and the lens without gradients, and leaves every module in the mode in which it was, train
+        or evaluation. A depth that is not there, as without signal, is NaN.
+        Cost: two forward passes per prompt, and the unembedding of every layer. Raises what `load_model` raises.
+        """
+        with _as_it_was(model), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "no effective depth")
+            llm = load_model(model, self.tokenizer)
+            lens = logit_lens(llm, self.prompts)
+            found = pd.concat([effective_depths(result) for result in (relative_contribution(llm, self.prompts), lens)])
+        ratios = found.ratio.astype(float).reindex(METRICS)
+        row = {"step": step, "loss": float(lens["loss"].mean())} | {name: float(ratios[name]) for name in METRICS}
+        row["largest_kl"] = float(lens["res_kl_divs"].max())
+        self._rows.append(row)
+        self._kl[step] = lens["res_kl_divs"].tolist()
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_together({self.path: self.to_frame().to_csv(index=False).encode()})
+        return row
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per measurement: step, loss of the prompts (nats per token), the ratios (ED + 1) / L by cosine, kl and
+        overlap, NaN where there is no depth, largest_kl (nats), and kl_0, kl_1, …: the lens's KL of each layer."""
+        curves = pd.DataFrame.from_dict(self._kl, orient="index").add_prefix("kl_").reset_index(drop=True)
+        return pd.concat([pd.DataFrame(self._rows), curves], axis=1)
+
+    @plt.rc_context(STYLE)
+    def plot(self) -> Figure:
+        """The ratios of effective depth over steps, and below them the KL divergence of each layer."""
+        frame = self.to_frame()
+        figure = plt.figure(figsize=(5, 4.5), layout="constrained")
+        above, below = figure.subplots(2, sharex=True)
+        for name, colour in zip(METRICS, COLOURS, strict=False):
+            above.plot(frame.step, frame[name], ".-", color=colour, label=name)
+        above.set(
+            ylabel="Ratio (ED + 1) / L", ylim=(0, 1), title="Effective depth over training; none where no curve is"
+        )
+        above.legend()
+        kl = frame.filter(regex=r"^kl_\d+$")
+        image = below.pcolormesh(frame.step, range(kl.shape[1]), kl.T.to_numpy(), shading="nearest", rasterized=True)
+        below.set(xlabel="Step", ylabel="Layer index $l$")
+        figure.colorbar(image, ax=below, label="KL(lens ‖ output), nats")
+        return figure
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(index=False, float_format="%.3f")
+
+
+class DepthCallback(TrainerCallback):
+    """Measures effective depths while transformers' Trainer trains: Trainer(…, callbacks=[DepthCallback(prompts)]).
+
+    Every so many steps, at the beginning and at the end; `log` is its `DepthLog`, written to depth_log.csv in the
+    Trainer's output folder as it goes, and each measurement is an entry `depth_<rule>` of `trainer.state.log_history`.
+    tokenizer: by default the Trainer's own (`processing_class`).
+    """
+
+    def __init__(
+        self, prompts: Sequence[str], every: int = 50, tokenizer: PreTrainedTokenizerBase | None = None
+    ) -> None:
+        if type(every) is not int or every < 1:
+            raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
+        self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
+        self.log: DepthLog | None = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **_: object,
+    ) -> None:
+        tokenizer = self.tokenizer or processing_class
+        if tokenizer is None:
+            raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer.")
+        self.log = DepthLog(self.prompts, tokenizer, Path(args.output_dir) / "depth_log.csv")
+        self._measure(state, model)
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **_: object,
+    ) -> None:
+        if state.global_step % self.every == 0:
+            self._measure(state, model)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **_: object,
+    ) -> None:
+        if state.global_step % self.every:
+            self._measure(state, model)
+
+    def _measure(self, state, model):
+        if state.is_world_process_zero:
+            row = self.log.measure(model, state.global_step)
+            known = {f"depth_{name}": row[name] for name in METRICS if not math.isnan(row[name])}
+            state.log_history.append({"step": state.global_step, "prompts_loss": row["loss"], **known})
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """Leaves the mode of every module, and the state of random numbers, as they were."""
+    modes = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
