@@ -59,6 +59,7 @@ _HOMES = {
     "load_results": "results.study",
     "local_effects": "api",
     "logit_lens": "api",
+    "paper": "papers",
     "plot": "figures",
     "ratio": "effective_depth.rules",
     "relative_contribution": "api",

@@ -25,7 +25,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"api", "model_maps"},
     {"effective_depth"},
     {"figures"},
-    {"report", "comparison", "training"},
+    {"report", "comparison", "training", "papers"},
     {"sweep"},
 )
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}

@@ -1,0 +1,64 @@
+"""The papers' figures by number or name: the right probe, the right keys, the published depth in grey."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import depth_lib as dl
+from depth_lib.effective_depth.published import published_depths
+from depth_lib.figures import KINDS, PAPER_FIGURES
+from depth_lib.papers import FIGURES
+from tests.synthetic import result_of, write_run
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys(number):
+    row = FIGURES[number]
+    result = result_of(KINDS[row.kind].probe, 8)
+    figure = dl.paper(number, result)
+    assert f"Figure {number}." in figure._suptitle.get_text().replace("\n", " ")
+    if row.keys:
+        panels = [ax for ax in figure.axes if ax.has_data() and ax.get_label() != "<colorbar>"]
+        assert len(panels) == len(row.keys) == 1
+        if ax_image := panels[0].images:
+            drawn, key = np.ma.filled(ax_image[0].get_array(), np.nan), row.keys[0]
+            upper = np.triu_indices(8, 1)
+            assert np.allclose(drawn[upper], result[key].numpy()[upper])
+
+
+def test_a_model_is_measured_on_the_prompts_that_ship():
+    llm = dl.load_model("toy-4l")
+    figure = dl.paper("4a", llm)
+    truth = dl.logit_lens(llm, dl.load_prompts("gsm8k", 10, source="sample"), further=False)["res_kl_divs"]
+    bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
+    assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
+
+
+def test_a_name_draws_a_panel_per_model_with_the_published_depth_in_grey(tmp_path):
+    model = "Qwen2.5-7B-Instruct"
+    write_run(tmp_path, "gsm8k", model, 28)
+    write_run(tmp_path, "gsm8k", "toy-8l", 8)
+    figure = dl.paper("gsm8k_logit_lens_kl", tmp_path)
+    published = published_depths().set_index(["model", "dataset", "metric"]).ed[model, "gsm8k", "kl"]
+    grey = [line.get_xdata()[0] for ax in figure.axes for line in ax.lines if line.get_label() == "published"]
+    assert grey == [published]
+    both = dl.paper("4a", tmp_path)
+    assert {f"{model}, gsm8k", "toy-8l, gsm8k"} <= {text.get_text() for text in both.legends[0].texts}
+
+
+def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
+    with pytest.raises(ValueError, match=f"no figure is called '9z'; there are 2a, .*{[*PAPER_FIGURES][-1]}"):
+        dl.paper("9z", {})
+    with pytest.raises(ValueError, match="has a panel per model: give a folder of results"):
+        dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
+    with pytest.raises(ValueError, match="it is relative_contribution's"):
+        dl.paper("2b", result_of("logit_lens", 8))
+    write_run(tmp_path, "gsm8k", "toy-8l", 8, ("logit_lens",))
+    with pytest.raises(dl.MissingArtifact, match="no relative_contribution artifacts for cosine"):
+        dl.paper("2b", tmp_path)
