@@ -19,7 +19,7 @@ from nnsight import TransformersModel
 
 from .data.choices import Choice
 from .data.examples import Example
-from .data.orders import NAMED, sizes_of
+from .data.orders import NAMED, checked_order, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
 from .models.check import verified_arch
 from .probes.block_orders import block_orders as _block_orders
@@ -253,6 +253,12 @@ def block_orders(
 ) -> Result:
     """What it costs to run the blocks in another order: some repeated, exchanged, reversed or removed.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> prompts = dl.load_prompts("gsm8k", 2, source="embedded")
+    >>> result = dl.block_orders(llm, prompts, [[0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 2, 2, 3]])
+    >>> result["order_loss"]  # nats per token
+    tensor([0.0000, 0.6892, 0.1977])
+
     An order is a list of block numbers, run one after the other on the residual stream; numbers may repeat or be
     absent. A block keeps its own mask and positions wherever it stands.
 
@@ -287,14 +293,9 @@ def _orders(orders, n_layers):
                 f"orders={orders!r}; give lists of block numbers, or of {', '.join(NAMED)} one or several."
             )
         return [order for name in names for order in NAMED[name](n_layers)]
-    orders = [list(order) for order in orders]
-    wrong = [order for order in orders if not order or not all(type(l) is int and 0 <= l < n_layers for l in order)]
-    if wrong or not orders:
-        found = reprlib.repr(wrong[0]) if wrong else "no order"
-        raise ValueError(
-            f"{found} is not an order of this model's blocks; give lists of numbers from 0 to {n_layers - 1}."
-        )
-    return orders
+    if not orders:
+        raise ValueError(f"there is no order; give lists of block numbers, or of {', '.join(NAMED)} one or several.")
+    return [checked_order(order, n_layers) for order in orders]
 
 
 def choice_accuracy(

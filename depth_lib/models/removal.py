@@ -1,8 +1,9 @@
-"""A model without some of its blocks, for whatever takes a model."""
+"""A model with its blocks in another order, or without some of them, for whatever takes a model."""
 
 import copy
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from accelerate import init_empty_weights
 from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
+from ..data.orders import checked_order
 from .errors import ModelError, reason
 from .load import in_memory
 
@@ -43,29 +45,53 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
         s, n = s.s, s.n
         if not n:
             raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
-    module, n_layers = llm._module, len(llm.blocks)
+    n_layers = len(llm.blocks)
     _check_numbers(s, n, n_layers)
+    return reorder_blocks(llm, [*range(s), *range(s + n, n_layers)])
+
+
+def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> TransformersModel:
+    """A copy of `llm` that runs these blocks one after the other, such as [0, 1, 2, 1, 2, 3]; it shares their weights.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> len(dl.reorder_blocks(llm, [0, 1, 2, 1, 2, 3]).blocks)
+    6
+
+    order: block numbers, which may repeat or be absent. A block keeps its own kind of attention; the lists of the
+    config with one item per layer follow. Every probe takes the copy, `dl.save_model` saves it, a repeated block as so
+    many copies, and `model._module` is the transformers model, for `generate`. Where a model of that config would
+    compute something else, as where a block's number scales its attention, that is said, and saving refused. Raises
+    ValueError for an order without blocks or of blocks that the model does not have, or if it is spread over several
+    devices. Cost: two short passes, to see whether it can be saved; no weight is copied.
+    """
+    module, order = llm._module, checked_order(order, len(llm.blocks))
     if len({weight.device for weight in module.parameters()}) > 1:
-        raise ValueError("the model is spread over several devices; load it on one to remove blocks.")
-    kept = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    for part in module.modules():  # what nnsight put there refers to the whole model
-        kept |= {id(part.__dict__.get(name)): None for name in _OF_NNSIGHT}
-    shorter = copy.deepcopy(module, kept)
-    for part in shorter.modules():
+        raise ValueError("the model is spread over several devices; load it on one to change its blocks.")
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    of_nnsight = {  # what it put there refers to the whole model
+        id(part.__dict__.get(name)): None for part in module.modules() for name in _OF_NNSIGHT
+    }
+    changed = copy.deepcopy(module, shared | of_nnsight)
+    for part in changed.modules():
         for name in _OF_NNSIGHT:
             part.__dict__.pop(name, None)
     path = next(name for name, part in module.named_modules() if part is llm.blocks._module)
-    blocks = shorter.get_submodule(path)
-    del blocks[s : s + n]
-    for part in (part for block in blocks[s:] for part in block.modules()):
-        for name, value in vars(part).items():
-            if _NUMBER.fullmatch(name) and type(value) is int:
-                setattr(part, name, value - n)
-    _shorten(shorter.config.get_text_config(), s, n, n_layers)
-    if problem := _cannot_be_saved(shorter):
+    blocks = changed.get_submodule(path)
+    in_order = [copy.deepcopy(blocks[l], dict(shared)) for l in order]
+    for place, (l, block) in enumerate(zip(order, in_order, strict=True)):
+        for part in block.modules():
+            for name, value in vars(part).items():
+                if _NUMBER.fullmatch(name) and type(value) is int:
+                    setattr(part, name, value + place - l)
+    del blocks[:]
+    blocks.extend(in_order)
+    _reorder(changed.config.get_text_config(), order, len(llm.blocks))
+    if problem := _cannot_be_saved(changed):
         warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
-        shorter.save_pretrained = _refusing(problem)
-    return in_memory(shorter, llm.tokenizer)
+        changed.save_pretrained = _refusing(problem)
+    elif len({*order}) < len(order):
+        changed.save_pretrained = _saving_copies(changed)
+    return in_memory(changed, llm.tokenizer)
 
 
 def _check_numbers(s, n, n_layers):
@@ -81,18 +107,18 @@ def _check_numbers(s, n, n_layers):
     raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
 
 
-def _shorten(config, s, n, n_layers):
-    """Take the removed layers out of a config."""
+def _reorder(config, order, n_layers):
+    """Give a config's layers this order."""
     for name, value in vars(config).items():
         if not isinstance(value, list) or "token" in name:
             continue
         if len(value) == n_layers:  # one item per layer
-            del value[s : s + n]
+            value[:] = [value[l] for l in order]
         elif "layer" in name and all(type(item) is int for item in value):  # layers by their numbers
-            value[:] = [l if l < s else l - n for l in value if not s <= l < s + n]
+            value[:] = [place for place, l in enumerate(order) if l in value]
     if hasattr(config, "attention_types"):  # gpt_neo's: [kinds, how often]
         config.attention_types = [[config.attention_layers, 1]]
-    config.num_hidden_layers = n_layers - n
+    config.num_hidden_layers = len(order)
 
 
 def save_model(llm: TransformersModel, folder: str | Path) -> None:
@@ -136,5 +162,19 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
 def _refusing(problem):
     def save_pretrained(*args: object, **options: object) -> None:
         raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
+
+    return save_pretrained
+
+
+def _saving_copies(model):
+    """save_pretrained, with the weights of repeated blocks once for each of them, as a file has to have them."""
+
+    def save_pretrained(folder: str | Path, **options: object) -> None:
+        embeddings, weights, seen = model.get_input_embeddings().weight, {}, set()
+        for name, weight in model.state_dict(keep_vars=True).items():
+            again = id(weight) in seen and weight is not embeddings  # which the unembedding may be tied to
+            weights[name] = weight.clone() if again else weight
+            seen.add(id(weight))
+        type(model).save_pretrained(model, folder, state_dict=weights, **options)
 
     return save_pretrained

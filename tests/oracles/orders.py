@@ -7,6 +7,8 @@ from torch.nn.functional import log_softmax
 
 from tests.oracles.streams import PLACES
 
+OTHERS = {"gpt_neo": ("transformer.h",)}
+
 
 def in_order(model, order):
     """A copy of the model, on the same weights, whose list has these blocks, a block that repeats once more each time.
@@ -16,7 +18,7 @@ def in_order(model, order):
     """
     weights = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
     changed = copy.deepcopy(model, dict(weights))
-    path = PLACES[model.config.model_type][0] if model.config.model_type in PLACES else "model.layers"
+    path = PLACES.get(model.config.model_type, OTHERS.get(model.config.model_type, ("model.layers",)))[0]
     parent, name = changed.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
     blocks = getattr(parent, name)
     setattr(parent, name, torch.nn.ModuleList(copy.deepcopy(blocks[l], dict(weights)) for l in order))
