@@ -33,7 +33,10 @@ def move_aside(path: Path, reason: str) -> Path:
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files so that each appears complete or not at all, and none if writing any of them fails."""
+    """Write files so that each appears complete or not at all, in this order, and none unless all could be written.
+
+    If renaming one fails after that, those before it are new and the others as they were.
+    """
     temporary = {path: path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part") for path in contents}
     try:
         for path, part in temporary.items():

@@ -59,6 +59,12 @@ def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, ou
     assert "toy-4l @ gsm8k :" in printed(first)
 
 
+def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, execute, out):
+    again = execute("probe", **PROBE, OUT=str(out), PROBES=["logit_lens"])
+    assert n_pictures(again) == n_pictures(first) and ": computed in" not in printed(again)
+    assert printed(again).count(": read from ") == len(FIVE_PROBES)
+
+
 @pytest.mark.slow
 def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first, execute, out):
     notebook = execute("effective_depth", OUT=str(out), DATASETS=["gsm8k", "aime24"])

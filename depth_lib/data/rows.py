@@ -28,7 +28,7 @@ def from_hub(dataset: str, repository: str) -> Iterator[None]:
             yield
     except Exception as problem:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
-        sample = '"sample" or ' if dataset in SAMPLES else ""
+        sample = '"sample" (--source sample) or ' if dataset in SAMPLES else ""
         raise PromptError(
             f"could not load {repository} for {dataset} from the Hub: {reason}; check the network and the name, "
             f"or use as source {sample}the path of a .jsonl or .parquet file"

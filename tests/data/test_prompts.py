@@ -167,7 +167,7 @@ def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatc
         load_prompts("gsm8k")
     assert re.fullmatch(
         r"could not load openai/gsm8k for gsm8k from the Hub: .+; check the network and the name, "
-        r'or use as source "sample" or the path of a \.jsonl or \.parquet file',
+        r'or use as source "sample" \(--source sample\) or the path of a \.jsonl or \.parquet file',
         str(raised.value),
     )
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from depth_lib.results.artifacts import load_artifact, save_artifact
+from depth_lib.results.asked import RunSpec
 from depth_lib.results.provenance import fingerprint, judge, prompts_hash
 from depth_lib.results.schemas import SCHEMAS, artifact_path
 from depth_lib.results.study import Study
@@ -124,6 +125,37 @@ def test_a_study_says_which_results_are_of_different_prompts_or_of_the_same(tmp_
     assert different.endswith("10 from embedded, hash a (toy-4l), 10 from hub, hash b (toy-8l)")
     assert same == "gsm8k and mine have the same prompts: their results do not differ by task"
     assert commits == "toy-8l has results of different weights: commit-b (gsm8k, mine), commit-c (other)"
+
+
+def test_a_study_names_the_results_of_an_earlier_version_of_a_probe(tmp_path, monkeypatch):
+    write_lens(tmp_path, "toy", {"n_prompts": 10})
+    monkeypatch.setitem(SCHEMAS, "logit_lens", replace(SCHEMAS["logit_lens"], version=2))
+    said = "gsm8k × toy: logit_lens is stale: version: by version 1 of the probe, which now has 2"
+    with pytest.warns(UserWarning, match=said):
+        assert Study(tmp_path).problems == [said]
+
+
+def test_a_study_names_the_results_that_are_not_those_its_run_last_asked_for(tmp_path):
+    asked = RunSpec({"MODEL": "toy-4l", "DATASET": "addition", "N_EXAMPLES": 2, "OUT": str(tmp_path)})
+    for probe in ("logit_lens", "layer_effects"):
+        save_artifact(asked.path(probe), result_of(probe, 4), asked.provenance(probe))
+    asked.write_parameters()
+    assert Study(tmp_path).problems == []
+    changed = asked.path("layer_effects", part="mlp")
+    save_artifact(changed, result_of("layer_effects", 4), asked.provenance("layer_effects", part="mlp"))
+    other = asked.provenance("logit_lens") | {"dtype": "float64"}
+    save_artifact(asked.path("logit_lens"), result_of("logit_lens", 4), other)
+    said = "addition × toy-4l: logit_lens is stale: dtype: stored float64, asked float32"
+    with pytest.warns(UserWarning, match=said):
+        assert Study(tmp_path).problems == [said]
+    (tmp_path / "addition/toy-4l/probe.json").write_text("{")
+    assert Study(tmp_path).problems == [], "what was asked is not known"
+
+
+def test_a_name_given_twice_to_a_study_is_there_once(tmp_path):
+    write_lens(tmp_path, "toy", {"n_prompts": 10})
+    study = Study(tmp_path, ["toy", "toy"], ["gsm8k", "gsm8k"])
+    assert (study.models, study.datasets, len(study)) == (["toy"], ["gsm8k"], 1)
 
 
 def test_what_is_missing_of_prompts_of_ones_own_is_computed_by_a_command_with_their_file(tmp_path):
