@@ -85,7 +85,7 @@ def test_a_sets_models_go_small_ones_first_and_those_named_in_their_order():
     "asked",
     [
         ("sweep", *DEMO, "--models", "toy-8l", "--n-examples", "3", "--probes", "logit_lens", "layer_effects"),
-        ("sweep", "--models", "toy-8l", "--datasets", "aime24", "gsm8k", "sums", "--probes", "attention_gradients"),
+        ("sweep", "--models", "toy-8l", "--source", "embedded", "--probes", "attention_gradients", "logit_lens"),
         ("sweep", "--models", "my-name", "--model-id", "toy-8l", "--datasets", "gsm8k", "--dtype", "float64"),
         (
             "sweep",
