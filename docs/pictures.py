@@ -2,16 +2,30 @@
 
 from pathlib import Path
 
-from depth_lib.figures import grid
-from depth_lib.figures.compare import overview_figure
+from PIL import Image
+
+from depth_lib.effective_depth.tables import depths
+from depth_lib.figures import grid, overview_figure
+from depth_lib.figures.card import card_figure
 from depth_lib.results.study import Study
 
 DOCS = Path(__file__).parent
 OUTPUTS = DOCS.parent / "outputs"
+SIX = ("cosine", "lens_kl", "layer_effects", "output_change", "residual_erasure", "integrated_gradients")
+
+
+def save(figure, path):
+    """A drawing of few colours, and so of few bytes."""
+    figure.savefig(path, dpi=140)
+    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 if __name__ == "__main__":
     smollm2 = Study(OUTPUTS / "real", ["SmolLM2-135M-Instruct"], ["gsm8k"])
-    overview_figure(smollm2).savefig(DOCS / "smollm2_gsm8k.png", dpi=160)
+    (DOCS / "smollm2").mkdir(exist_ok=True)
+    for kind in SIX:
+        save(grid(kind, smollm2), DOCS / "smollm2" / f"{kind}.png")
+    save(card_figure(depths(smollm2)), DOCS / "card.png")
+    save(overview_figure(smollm2), DOCS / "smollm2_gsm8k.png")
     toys = ["toy-4l", "toy-8l", "toy-16l"]
-    grid("residual_erasure", Study(OUTPUTS / "demo", toys, ["gsm8k"])).savefig(DOCS / "residual_erasure.png", dpi=160)
+    save(grid("residual_erasure", Study(OUTPUTS / "demo", toys, ["gsm8k"])), DOCS / "residual_erasure.png")

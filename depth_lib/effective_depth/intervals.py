@@ -4,9 +4,7 @@ An effective depth is the first or last layer at which noisy curves cross a thre
 bootstrap misses the true depth: noise makes a curve cross too early, and resampling adds noise. So the curve's gap to
 the threshold is resampled at each layer instead (the basic bootstrap: Davison & Hinkley 1997, Bootstrap Methods and
 their Application, section 5.2). The depth's interval begins at the first layer where the gap's 95 % interval includes
-values beyond zero, and ends at the first where it includes no others. Intervals for sums over several runs have to
-cover all depths at once: there one simultaneous band has the gaps of all layers (Beran 1988, Balanced simultaneous
-confidence sets), at a level that Bonferroni divides by the number of runs.
+values beyond zero, and ends at the first where it includes no others.
 
 Deviations of resampled curves are widened by sqrt(P / (P - 1)) · t(P - 1) / z, without which the bootstrap is too
 narrow for few prompts (Hesterberg 2015, What Teachers Should Know about the Bootstrap, section 4.1).
@@ -22,16 +20,16 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from .rules import METRICS, Metric
 
 DRAWS, LEVEL, SEED = 2000, 0.95, 0
 UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
 FEWEST_PROMPTS = 3
-_Z = NormalDist().inv_cdf(UPPER)
+_Z = float(ndtri(UPPER))
 
 
 class NoInterval(Exception):
@@ -66,7 +64,7 @@ class Estimate:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int = 0) -> DepthInterval:
+def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInterval:
     """The 95 % bootstrap interval over prompts of one effective depth, and how many draws have the same depth.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -74,8 +72,7 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int
     DepthInterval(low=1, high=2, same=1.0, without=0.0, n_prompts=3)
 
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
-    or "overlap". n_runs: for sums over this many runs, whose intervals cover all depths at once and are wider; 0: this
-    run alone. Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
+    or "overlap". Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
     fewer than 3 prompts, values that are not finite, or no signal (`Metric.no_signal`). Method, sources and coverage:
     this module's docstring.
     Cost: no forward pass; `draws` means over prompts.
@@ -88,7 +85,8 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS, n_runs: int
     curve, drawn = bootstrap_curves(sums, n_tokens, draws)
     gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
     (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
-    low, high = _band(gap, widening(n_prompts) * (drawn_gaps - gap), n_runs)
+    below, above = np.quantile(widening(n_prompts) * (drawn_gaps - gap), (1 - UPPER, UPPER), axis=0)
+    low, high = gap - above, gap - below
     possible = [depth, *possible_depths(rule, low, high)]
     nowhere = (-1, n_layers - 1)
     low, high = (None if end in nowhere else int(end) for end in (min(possible), max(possible)))
@@ -164,13 +162,9 @@ def widening(n_prompts: int) -> float:
     return math.sqrt(n_prompts / (n_prompts - 1)) * student(n_prompts - 1) / _Z
 
 
-@functools.cache
 def student(v: int) -> float:
-    """Student's upper quantile for v degrees of freedom: t = √v · tan θ, where θ has the density cos(θ)^(v - 1)."""
-    step = math.pi / 2 / 100_000
-    angles = step * np.arange(1, 100_001)
-    share = np.cumsum(np.cos(angles - step / 2) ** (v - 1))
-    return math.sqrt(v) * math.tan(np.interp(LEVEL * share[-1], share, angles))
+    """Student's upper quantile for v degrees of freedom."""
+    return float(stdtrit(v, UPPER))
 
 
 @functools.lru_cache(8)
@@ -191,17 +185,6 @@ def possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarr
     turns = (low[:-1] < 0) & (high[1:] >= 0)
     possible = np.flatnonzero([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0]) - 1
     return possible[possible >= earliest]
-
-
-def _band(values: np.ndarray, deviations: np.ndarray, n_runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of each value's own interval; for n_runs, of the band that covers all values of all of them at once."""
-    if not n_runs:
-        below, above = np.quantile(deviations, (1 - UPPER, UPPER), axis=0)
-        return values - above, values - below
-    spread = np.sqrt((deviations**2).mean(0))
-    in_errors = np.divide(deviations, spread, out=np.zeros_like(deviations), where=spread > 0)
-    down, up = np.quantile([-in_errors.min(1), in_errors.max(1)], 1 - (1 - UPPER) / n_runs, axis=1)  # Bonferroni
-    return values - up * spread, values + down * spread
 
 
 def per_prompt(result: Mapping, rule: Metric) -> tuple[np.ndarray, np.ndarray]:

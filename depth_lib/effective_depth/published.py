@@ -18,7 +18,7 @@ def published_depths() -> pd.DataFrame:
 def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
     """Published and own effective depth of the models and datasets in both, with a verdict; empty if there are none.
 
-    intervals: what `depths_with_intervals` returns. Columns model, dataset, metric, published, ours, difference (ours -
+    intervals: rows of `depths`. Columns model, dataset, metric, published, ours, difference (ours -
     published, layers), low, high, published_ratio, ratio, verdict: "same"; "within the interval" (the published layer
     is in ours, 95 % over prompts); "differs"; "differs, no interval" (no per-prompt sums); "undecided" (the prompts
     rule out no layer); "no effective depth" of ours; "other depth" (the model here has another number of

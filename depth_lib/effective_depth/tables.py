@@ -13,7 +13,10 @@ from ..results.study import Study
 from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
-_WITH_INTERVAL = "layers prompts ed low high ratio ratio_low ratio_high same without note".split()
+COLUMNS = (
+    "model dataset metric layers prompts ed low high ratio ratio_low ratio_high same without score score_low score_high"
+    " note".split()
+)
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
 _TEXTS = ("model", "dataset", "metric", "note")
 _WHOLE = ("layers", "prompts", "ed", "low", "high")
@@ -24,9 +27,11 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
 
     Depths about another question than the papers' are metrics of their own, such as "erasure:spouse".
     Columns model, dataset, metric, layers (L), ed (a layer, NA where no layer satisfies the rule or there is none),
-    ratio (ED + 1) / L, score (depth score in layers, of metrics that have an effect of each layer), score_low and
-    score_high (its interval over prompts, where each prompt's effect is known), note: why a depth is undefined, such as
-    a curve that is not finite; a warning says it too.
+    ratio (ED + 1) / L; of the papers' metrics prompts, low, high (the 95 % confidence interval over prompts; NA where
+    it is open), ratio_low, ratio_high, same and without (the shares of bootstrap draws with this ED and with none);
+    score (depth score in layers, of metrics that have an effect of each layer), score_low and score_high (its interval
+    over prompts, where each prompt's effect is known); note: why there is no depth or no interval, or which end is
+    open. A warning says why a depth is undefined, such as a curve that is not finite.
     """
     rows = []
     for model, dataset in product(study.models, study.datasets):
@@ -35,16 +40,15 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
             result = study.get((dataset, model, of_pair(metric.probe, pair)))
             if result and all(key in result for key in metric.keys):
                 row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
-                rows.append(row)
                 if row["note"]:
                     warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
-    order = ["model", "dataset", "metric", "layers", "ed", "ratio", "score", "score_low", "score_high", "note"]
-    return _frame(rows, order)
+                rows.append(_with_interval(row, name, result) if name in PAPER_METRICS else row)
+    return _frame(rows, COLUMNS)
 
 
 def effective_depths(result: Mapping) -> pd.DataFrame:
     """The effective depths of one probe's result, as the probe or `load_artifact` returns it: a row per rule that reads
-    it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as `depths_with_intervals`.
+    it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as `depths`.
     ValueError for a result that no rule reads.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -64,20 +68,6 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     return _frame(rows, order).set_index("metric")
 
 
-def depths_with_intervals(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
-    """The papers' three depths with their confidence intervals; every_depth: what `depths` returns.
-
-    Columns: layers (L), prompts, ed, ratio; low, high (its 95 % confidence interval over prompts; NA where the
-    interval is open) and ratio_low, ratio_high; same and without (the shares of bootstrap draws with this ED and with
-    none); note (why there is no depth or no interval, or which end is open).
-    """
-    rows = []
-    for row in every_depth[every_depth.metric.isin(PAPER_METRICS)].to_dict("records"):
-        result = study[row["dataset"], row["model"], METRICS[row["metric"]].probe]
-        rows.append(_with_interval(row, row["metric"], result))
-    return _frame(rows, ["model", "dataset", "metric", *_WITH_INTERVAL])
-
-
 def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
     """ED and ratio at other thresholds than the papers', a row per model × dataset × metric × threshold.
 
@@ -85,13 +75,14 @@ def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame
     `depths` returns.
     """
     rows = []
-    papers = every_depth[every_depth.metric.isin(PAPER_METRICS) & (every_depth.note == "")]
+    papers = every_depth[every_depth.metric.isin(PAPER_METRICS) & ~every_depth.note.str.startswith("no signal")]
     for row in papers.itertuples():
         metric = METRICS[row.metric]
         arguments = metric.arguments(study[row.dataset, row.model, metric.probe])
-        for threshold in metric.thresholds:
-            ed = metric.rule(*arguments, threshold)
-            rows.append((row.model, row.dataset, row.metric, threshold, ed, ratio(ed, row.layers)))
+        with suppress(ValueError):  # a curve that is not finite, as the depth's own note says
+            for threshold in metric.thresholds:
+                ed = metric.rule(*arguments, threshold)
+                rows.append((row.model, row.dataset, row.metric, threshold, ed, ratio(ed, row.layers)))
     return _frame(rows, ["model", "dataset", "metric", "threshold", "ed", "ratio"])
 
 
@@ -121,7 +112,7 @@ def _depth(metric: Metric, result: Mapping) -> dict:
 
 
 def _with_interval(row: dict, metric: str, result: Mapping) -> dict:
-    """A row with the interval of its depth as in `depths_with_intervals`, or the reason why there is none."""
+    """A row with the interval of its depth as in `depths`, or the reason why there is none."""
     if row["note"]:
         return row
     try:

@@ -1,5 +1,6 @@
 """Pictures of one run (`plot`), of many runs (`grid`, `save_figures`), of their depths, and the papers' own."""
 
+from .card import card_figure
 from .compare import (
     COMPARISONS,
     intervals_figure,
@@ -11,6 +12,7 @@ from .compare import (
     save_comparisons,
     thresholds_figure,
 )
+from .explore import explore
 from .grid import grid, plot, save_figures
 from .kinds import KINDS, kinds_of
 from .paper import PAPER_FIGURES, paper_figure, save_paper_figures
@@ -19,6 +21,8 @@ __all__ = [
     "COMPARISONS",
     "KINDS",
     "PAPER_FIGURES",
+    "card_figure",
+    "explore",
     "grid",
     "intervals_figure",
     "kinds_of",

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..effective_depth.across import sizes_of, trainings_of
 from ..effective_depth.rules import METRICS, as_array
-from ..results.study import TABLE_PROBES, TRAINING, Study, by_paper, facts_of
+from ..results.study import TABLE_PROBES, Study, by_paper
 from .grid import DOTS_PER_INCH, WIDTH, add_legend, cells_of, draw_cells, save_drawn, short_name
 from .kinds import KINDS
 from .marks import COLOURS, GREY, RED, STYLE
 
+IN_OVERVIEW = ("cosine", "lens_kl", "lens_overlap")  # the kinds that the papers' rules read
 RATIO = "Ratio (ED + 1) / L"
 _PALETTE = (*COLOURS, "#8c564b", "#9467bd", "#7fc97f", "#bcbd22", "#7f0000")
 _SHAPES = "os^DvPX*phd"
@@ -33,7 +35,7 @@ def overview_figure(study: Study) -> Figure | None:
     cells = []
     for model in drawn:
         datasets = [dataset for dataset in study.datasets if _has_three(study, dataset, model)]
-        for name in ("cosine", "lens_kl", "lens_overlap"):
+        for name in IN_OVERVIEW:
             kind = KINDS[name]
             results = {dataset: study[dataset, model, kind.probe] for dataset in datasets}
             (cell,) = cells_of(kind, results)[0]
@@ -52,7 +54,7 @@ def _has_three(study: Study, dataset: str, model: str) -> bool:
 def intervals_figure(intervals: pd.DataFrame) -> Figure | None:
     """ED ratio of every model × dataset × metric with its 95 % confidence interval over prompts, a panel per metric.
 
-    intervals: what `depths_with_intervals` returns. Hollow: no interval. A whisker to the panel's edge: the interval is
+    intervals: rows of `depths`. Hollow: no interval. A whisker to the panel's edge: the interval is
     open, since it includes curves without an effective depth. None if no run has an effective depth.
     """
     title = "Ratio of effective depth, with 95 % confidence intervals over prompts"
@@ -67,24 +69,10 @@ def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
     return _ratio_figure(f"Ratio of effective depth against size in {unit}", intervals, sizes, places)
 
 
-def sizes_of(intervals: pd.DataFrame) -> tuple[pd.Series, str]:
-    """The size of each row's model, in billion parameters if every model's params file says it, else in blocks."""
-    billions = intervals.model.map(lambda model: facts_of(model).billions)
-    if billions.isna().any():
-        return intervals.layers.astype(float), "blocks"
-    return billions.astype(float), "billion parameters"
-
-
 def ratio_by_training_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does training change it? Ratio of models by the training that their params files name."""
-    training, known = trainings_of(intervals)
+    training, known = trainings_of(intervals.model)
     return _ratio_figure("Ratio of effective depth by training", intervals, training, _side_by_side(known))
-
-
-def trainings_of(intervals: pd.DataFrame) -> tuple[pd.Series, list[str]]:
-    """The training of each row's model, and those that there are, base first, without "unknown"."""
-    training = intervals.model.map(lambda model: facts_of(model).training)
-    return training, [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
 
 
 def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -255,9 +243,9 @@ def _ratio_figure(
 ) -> Figure | None:
     """Ratio over x with its interval, a panel per metric; places: the value of x -> its place on the axis.
 
-    per: "model" or "dataset", which have a look each; lines join the means of each, broken where there is none. An open
-    end is beyond the panel, a point without an interval is hollow. None if there is no ratio, or lines would have
-    nothing to join.
+    per: "model" or "dataset", which have a look each; lines join the means of each, broken where a ratio is missing.
+    An open end is beyond the panel, a point without an interval is hollow. None if there is no ratio, or lines would
+    have nothing to join.
     """
     frame = frame.astype(dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float)).assign(place=x.map(places))
     frame = frame.dropna(subset="place")
@@ -276,7 +264,9 @@ def _ratio_figure(
             ax.plot(own.beside, own.ratio, ls="", markersize=3.5, fillstyle="none", **look)
             ax.plot(known.beside, known.ratio, ls="", markersize=3.5, **look)
             if lines:
-                means = own.groupby("place").ratio.mean().reindex(places.values())
+                means = (
+                    own.groupby("place").ratio.agg(lambda ratios: ratios.mean(skipna=False)).reindex(places.values())
+                )
                 ax.plot(means, linewidth=0.8, color=color, ls=_DASHES[i % len(_DASHES)])
         if "threshold" in frame:
             ax.axvline(places[METRICS[metric.split()[0]].threshold], color=GREY, ls=":", label="papers")

@@ -2,5 +2,6 @@
 
 from importlib.util import find_spec
 
-if missing := [package for package in ("openpyxl",) if not find_spec(package)]:
+_NEEDED = {"openpyxl": "openpyxl", "great_tables": "great-tables", "nbconvert": "nbconvert"}
+if missing := [package for name, package in _NEEDED.items() if not find_spec(name)]:
     raise ImportError(f"tables and reports need {' and '.join(missing)}; pip install 'depth-lib[report]'")

@@ -1,113 +1,101 @@
-"""What a study's numbers say about the papers' three questions; conclusions.txt.jinja has the sentences."""
+"""What a study's numbers say: at most six sentences, each an answer, and none where there is none."""
 
-import importlib.resources
 from collections.abc import Mapping
 
-import jinja2
-import numpy as np
 import pandas as pd
 
-from ..effective_depth.intervals import DRAWS, NoInterval, depth_interval
-from ..effective_depth.rules import METRICS, PAPER_METRICS
-from ..figures.compare import sizes_of, trainings_of
+from ..effective_depth.across import Trend, model_ratios, trends
+from ..effective_depth.published import published_depths
+from ..effective_depth.rules import METRICS
+from ..results.study import Study
 
-_MOST_NAMES = 3  # of models or datasets in one sentence; more are counted
+_NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
+_SAME = 0.1  # of the depth: an interval within this of zero
+_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 
 
-def conclusions(study: Mapping, intervals: pd.DataFrame, published: pd.DataFrame) -> list[str]:
-    """A sentence each: how much depth is used; by size, training, task; how sure that is; beside the paper.
+def headline(depths: pd.DataFrame) -> str:
+    """The card's sentence: where the prediction forms by the lens's KL divergence, beside the papers' twelve.
 
-    intervals: what `depths_with_intervals` returns of the study; published: what `beside_the_paper` does. Runs are
-    compared where they have the other properties in common; where none do, the sentence says so.
+    depths: what `effective_depth.tables.depths` returns. Of several datasets a model's median counts.
     """
-    runs = intervals.assign(ratio=intervals.ratio.astype(float))
-    runs["training"], trainings = trainings_of(intervals)
-    runs["size"], unit = sizes_of(intervals)
-    runs["doublings"] = np.log2(runs["size"])
-    known = runs.dropna(subset="ratio")
-    if known.empty:
-        return ["No model has an effective depth here."]
-    datasets = runs.dataset.unique()
-    questions = [("Size", "doublings", known["size"].min(), known["size"].max(), ["dataset", "training"])]
-    questions += [("Training", "training", trainings[0], other, ["dataset", "size"]) for other in trainings[1:]]
-    questions += [("Task", "dataset", datasets[0], other, ["model"]) for other in datasets[1:]]
-    answers = [
-        (name, before, after, same, changes(study, known, column, (before, after), same))
-        for name, column, before, after, same in questions
-        if before != after
-    ]
-    rule = METRICS["cosine"]
-    turns = []  # of each run
-    for run in runs[runs.metric == "cosine"].itertuples():
-        if result := study.get((run.dataset, run.model, rule.probe)):
-            turns.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
-    template = importlib.resources.files(__package__).joinpath("conclusions.txt.jinja").read_text()
-    text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
-        runs=runs,
-        ratios={metric: runs[runs.metric == metric].ratio for metric in PAPER_METRICS},
-        turns=turns,
-        answers=answers,
-        unit=unit,
-        width=runs.high - runs.low,
-        verdicts=published.verdict.value_counts(),
-    )
-    return [line for line in text.splitlines() if line]
+    kl = depths[depths.metric == "kl"]
+    ours, papers = (model_ratios(frame, "kl") for frame in (kl, published_depths()))
+    clauses = []
+    if len(ours) == 1:
+        clauses.append(f"The prediction of {ours.index[0]} forms at {ours.iloc[0]:.0%} of its depth".replace("%", " %"))
+    elif len(ours):
+        ends = " to ".join(f"{ours[model]:.0%} ({model})" for model in (ours.idxmin(), ours.idxmax()))
+        clauses.append(f"Predictions form at {ends} of the depth".replace("%", " %"))
+    silent = kl[~kl.model.isin(ours.index)].drop_duplicates("model")
+    clauses += [f"{row.model}: – ({row.note or 'no layer satisfies the rule'})" for row in silent.itertuples()][:3]
+    if not clauses:
+        return "No model here has an effective depth by the logit lens."
+    return f"{'; '.join(clauses)}; the papers' twelve: {_range(papers)}."
 
 
-def changes(
-    study: Mapping, runs: pd.DataFrame, column: str, groups: tuple, same: list[str], draws: int = DRAWS
-) -> list[dict]:
-    """How the ratio changes with a column of runs, by each metric: change, low, high, and where.
+def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> list[str]:
+    """Sentences on size, training and task, how sure the cosine rule is, and how the numbers agree with the papers'.
 
-    For "doublings" the least-squares slope over all runs; for any other column the change of the mean from the first
-    group to the second. Both compare runs with the same values in `same` only. The interval (None if it is open) covers
-    every combination of depths in the runs' intervals, which are widened to cover all at once: runs may read the same
-    prompts, and noise that makes curves cross too early does not average out.
+    depths: what `effective_depth.tables.depths` returns of the study; published: what `beside_the_paper` does.
     """
-    found = []
-    for metric, of_metric in runs.groupby("metric"):
-        if column == "doublings":
-            weights = slope_weights(of_metric[column], of_metric[same])
-        else:
-            weights = difference_weights(of_metric[column], groups, of_metric[same])
-        compared, weights = of_metric[weights != 0], weights[weights != 0]
-        if len(compared):
-            low, high = _range(study, compared, weights.to_numpy(), draws)
-            names = compared[same[0]].unique()
-            where = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {same[0]}s"
-            change = weights @ compared.ratio
-            found.append({"metric": metric, "change": change, "low": low, "high": high, "where": where})
-    return found
+    found = trends(depths)
+    questions = {
+        "size": ("Larger models use {} share of their depth", "slope per doubling", "sizes"),
+        "training": ("With {after} models instead of {before} ones {} share of the depth is used", "change", "sizes"),
+        "task": ("On {after} instead of {before} {} share of the depth is used", "change", "models"),
+    }
+    sentences = []
+    for question, (answer, what, units) in questions.items():
+        by_pair: dict[tuple, list[Trend]] = {}
+        for one in found:
+            if one.question == question:
+                by_pair.setdefault((one.before, one.after), []).append(one)
+        clauses = []
+        for (before, after), ones in by_pair.items():
+            numbers = ", ".join(f"{_NAMES[one.metric]} {one}" for one in ones)
+            n = _in_words(min(one.n for one in ones))
+            text = answer.format(_verdict(ones), before=before, after=after)
+            clauses.append(f"{text}: {what} by {numbers}, {n} {units}")
+        if clauses:
+            sentences.append("; ".join([clauses[0], *(clause[0].lower() + clause[1:] for clause in clauses[1:])]) + ".")
+    if turns := _turns(study):
+        times = f"{_in_words(min(turns))} to {_in_words(max(turns))} times"
+        if len({*turns}) == 1:
+            times = "once" if turns[0] == 1 else f"{_in_words(turns[0])} times"
+        ending = ", so it is fragile" if max(turns) > 1 else ""
+        sentences.append(f"The mean cosine crosses zero upwards {times}; the rule uses the last crossing{ending}.")
+    if len(published):
+        counts = published.verdict.value_counts()
+        text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        sentences.append(f"Of {len(published)} depths that the papers have too: {text}.")
+    return sentences
 
 
-def slope_weights(values: pd.Series, same: pd.DataFrame) -> pd.Series:
-    """The weight of each run in the least-squares slope over these values, among runs with equal `same`."""
-    from_mean = values - values.groupby(list(same.to_numpy().T)).transform("mean")
-    from_mean = from_mean.where(from_mean.abs() > 1e-9, 0)
-    return from_mean / (from_mean @ from_mean or 1)
+def _verdict(ones: list[Trend]) -> str:
+    """What the intervals of all rules say together."""
+    if all(-_SAME <= one.low <= 0 <= one.high <= _SAME for one in ones):
+        return "the same"
+    if all(one.low <= 0 <= one.high for one in ones):
+        return "no clearly different"
+    if all(one.low > 0 for one in ones):
+        return "a larger"
+    return "a smaller" if all(one.high < 0 for one in ones) else "by some rules another"
 
 
-def difference_weights(values: pd.Series, groups: tuple, same: pd.DataFrame) -> pd.Series:
-    """The weight of each run in the change of the mean from the first of two values to the second.
-
-    Only combinations of `same` that have both values count, each of them alike.
-    """
-    before, after = ((values == group).astype(float) for group in groups)
-    n_before, n_after = (group.groupby(list(same.to_numpy().T)).transform("sum") for group in (before, after))
-    weights = (after / n_after - before / n_before).where((n_before > 0) & (n_after > 0), 0)
-    return weights / (weights.clip(0).sum() or 1)
+def _turns(study: Mapping) -> list[int]:
+    """How often the mean cosine of each run changes from negative to non-negative, where it does."""
+    rule, counts = METRICS["cosine"], []
+    for (_, _, probe), result in study.items():
+        if probe == rule.probe and all(key in result for key in rule.keys):
+            counts.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
+    return [count for count in counts if count]
 
 
-def _range(study: Mapping, runs: pd.DataFrame, weights: np.ndarray, draws: int) -> tuple:
-    """The ends of the sum of weighted ratios; (None, None) if one of them is open."""
-    ends = []  # of each run
-    for run in runs.itertuples():
-        try:
-            result = study[run.dataset, run.model, METRICS[run.metric].probe]
-            interval = depth_interval(result, run.metric, draws, n_runs=len(runs))
-        except NoInterval:
-            return None, None
-        ends.append((interval.low, interval.high))
-    ratios = (np.array(ends, dtype=float) + 1) / runs.layers.to_numpy(float)[:, None]  # nan at open ends
-    low, high = weights @ np.where(weights[:, None] > 0, ratios, ratios[:, ::-1])  # negative weights swap the ends
-    return (None, None) if np.isnan(low + high) else (float(low), float(high))
+def _range(values: pd.Series) -> str:
+    low, high = (f"{100 * value:.0f}" for value in (values.min(), values.max()))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _in_words(number: int) -> str:
+    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)

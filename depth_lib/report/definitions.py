@@ -35,8 +35,8 @@ DEFINITIONS = {
         "layer_effects_{n}exps.pt: KL(output ‖ output with block s skipped), in nats, mean over tokens, then prompts.",
     ),
     "erasure": (
-        "The last layer at which the answer still needs a token of the question, but for the first and the one that "
-        "predicts the answer. Our own rule.",
+        "The last layer at which the answer still needs a token of the question. The first token and the one before "
+        "the answer are not counted. Our own rule.",
         "The last l in 0..L-1 at which erasing one moves the answer by over half of the largest effect.",
         "logit_erasure_{n}exps.pt: norm of the change of the probabilities when a token's residual stream at the input "
         "of block l is replaced by an average one.",

@@ -1,20 +1,83 @@
-"""The report, one HTML page: conclusions, tables, every figure, and provenance."""
+"""The page: the executed notebook `effective_depth.ipynb` without its code, one file that needs no other."""
 
 import base64
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator
+from html import escape
 from pathlib import Path
 
-import jinja2
+import nbformat
 import pandas as pd
+from PIL import Image
 
-from ..effective_depth.rules import PAPER_METRICS
 from ..embedded import TOYS, prompts_path
 from ..figures import COMPARISONS, KINDS, save_comparisons, save_figures, save_paper_figures
+from ..figures.compare import IN_OVERVIEW
+from ..figures.marks import Heat
 from ..files import write_together
-from ..results.study import Study
-from .conclusions import conclusions
-from .definitions import DEFINITIONS, SOURCES
-from .table import MISSING, Tables
+from ..results.study import TABLE_PROBES, Study
+from .definitions import DEFINITIONS
+from .table import NAMES, Tables
+
+PLOTLY = "application/vnd.plotly.v1+json"
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{css}</style>{script}</head><body>
+{body}
+</body></html>
+"""
+
+
+def write_page(notebook: str | Path) -> Path:
+    """Write report.html beside an executed notebook: its text and outputs, without code and cells tagged `not-on-page`.
+
+    plotly.js is in it once if there is a figure that needs it. The file needs no network.
+    """
+    from nbconvert import HTMLExporter
+    from nbconvert.preprocessors import TagRemovePreprocessor
+
+    book, n_figures = nbformat.read(notebook, as_version=4), 0
+    for cell in book.cells:
+        cell["outputs"] = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
+        for output in cell["outputs"]:
+            if PLOTLY in output.get("data", {}):
+                n_figures += 1
+                output["data"] = {"text/html": _as_html(output["data"][PLOTLY])}
+            if "image/png" in output.get("data", {}):
+                output["data"]["image/png"] = _small(base64.b64decode(output["data"]["image/png"]))
+        if cell.cell_type != "code":
+            del cell["outputs"]
+    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
+    exporter.exclude_anchor_links = True
+    exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)
+    body, _ = exporter.from_notebook_node(book)
+    script = ""
+    if n_figures:
+        from plotly.offline import get_plotlyjs
+
+        script = f"<script>{get_plotlyjs()}</script>"
+    css = Path(__file__).with_name("report.css").read_text()
+    path = Path(notebook).with_name("report.html")
+    text = _PAGE.format(title="Effective depth", css=css, script=script, body=body)
+    write_together({path: text.encode()})
+    return path
+
+
+def _as_html(figure: dict) -> str:
+    """A plotly figure as a part of the page, which fits its width."""
+    from plotly.io import to_html
+
+    layout = {name: value for name, value in figure["layout"].items() if name not in ("template", "width")}
+    options = {"responsive": True, "displaylogo": False}
+    figure = {"data": figure["data"], "layout": layout}
+    return to_html(figure, config=options, full_html=False, include_plotlyjs=False, validate=False)
+
+
+def _small(png: bytes) -> str:
+    """A drawing in base64 with 64 colours, a third of its size."""
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(buffer, "png", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
@@ -26,43 +89,67 @@ def draw_figures(study: Study, tables: Tables) -> list[Path]:
     ]
 
 
-def write_report(study: Study, tables: Tables, drawn: Iterable[Path] = ()) -> Path:
-    """Write `folder/report.html`, one file that needs no other and no network.
+def heading(study: Study) -> str:
+    """The page's title as HTML."""
+    n, datasets = len(study.models), ", ".join(NAMES.get(name, name) for name in study.datasets)
+    return f"<h1>Effective depth of {n} model{'s' if n != 1 else ''} on {escape(datasets)}</h1>"
 
-    drawn: the figures that `draw_figures` wrote. Each is placed by its name.
-    """
-    folder = Path(__file__).parent
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["rows"] = _rows
-    text = environment.get_template("report.html.jinja").render(
-        css=(folder / "report.css").read_text(),
-        study=study,
-        tables=tables,
-        notices=[*study.problems, *notices(study)],
-        conclusions=conclusions(study, tables.intervals, tables.beside_the_paper),
-        paper_metrics=PAPER_METRICS,
-        definitions=DEFINITIONS,
-        sources=SOURCES,
-        images={
-            path.stem: base64.b64encode(path.read_bytes()).decode()
-            for path in drawn
-            if path.suffix == ".png" and path.parent.name != "paper"
-        },
-        kinds=KINDS,
-        comparisons=COMPARISONS,
-        dash=MISSING,
-    )
-    path = study.folder / "report.html"
-    write_together({path: text.encode()})
-    return path
+
+def listed(sentences: Iterable[str], name: str = "") -> str:
+    """Sentences as a list in HTML, "" if there are none."""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f'<ul class="{name}">{items}</ul>' if items else ""
+
+
+def folded(title: str, html: str) -> str:
+    """A part of the page that opens when it is clicked."""
+    return f"<details><summary>{escape(title)}</summary>{html}</details>"
+
+
+def heat_maps(study: Study) -> list[str]:
+    """The kinds of heat map that a study has."""
+    return [
+        name
+        for name, kind in KINDS.items()
+        if isinstance(kind, Heat) and any(kind.can_draw(result) for result in study.of(kind.probe).values())
+    ]
+
+
+def gallery(drawn: Iterable[Path]) -> str:
+    """What of `draw_figures` is nowhere else on the page, as HTML: each picture with its caption."""
+    shown_above = {*IN_OVERVIEW, "overview", "ratio_by_size", "ratio_by_training", "ratio_by_task"}
+    parts = []
+    for path in drawn:
+        row = {"figures": KINDS, "summary": COMPARISONS}.get(path.parent.name, {}).get(path.stem)
+        if row and path.suffix == ".png" and path.stem not in shown_above and not isinstance(row, Heat):
+            image = _small(path.read_bytes())
+            caption = escape(row.caption)
+            parts.append(
+                f'<figure><img alt="{caption}" src="data:image/png;base64,{image}">'
+                f"<figcaption>{caption}</figcaption></figure>"
+            )
+    return "".join(parts)
+
+
+def beside(published: pd.DataFrame) -> str:
+    """Own depths beside the published ones as HTML, a sentence if there are none."""
+    if published.empty:
+        return "<p>None of these models is in the papers.</p>"
+    columns = ["model", "dataset", "metric", "published", "ours", "difference", "verdict"]
+    shown = published[columns].astype(object)
+    shown["difference"] = shown.difference.map("{:+d}".format, na_action="ignore")
+    return shown.to_html(index=False, na_rep="–")
+
+
+def definitions() -> str:
+    """Every rule as HTML."""
+    return pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.to_html()
 
 
 def notices(study: Study) -> list[str]:
-    """Notices at the top of the page: which prompts and models are this package's own."""
+    """What has to be known before a number is read: mixed settings, prompts and models of this package's own."""
+    sentences = [*_mixed(study)]
     own_datasets, toys = made_here(study)
-    sentences = []
     if own_datasets:
         sentences.append(
             f"Prompts of {', '.join(own_datasets)} were written for depth_lib in the form of these datasets: they are "
@@ -74,6 +161,29 @@ def notices(study: Study) -> list[str]:
             f"{', '.join(toys)}. Their numbers say nothing about language models."
         )
     return sentences
+
+
+def _mixed(study: Study) -> Iterator[str]:
+    """A line for each setting in which results of the table differ, with the datasets, models or runs that have it."""
+    rows = pd.DataFrame(
+        [
+            {"model": model, "dataset": dataset, "run": f"{model} on {dataset}"} | result["meta"]
+            for (dataset, model, probe), result in study.items()
+            if probe in TABLE_PROBES and result["meta"]
+        ]
+    )
+    for setting, name in (("n_prompts", "numbers of prompts"), ("dtype", "dtypes"), ("quantization", "quantisations")):
+        values = rows.get(setting, pd.Series(dtype=object)).fillna("none").astype(str)
+        if values.nunique() > 1:
+            per = next(
+                one
+                for one in ("dataset", "model", "run")
+                if values.groupby(rows[one]).nunique().max() == 1 or one == "run"
+            )
+            listed = (
+                f"{value} ({', '.join(names.unique())})" for value, names in rows[per].groupby(values, sort=False)
+            )
+            yield f"Mixed {name}, so that rows are not alike: {'; '.join(listed)}."
 
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:
@@ -93,8 +203,3 @@ def _is_written_here(dataset: str, source: str | None) -> bool:
     if source == "sample":
         return prompts_path(dataset, published=True).parent.name != "published"
     return source == "embedded"
-
-
-def _rows(frame: pd.DataFrame) -> list[dict]:
-    """A dict per row, None for what is missing."""
-    return frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -1,4 +1,4 @@
-"""The tables of a study, written as csv, TeX and an Excel workbook."""
+"""The tables of a study: as csv, TeX and an Excel workbook, and as HTML for notebook and page."""
 
 import io
 from dataclasses import dataclass
@@ -6,47 +6,73 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from openpyxl.styles import Alignment
-from openpyxl.worksheet.worksheet import Worksheet
+from great_tables import GT, html, loc, style
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+from openpyxl.formatting.rule import ColorScaleRule
 
 from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
-from ..effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from ..effective_depth.tables import depths, depths_by_threshold
 from ..files import write_together
 from ..results.provenance import made_from
 from ..results.study import TABLE_PROBES, Study
 from .definitions import DEFINITIONS
 
 MISSING = "–"
-_FURTHER = ("intervals", "five_probes", "beside_the_paper", "by_difficulty")
-_WIDEST = 60  # characters of a column of the workbook
+NAMES = {  # in the papers
+    "cosine": "Cosine",
+    "kl": "Logit Lens KL",
+    "overlap": "Logit Lens Overlap",
+    "removal": "Removal",
+    "hellaswag": "HellaSwag",
+    "gsm8k": "GSM8K",
+    "aime24": "AIME24",
+    "mquake": "MQuAKE",
+    "math": "MATH",
+    "RATIO": "Ratio",
+}
+_INTERVALS = "model dataset metric layers prompts ed low high ratio ratio_low ratio_high same without note".split()
+_FIVE_PROBES = "model dataset metric layers ed ratio score score_low score_high".split()
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a study: `effective_depth_table`, `depths_with_intervals`, `depths_by_threshold`, `depths`,
-    `beside_the_paper`, `scores_by_level` and `provenance`."""
+    """The tables of a study: `depths`, and what is read off it: `effective_depth_table`, `depths_by_threshold` and
+    `beside_the_paper`; `scores_by_level` and `provenance`."""
 
+    depths: pd.DataFrame
     effective_depth: pd.DataFrame
-    intervals: pd.DataFrame
     thresholds: pd.DataFrame
-    five_probes: pd.DataFrame
     beside_the_paper: pd.DataFrame
     by_difficulty: pd.DataFrame
     provenance: pd.DataFrame
+
+    @property
+    def intervals(self) -> pd.DataFrame:
+        """The papers' depths with their intervals."""
+        return self.depths.loc[self.depths.metric.isin(PAPER_METRICS), _INTERVALS].reset_index(drop=True)
+
+    def further(self) -> dict[str, pd.DataFrame]:
+        """Name of a file or sheet -> table, of those beside the papers' that have a row."""
+        frames = {
+            "intervals": self.intervals,
+            "five_probes": self.depths[_FIVE_PROBES],
+            "beside_the_paper": self.beside_the_paper,
+            "by_difficulty": self.by_difficulty,
+        }
+        return {name: frame for name, frame in frames.items() if len(frame)}
 
 
 def read_tables(study: Study) -> Tables:
     """Every table of a study."""
     every_depth = depths(study)
-    intervals = depths_with_intervals(study, every_depth)
     return Tables(
+        depths=every_depth,
         effective_depth=effective_depth_table(study, every_depth),
-        intervals=intervals,
         thresholds=depths_by_threshold(study, every_depth),
-        five_probes=every_depth.drop(columns="note"),
-        beside_the_paper=beside_the_paper(intervals),
+        beside_the_paper=beside_the_paper(every_depth),
         by_difficulty=scores_by_level(study),
         provenance=provenance(study),
     )
@@ -56,8 +82,9 @@ def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
     """Write effective_depth.xlsx, .csv and .tex, and effective_depth_<table>.csv of each further table with a row.
 
     In the csv ratios are rounded to two decimals as in the paper and missing values are "–"; it has three header rows:
-    `pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")`. The TeX is a whole document that needs booktabs;
-    its tabular can be copied into a paper. The workbook has one sheet per table.
+    `pd.read_csv(path, header=[0, 1, 2], index_col=0, na_values="–")`. The TeX is a whole document with the papers'
+    names, whose tabular can be copied into a paper that loads booktabs and xcolor. The workbook has one sheet per
+    table.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,13 +92,11 @@ def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
     contents = {
         folder / "effective_depth.xlsx": _workbook(tables),
         folder / "effective_depth.csv": text.rename_axis(index=None).to_csv().encode(),
-        folder / "effective_depth.tex": _tex(text).encode(),
+        folder / "effective_depth.tex": _tex(tables.effective_depth).encode(),
     }
-    for name in _FURTHER:
-        frame = getattr(tables, name)
-        if len(frame):
-            path = folder / f"effective_depth_{name}.csv"
-            contents[path] = frame.to_csv(index=False, float_format="%.4f").encode()
+    for name, frame in tables.further().items():
+        path = folder / f"effective_depth_{name}.csv"
+        contents[path] = frame.to_csv(index=False, float_format="%.4f").encode()
     write_together(contents)
     return list(contents)
 
@@ -134,6 +159,51 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
     return lines
 
 
+def depth_table(tables: Tables, *metrics: str) -> GT:
+    """The depths for notebook and page: a row per model and dataset, a column per metric, by default all there are.
+
+    In each cell the depth with its ratio, below them the 95 % interval over prompts or the depth score, or why there is
+    none. The darker, the deeper.
+    """
+    rows = tables.depths[tables.depths.metric.isin(metrics)] if metrics else tables.depths
+    cells = rows.assign(cell=[_cell(row) for row in rows.to_dict("records")])
+    runs = [*dict.fromkeys(zip(cells.model, cells.dataset, strict=True))]
+    columns = [*dict.fromkeys(cells.metric)]
+    index = ["model", "dataset"]
+    shown, ratios = (
+        cells.pivot(index=index, columns="metric", values=value).reindex(runs)[columns] for value in ("cell", "ratio")
+    )
+    labels = {column: NAMES.get(column, column.replace("_", " ")) for column in columns}
+    one_dataset = len({dataset for _, dataset in runs}) == 1
+    frame = shown.fillna(MISSING).reset_index()
+    where = {"rowname_col": "model"} if one_dataset else {"rowname_col": "dataset", "groupname_col": "model"}
+    table = GT(frame.drop(columns="dataset") if one_dataset else frame, **where).cols_label(**labels)
+    table = table.fmt_markdown(columns).cols_align("center", columns).tab_options(table_width="100%")
+    for row, column in product(range(len(runs)), columns):
+        if pd.notna(ratios[column].iloc[row]):
+            table = table.tab_style(style.fill(_colour(ratios[column].iloc[row])), loc.body(column, [row]))
+    return table.tab_stubhead(html("model" if one_dataset else "dataset"))
+
+
+def _cell(row: dict) -> str:
+    """A depth in Markdown: 17 (0.64), below it its interval, score or note."""
+    lines = [f"**{row['ed']}** ({row['ratio']:.2f})" if pd.notna(row["ed"]) else MISSING]
+    if pd.notna(row["low"]) or pd.notna(row["high"]):
+        ends = ["no depth" if pd.isna(end) else str(end) for end in (row["low"], row["high"])]
+        lines.append(ends[0] if ends[0] == ends[1] else " to ".join(ends))
+    if pd.notna(row["score"]):
+        ends = "" if pd.isna(row["score_low"]) else f" [{row['score_low']:.1f}, {row['score_high']:.1f}]"
+        lines = [*(line for line in lines if line != MISSING), f"score {row['score']:.1f}{ends}"]
+    if row["note"] and len(lines) == 1:
+        lines = [MISSING, f"({row['note']})"] if lines == [MISSING] else [*lines, row["note"]]
+    return "<br>".join([lines[0], *(f"<small>{line}</small>" for line in lines[1:])])
+
+
+def _colour(ratio: float) -> str:
+    """The darker, the deeper; black text can be read on all of them."""
+    return to_hex(colormaps["Blues"](0.6 * float(ratio)))
+
+
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
     """The table as people read it; ratios rounded half to even, as the papers' own printing does."""
     text = table.astype(object)
@@ -143,54 +213,42 @@ def _as_text(table: pd.DataFrame) -> pd.DataFrame:
     return text.fillna(MISSING)
 
 
-# The workbook
+def _in_the_papers_words(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the papers' names in its headers."""
+    return table.rename(columns=NAMES).rename_axis(columns=[None] * 3, index=None)
+
+
+def _ratios(table: pd.DataFrame) -> list:
+    return [column for column in table.columns if column[-1] == NAMES["RATIO"]]
 
 
 def _workbook(tables: Tables) -> bytes:
-    ratios = [column for column in tables.effective_depth.columns if column[-1] == "RATIO"]
-    styled = tables.effective_depth.style.set_properties(subset=ratios, **{"number-format": "0.00"})
-    styled = styled.background_gradient("Blues", vmin=0, vmax=1, axis=None, subset=ratios)
-    styled = styled.highlight_null(props="background-color: white; color: black")
+    """One sheet per table; ratios of the first one are coloured."""
+    table = _in_the_papers_words(tables.effective_depth)
     definitions = pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.reset_index(names="Name")
-    sheets = {name: getattr(tables, name) for name in _FURTHER}
-    sheets |= {"provenance": tables.provenance, "description": definitions}
+    sheets = tables.further() | {"provenance": tables.provenance, "description": definitions}
     buffer = io.BytesIO()
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
-        if ratios:
-            n_headers = tables.effective_depth.columns.nlevels + 1
-            title = "Effective Depth Results"
-            styled.to_excel(writer, sheet_name=title, na_rep=MISSING, freeze_panes=(n_headers, 1))
+        if _ratios(table):
+            table.to_excel(writer, sheet_name="Effective Depth Results", na_rep=MISSING, freeze_panes=(4, 1))
+            sheet = writer.sheets["Effective Depth Results"]
+            scale = ColorScaleRule("num", 0, "FFFFFF", end_type="num", end_value=1, end_color="2171B5")
+            for column in list(sheet.iter_cols(min_col=3, min_row=5))[::2]:
+                sheet.conditional_formatting.add(f"{column[0].coordinate}:{column[-1].coordinate}", scale)
+                for cell in column:
+                    cell.number_format = "0.00"
         for name, frame in sheets.items():
-            if len(frame):
-                frame = frame.rename(columns=lambda column: column.replace("_", " "))
-                look = {"index": False, "na_rep": MISSING, "float_format": "%.2f", "freeze_panes": (1, 1)}
-                frame.to_excel(writer, sheet_name=name.replace("_", " ").title(), **look)
-        for sheet in writer.sheets.values():
-            _lay_out(sheet)
+            sheet = name.replace("_", " ").title()
+            frame.to_excel(writer, sheet_name=sheet, index=False, na_rep=MISSING, float_format="%.2f")
     return buffer.getvalue()
 
 
-def _lay_out(sheet: Worksheet) -> None:
-    """Columns as wide as their texts, long texts wrapped; printed in landscape, one page wide, headers on each page."""
-    for column in sheet.columns:
-        longest = max(len(str(cell.value or "")) for cell in column)
-        sheet.column_dimensions[column[-1].column_letter].width = min(longest, _WIDEST) + 2
-        for cell in column:
-            cell.alignment = Alignment(horizontal=cell.alignment.horizontal, vertical="top", wrap_text=True)
-    sheet.print_title_rows = f"1:{sheet.sheet_view.pane.ySplit:.0f}"  # as far as they are frozen
-    sheet.page_setup.orientation = "landscape"
-    sheet.page_setup.fitToHeight = 0
-    sheet.sheet_properties.pageSetUpPr.fitToPage = True
-
-
-# TeX
-
-
 _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; "--" is a missing value.
-% To use the table in a paper, copy the tabular and load booktabs.
+% To use the table in a paper, copy the tabular and load booktabs and [table]{xcolor}.
 \documentclass{article}
 \usepackage[a4paper, landscape, margin=10mm]{geometry}
 \usepackage{booktabs}
+\usepackage[table]{xcolor}
 \pagestyle{empty}
 \begin{document}
 \footnotesize
@@ -200,22 +258,13 @@ _TEX = r"""% Effective depth (ED) and ratio (ED + 1) / L, written by depth_lib; 
 """
 
 
-def _tex(text: pd.DataFrame) -> str:
-    """A document with the table, with rules below metrics and datasets, which pandas cannot draw."""
-    if text.columns.empty:
+def _tex(table: pd.DataFrame) -> str:
+    """A document with the table, its ratios coloured as in the workbook."""
+    if table.columns.empty:
         return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
-    style = text.style.hide(names=True).hide(names=True, axis="columns").format(escape="latex")
-    style = style.format_index(escape="latex").format_index(escape="latex", axis="columns")
-    n_columns = text.shape[1]
-    tabular = style.to_latex(column_format="l" + "r" * n_columns, multicol_align="c", hrules=True)
-    lines = tabular.replace(MISSING, "--").splitlines()
-    metrics, datasets, values = lines[2:5]
-    below_metrics = _rules(n_columns, span=2 * len(text.columns.unique("dataset")))
-    lines[2:5] = [metrics, below_metrics, datasets, _rules(n_columns, span=2), f"Model{values}"]
-    return _TEX.replace("%s", "\n".join(lines) + "\n")
-
-
-def _rules(n_columns: int, span: int) -> str:
-    """A rule below every `span` columns; LaTeX counts from one, and the first column has the models' names."""
-    starts = range(2, n_columns + 2, span)
-    return "".join(rf"\cmidrule(lr){{{start}-{start + span - 1}}}" for start in starts)
+    table = _in_the_papers_words(table)
+    shown = table.style.format(precision=2, na_rep="--", escape="latex")
+    shown = shown.format_index(escape="latex").format_index(escape="latex", axis="columns")
+    shown = shown.map(lambda ratio: f"background-color: {_colour(ratio)}" if pd.notna(ratio) else "", _ratios(table))
+    columns = "l" + "r" * table.shape[1]
+    return _TEX.replace("%s", shown.to_latex(column_format=columns, multicol_align="c", hrules=True, convert_css=True))

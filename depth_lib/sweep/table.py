@@ -25,15 +25,18 @@ def make_table(plan: Plan, has_read_all: Callable[[], bool] = lambda: False) -> 
 
     out, start = Path(plan.folder), time.time()
     Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
-    files = [out / name for name in TABLES]
+    *files, page = [out / name for name in TABLES]
 
     def lacking() -> list[str]:
         return [f"{path} is not written" for path in files if not (path.is_file() and path.stat().st_mtime >= start)]
 
     parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
     table = Notebook("table and figures", "effective_depth", out, parameters, lacking, has_read_all)
-    if status := Executor().execute([table], lambda: f": {' '.join(map(str, files))}"):
+    if status := Executor().execute([table], lambda: f": {' '.join(map(str, [*files, page]))}"):
         return status
+    from ..report.page import write_page
+
+    write_page(table.path)
     os.utime(table.path, (start, start))  # what is newer than it, it has not read
     return 0
 

@@ -1,5 +1,5 @@
 """How often the intervals cover the truth, in simulations: `python -m tests.effective_depth.coverage` prints
-the first part of docs/coverage.md, in about ten minutes of one core."""
+the first part of docs/coverage.md, in some minutes of one core."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from depth_lib.effective_depth.across import _mean, _slope
 from depth_lib.effective_depth.difficulty import depth_scores
 from depth_lib.effective_depth.intervals import depth_interval
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
-from depth_lib.report.conclusions import changes
 
-DRAWS, N_MODELS, N_LAYERS = 500, 12, 28
+DRAWS, N_LAYERS = 500, 28
 NOISE = 0.25  # standard deviation over prompts, in means of the curve's absolute value
 DEPTH = np.linspace(0, 1, N_LAYERS)
 CURVES = {
@@ -75,51 +75,42 @@ def covers_depth(metric: str, curve: np.ndarray, draw: np.random.Generator, n_pr
     return (found.low is None or found.low <= truth) and (found.high is None or truth <= found.high)
 
 
-def changes_covered(
-    metric: str, before: np.ndarray, after: np.ndarray, n_prompts: int, shared: float, repeats: int, along: float
-) -> dict[str, tuple[float, float]]:
-    """The share of intervals of a change that cover the true one, and the share that are closed, by question.
+def curve_at(metric: str, places: np.ndarray) -> np.ndarray:
+    """Curves whose depth is near a share of the layers, [..., L]."""
+    beyond = DEPTH - places[..., None]
+    if metric == "cosine":
+        return 0.2 * beyond
+    rise = 1 / (1 + np.exp(-beyond / 0.06))
+    return 15 * (1 - rise) + 0.3 if metric == "kl" else 0.8 * rise
 
-    12 models read two datasets. In Task all models have the curve `before` on the first one and `after` on the second;
-    in Training six models have each, in Size they alternate. shared: of the noise's variance, what all models have in
-    common on a dataset. Studies in which a run has no depth are left out, as a run without one is not compared.
+
+def ratios_at(metric: str, places: np.ndarray, draw: np.random.Generator, n_prompts: int) -> np.ndarray:
+    """The measured ratio of each model with its own depth; half of the noise of their prompts is the same."""
+    curves = curve_at(metric, places)
+    own, common = (noise(draw, (n, n_prompts, N_LAYERS), 0.9) for n in (len(places), 1))
+    deviation = NOISE * np.abs(curves).mean(-1)[:, None, None]
+    prompts = curves[:, None] + deviation * (np.sqrt(0.5) * own + np.sqrt(0.5) * common)
+    return (depths_of(metric, prompts.mean(1)) + 1) / N_LAYERS
+
+
+def changes_covered(metric: str, n_models: int, repeats: int, n_prompts: int = 10) -> dict[str, tuple[float, float]]:
+    """The share of intervals that cover the true change, and their mean width, by question.
+
+    The models are drawn from many: their depths differ by a standard deviation of 0.08, and so do their changes by
+    0.05. Task: 0.05 more on the second dataset. Size: 0.02 more per doubling, of four sizes at most.
     """
-    draw, covered = np.random.default_rng(n_prompts), {}
-    models = pd.DataFrame({"model": [f"m{k}" for k in range(N_MODELS)], "doublings": np.arange(N_MODELS) % 4})
-    models["training"] = np.where(np.arange(N_MODELS) < N_MODELS // 2, "base", "instruct")
-    designs = {
-        "task": ("dataset", ("x", "y"), ["model"], lambda runs: runs.dataset == "y"),
-        "training": ("training", ("base", "instruct"), ["dataset"], lambda runs: runs.training == "instruct"),
-        "size": ("doublings", (), ["dataset"], lambda runs: runs.doublings >= 2),
-    }
-    for question, (column, groups, same, is_after) in designs.items():
-        n_datasets = 1 + (question == "task")
-        runs = pd.concat([models.assign(dataset=dataset) for dataset in ("x", "y")[:n_datasets]])
-        runs = runs.assign(metric=metric, layers=N_LAYERS)
-        curves = np.where(is_after(runs).to_numpy()[:, None], after, before)
-        deviation = np.array([spread(curve) for curve in curves])[:, None, None]
-        truth = (depths_of(metric, curves) + 1) / N_LAYERS
-        if question == "size":
-            true = np.polyfit(runs.doublings, truth, 1)[0]
-        else:
-            true = truth[is_after(runs)].mean() - truth[~is_after(runs)].mean()
-        hits = []
-        while len(hits) < repeats:
-            own, common = (
-                noise(draw, (n_datasets, n, n_prompts, N_LAYERS), along).repeat(N_MODELS // n, axis=1)
-                for n in (N_MODELS, 1)
-            )
-            noises = np.concatenate(np.sqrt(1 - shared) * own + np.sqrt(shared) * common)
-            prompts = curves[:, None] + deviation * noises
-            depths = depths_of(metric, prompts.mean(1))
-            if ((depths >= 0) & (depths < N_LAYERS - 1)).all():
-                names = zip(runs.dataset, runs.model, itertools.repeat(METRICS[metric].probe))
-                study = {name: result_of(metric, one) for name, one in zip(names, prompts, strict=True)}
-                (found,) = changes(study, runs.assign(ratio=(depths + 1) / N_LAYERS), column, groups, same, DRAWS)
-                is_open = found["low"] is None
-                hits.append((is_open or found["low"] - 1e-9 <= true <= found["high"] + 1e-9, not is_open))
-        covered[question] = tuple(np.mean(hits, axis=0))
-    return covered
+    draw, hits = np.random.default_rng(n_models), {"task": [], "size": []}
+    for _ in range(repeats):
+        places, moved = 0.6 + 0.08 * draw.standard_normal(n_models), 0.05 + 0.05 * draw.standard_normal(n_models)
+        before, after = (ratios_at(metric, at, draw, n_prompts) for at in (places, places + moved))
+        (task,) = _mean("task", metric, "x", "y", pd.Series(after - before))
+        doublings = np.arange(n_models) % 4
+        sized = ratios_at(metric, 0.6 + 0.02 * doublings + 0.08 * draw.standard_normal(n_models), draw, n_prompts)
+        models = pd.DataFrame({"ratio": sized, "size": 2.0**doublings, "training": "base"})
+        hits["task"].append((task.low <= 0.05 <= task.high, task.high - task.low))
+        for size in _slope(metric, models, "blocks"):  # none of three models
+            hits["size"].append((size.low <= 0.02 <= size.high, size.high - size.low))
+    return {question: tuple(np.mean(one, axis=0)) for question, one in hits.items() if one}
 
 
 def scores_covered(n_examples: int, skewed: bool, repeats: int) -> np.ndarray:
@@ -166,19 +157,20 @@ def depths_table(repeats: int) -> str:
     return table(["rule", "curve", *(f"{n} prompts" for n in numbers)], rows)
 
 
-def changes_table(repeats: int, numbers: Sequence[int] = (3, 5, 10)) -> str:
-    def shares(n_prompts, shared):
-        kinds = ("steep", "steep", 0.9), ("slow", "slow", 0.9), ("steep", "slow", 0)
-        found = [
-            changes_covered(metric, CURVES[before][metric], CURVES[after][metric], n_prompts, shared, repeats, along)
-            for metric, (before, after, along) in itertools.product(PAPER_METRICS, kinds)
-        ]
-        by_question = {question: [one[question] for one in found] for question in found[0]}
-        closed = np.mean([share for pairs in by_question.values() for _, share in pairs])
-        return [*([share for share, _ in pairs] for pairs in by_question.values()), f"{100 * closed:.0f}"]
-
-    rows = [[n, f"{shared:.0%}", *shares(n, shared)] for n in numbers for shared in (0, 0.5, 0.9)]
-    return table(["prompts", "shared noise", "task", "training", "size", "closed intervals"], rows)
+def changes_table(repeats: int, numbers: Sequence[int] = (3, 4, 6, 12)) -> str:
+    rows = []
+    for n in numbers:
+        found = [changes_covered(metric, n, repeats) for metric in PAPER_METRICS]
+        cells = []
+        for question in ("task", "size"):
+            pairs = [one[question] for one in found if question in one]
+            cells += (
+                [[share for share, _ in pairs], f"{np.mean([width for _, width in pairs]):.2f}"]
+                if pairs
+                else ["–", "–"]
+            )
+        rows.append([n, *cells])
+    return table(["models", "task", "width", "size", "width"], rows)
 
 
 def scores_table(repeats: int) -> str:
@@ -199,15 +191,13 @@ covers the truth, in percent: the mean, and in parentheses the lowest.
 
 {depths_table}
 
-**A change** between models or datasets, as the report states it, {changes} studies of each question, rule and kind of
-curve: 12 models whose curves cross steeply, slowly, or change from one to the other, with noise that is correlated from
-layer to layer (0.9) or not, of whose variance all models share a part, since they read the same prompts.
+**A change** over models, as the report states it, {changes} studies of each rule: 28 layers, 10 prompts, of whose noise
+all models share half; models that differ in depth by a standard deviation of 0.08 of the layers, and in what a task
+changes by 0.05. Width: how long the intervals are on average, in shares of the layers (size: per doubling). What the
+prompts do to all models alike is in no interval over models: with many models and few prompts a change of task is
+covered less often.
 
 {changes_table}
-
-These intervals cover every combination of the runs' depths at once, so they are wide, and where a depth's own interval
-is open so is theirs, which counts as covering: noise that all models share, and crossings that noise moves to earlier
-layers, do not average out over models.
 
 **A depth score** and its slope over three levels of difficulty, {scores} studies each. Where a few examples weigh
 most (skewed: a lognormal weight on layer 0), the intervals cover the truth less often than in 95 % of the studies.
@@ -216,6 +206,6 @@ most (skewed: a lognormal weight on layer 0), the intervals cover the truth less
 """
 
 if __name__ == "__main__":
-    numbers = {"depths": 200, "changes": 100, "scores": 400}
+    numbers = {"depths": 200, "changes": 200, "scores": 400}
     tables = {f"{name}_table": globals()[f"{name}_table"](repeats) for name, repeats in numbers.items()}
     print(DOCUMENT.format(**numbers, **tables), end="")

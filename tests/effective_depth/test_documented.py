@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from depth_lib.effective_depth.published import published_depths
-from depth_lib.results.study import facts_of
 from tests.real.depths import DATASETS, KEPT
 
 ROOT = Path(__file__).parents[2]
@@ -44,13 +43,6 @@ def test_how_often_the_mean_cosine_turns_and_another_layer_is_the_first_are_what
     assert text.format(*(NUMBERS[n] for n in turns)) in page
     assert f"crosses zero upwards {NUMBERS[min(turns)]} to {NUMBERS[max(turns)]} times" in readme
     assert f"in {1 - FOUND.same['kl', 'gsm8k']:.0%}".replace("%", " %") + " of the resamples of the prompts" in page
-
-
-def test_what_the_papers_overlap_does_with_size_is_what_the_notebook_says():
-    published = published_depths().query("dataset == 'gsm8k' and metric == 'overlap'")
-    means = published.groupby([facts_of(model).billions for model in published.model]).ratio.mean()
-    text = f"from {means[1.5]:.2f} at 1.5B to {means[32]:.2f} at 32B parameters"
-    assert text in (ROOT / "notebooks/effective_depth.ipynb").read_text()
 
 
 def test_the_readme_says_of_speed_what_the_tables_say():

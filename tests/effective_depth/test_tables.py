@@ -8,7 +8,7 @@ import torch
 import depth_lib as dl
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
-from depth_lib.effective_depth.tables import depths, depths_by_threshold, depths_with_intervals
+from depth_lib.effective_depth.tables import depths, depths_by_threshold
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import TABLE_PROBES, Study
@@ -35,7 +35,7 @@ def test_all_probes_stand_side_by_side_and_the_papers_with_intervals(study):
     assert np.allclose(known.ratio.astype(float), (known.ed + 1).astype(float) / known.layers)
     skips = rows.loc[["skips_future", "skips_all"]]
     assert skips.ed.isna().all() and ((skips.score_low < skips.score) & (skips.score < skips.score_high)).all()
-    intervals = depths_with_intervals(study, found)
+    intervals = found[found.metric.isin(PAPER_METRICS)]
     assert len(intervals) == 3 + 3 + 2
     closed = intervals.dropna(subset=["low", "high"])
     assert len(closed) >= 3 and (closed.low <= closed.ed).all() and (closed.ed <= closed.high).all()
@@ -43,7 +43,7 @@ def test_all_probes_stand_side_by_side_and_the_papers_with_intervals(study):
 
 
 def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_reason(study):
-    theirs = depths_with_intervals(study, depths(study)).query("model == 'Qwen2.5-7B-Instruct'")
+    theirs = depths(study, PAPER_METRICS).query("model == 'Qwen2.5-7B-Instruct'")
     assert len(theirs) == 3 and theirs.ed.notna().all()
     assert theirs[["low", "high", "same", "prompts"]].isna().all(axis=None)
     assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
@@ -71,7 +71,7 @@ def test_a_curve_that_is_not_finite_or_not_known_has_no_depth_and_a_note_that_sa
     study = Study(tmp_path)
     with pytest.warns(UserWarning, match="gsm8k × toy has no effective depth: "):
         found = depths(study, PAPER_METRICS)
-    notes = depths_with_intervals(study, found).set_index("metric").note
+    notes = found.set_index("metric").note
     assert notes["cosine"] == "attention and MLP cannot be told apart in this model"
     assert "kl is nan at layer 2" in notes["kl"] and found.ed.isna().tolist() == [True, True, False]
     assert set(depths_by_threshold(study, found).metric) == {"overlap"}

@@ -1,13 +1,15 @@
 """Every kind of model that transformers reads as a language model: tiny, random, and run by plain PyTorch.
 
-As a command it writes docs/architectures.md: python -m tests.models.kinds > docs/architectures.md
+As a command it writes docs/architectures.csv: python -m tests.models.kinds
 """
 
+import csv
 import datetime
 import re
 import sys
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import torch
 import transformers
@@ -27,6 +29,7 @@ from tests.models.twin import twin
 from tests.oracles.streams import first, hooks, norm, with_first
 from tests.tiny_tokenizers import char_tokenizer
 
+PAGE = Path(__file__).parents[2] / "docs/architectures.csv"
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 MULTIMODAL = sorted(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys() - MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys())
 TEXT = "The quick brown fox"  # 20 tokens: one position of future mode
@@ -297,49 +300,35 @@ def reads_text_alone(kind):
     return not {"text_config", "vision_config"} & parts and kind not in (*MULTIMODAL, *DECODERS_OF_ENCODERS)
 
 
-def table():
-    """docs/architectures.md."""
-    rows, counts = [], {True: Counter(), False: Counter()}
-    for kind in sorted([*KINDS, *MULTIMODAL]):
-        outcome, found, off = state(kind)
-        counts[reads_text_alone(kind)][outcome] += 1
-        if isinstance(found, str):
-            read = found
-        else:
-            order = "parallel" if found.parallel else "sequential"
-            names = sorted(set(in_words(found)))
-            read = f"`{found.blocks}`: " + (f"{'; '.join(names)} ({order})" if names else found.missing)
-            if not all(error <= 1e-5 for error in off.values()):  # NaN is wrong too
-                outcome += f", WRONG by {max(off.values()):.0e}"
-        rows.append(f"| {kind} | {outcome} | {read} |")
-        print(rows[-1], file=sys.stderr)
-    text, more = (
-        f"{count.total() - count['not built']} ({count['all probes']} run all probes, {count['blocks only']} are read "
-        f"block by block, {count['refused']} are refused)"
-        for count in counts.values()
-    )
-    return "\n".join(
-        [
-            "# Architectures",
-            "",
-            "Written by `python -m tests.models.kinds > docs/architectures.md`.",
-            "",
-            f"Tried on {datetime.date.today()}: every kind in the tables of causal language models, and of models that "
-            f"answer to images and text, of transformers {transformers.__version__}, tiny and random, on text.",
-            "",
-            f"Decoders of text that can be built so: {text}. Decoders in models that see or hear too, and the decoder "
-            f"half of trocr, whose blocks attend to an image's encoder: {more}. Read block by block, what attention "
-            "and MLP add is NaN. On each that runs, contribution, logit lens and layer effects equal plain PyTorch to "
-            "1e-5 of the largest value. Not built: encoders, encoder-decoders, and what needs an image, or a config or "
-            "a package of its own.",
-            "",
-            "| kind | state | blocks and what they add, or why not |",
-            "|---|---|---|",
-            *rows,
-        ]
-    )
+def write_table():
+    """docs/architectures.csv: a row per kind; prints how many there are of each state, for architectures.md."""
+    counts = {True: Counter(), False: Counter()}
+    with PAGE.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["kind", "state", "read"])
+        for kind in sorted([*KINDS, *MULTIMODAL]):
+            outcome, found, off = state(kind)
+            counts[reads_text_alone(kind)][outcome] += 1
+            if isinstance(found, str):
+                read = found
+            else:
+                order = "parallel" if found.parallel else "sequential"
+                names = sorted(set(in_words(found)))
+                read = f"`{found.blocks}`: " + (f"{'; '.join(names)} ({order})" if names else found.missing)
+                if not all(error <= 1e-5 for error in off.values()):  # NaN is wrong too
+                    outcome += f", WRONG by {max(off.values()):.0e}"
+            rows.writerow([kind, outcome, read])
+            print(kind, outcome, read, file=sys.stderr)
+    for text_alone, count in counts.items():
+        built = count.total() - count["not built"]
+        what = "decoders of text" if text_alone else "decoders in models that see or hear too, and trocr's"
+        print(
+            f"{what}: {built} ({count['all probes']} run all probes, {count['blocks only']} are read block by block, "
+            f"{count['refused']} are refused)"
+        )
+    print(f"{datetime.date.today()}, transformers {transformers.__version__}")
 
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    print(table())
+    write_table()

@@ -7,8 +7,8 @@ resampled prompts with the same depth, and how often the mean cosine changes fro
 import sys
 from pathlib import Path
 
-from depth_lib.effective_depth.rules import METRICS
-from depth_lib.effective_depth.tables import depths, depths_with_intervals
+from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
+from depth_lib.effective_depth.tables import depths
 from depth_lib.results.study import Study
 
 KEPT, MODEL = Path(__file__).with_name("depths.csv"), "SmolLM2-135M-Instruct"
@@ -22,7 +22,7 @@ def turns(result):
 
 def main(folder="outputs/real"):
     study = Study(Path(folder), [MODEL], [*DATASETS])
-    found = depths_with_intervals(study, depths(study))
+    found = depths(study, PAPER_METRICS)
     found["turns"] = [turns(study[d, MODEL, "relative_contribution"]) for d in found.dataset]
     found["turns"] = found.turns.where(found.metric == "cosine").astype("Int64")
     columns = ["metric", "dataset", "ed", "low", "high", "ratio", "same", "turns"]

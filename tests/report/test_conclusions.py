@@ -1,138 +1,120 @@
-"""What the page concludes from the numbers."""
+"""What the page concludes from the numbers: an answer in a sentence, and none where there is none."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from depth_lib.effective_depth.intervals import depth_interval
-from depth_lib.report.conclusions import changes, conclusions
+from depth_lib.effective_depth.across import trends
+from depth_lib.effective_depth.published import beside_the_paper, published_depths
+from depth_lib.report.conclusions import conclusions, headline
 from depth_lib.results.study import facts_of
-from tests.effective_depth.coverage import CURVES, changes_covered, depths_of, result_of
+from tests.effective_depth.coverage import changes_covered
 
 COSINES = ("att_cos", "mlp_cos", "layer_cos")
-NO_PAPER = pd.DataFrame({"verdict": []})
-# base and instruct models of the registry, with their billions of parameters
-SMALL, SMALL_BASE, MIDDLE, LARGE, LARGE_BASE = (
-    "Qwen2.5-1.5B-Instruct",
-    "Qwen2.5-Math-1.5B",
-    "Qwen2.5-7B-Instruct",
-    "Qwen2.5-32B-Instruct",
-    "Qwen2.5-32B",
-)
-L = 10
+SIZES = {"1.5B": 1.5, "7B": 7, "14B": 14, "32B": 32}
+BASE = {"1.5B": "Qwen2.5-Math-1.5B", "7B": "Qwen2.5-Math-7B", "14B": "Qwen2.5-14B", "32B": "Qwen2.5-32B"}
+L = 100
 
 
-def study_of(crossings, metric="overlap"):
-    """A study and its intervals, from (model, dataset) -> the layer where the overlap of each prompt rises; L: none."""
-    study, rows = {}, []
-    for (model, dataset), layers in crossings.items():
-        curves = np.where(np.arange(L) < np.reshape(layers, (-1, 1)), 0.1, 0.9)
-        result = study[dataset, model, "logit_lens"] = result_of(metric, curves)
-        found, ed = depth_interval(result, metric), depths_of(metric, np.float32(curves).mean(0)[None])[0]
-        ed = None if ed == L - 1 else ed
-        rows.append((model, dataset, metric, L, ed, found.low, found.high, None if ed is None else (ed + 1) / L))
-    frame = pd.DataFrame(rows, columns=["model", "dataset", "metric", "layers", "ed", "low", "high", "ratio"])
-    return study, frame.astype(dict.fromkeys(("layers", "ed", "low", "high"), "Int64") | {"ratio": "Float64"})
+def depths_of(ratios, metric="kl", notes=()):
+    """Depths from (model, dataset) -> ratio."""
+    rows = [(*run, metric, L, None if ratio is None else round(ratio * L) - 1, ratio) for run, ratio in ratios.items()]
+    frame = pd.DataFrame(rows, columns=["model", "dataset", "metric", "layers", "ed", "ratio"])
+    frame["note"] = [dict(notes).get(model, "") for model in frame.model]
+    return frame.astype({"ed": "Int64", "ratio": "Float64"})
 
 
-def concluded(crossings):
-    return conclusions(*study_of(crossings), NO_PAPER)
+def of(question, found):
+    return [one for one in found if one.question == question]
 
 
-def test_size_is_a_slope_over_all_models_that_have_dataset_and_training_in_common():
-    """The large models' easy dataset would make them look deeper."""
-    sentences = concluded(
-        {
-            (SMALL, "gsm8k"): [4] * 5,
-            (MIDDLE, "gsm8k"): [7] * 5,
-            (LARGE, "gsm8k"): [6] * 5,
-            (LARGE, "aime24"): [8] * 5,
-            (LARGE_BASE, "gsm8k"): [8] * 5,
-        }
-    )
-    slope = np.polyfit(np.log2([1.5, 7, 32]), [0.5, 0.8, 0.7], 1)[0]
+def test_size_is_a_slope_per_doubling_within_each_training_as_least_squares_has_it():
+    ratios = {"1.5B": 0.61, "7B": 0.7, "14B": 0.72, "32B": 0.83}
+    depths = depths_of({(BASE[size], "gsm8k"): ratio for size, ratio in ratios.items()})
+    (found,) = trends(depths)
+    truth = stats.linregress(np.log2(list(SIZES.values())), list(ratios.values()))
+    half = stats.t.ppf(0.975, 2) * truth.stderr
+    assert (found.change, found.low, found.high) == pytest.approx((truth.slope, truth.slope - half, truth.slope + half))
+    (sentence,) = conclusions({}, depths, pd.DataFrame())
+    assert sentence == f"Larger models use a larger share of their depth: slope per doubling by KL {found}, four sizes."
+    two_trainings = {(f"Qwen2.5-{size}-Instruct", "gsm8k"): 0.3 + ratio for size, ratio in ratios.items()}
+    both = pd.concat([depths, depths_of(two_trainings)])
+    (slope,) = of("size", trends(both))
+    assert slope.change == pytest.approx(found.change) and slope.high - slope.low < found.high - found.low
+
+
+def test_tasks_are_compared_on_the_same_models_and_trainings_at_the_same_sizes():
+    tasks = {(model, task): 0.5 + shift for model, shift in zip("abc", (0.0, 0.1, 0.2), strict=True) for task in "xy"}
+    for model, more in zip("abc", (0.1, 0.12, 0.17), strict=True):
+        tasks[model, "y"] += more
+    tasks["d", "y"] = 0.1  # has no x
+    (found,) = of("task", trends(depths_of(tasks)))
+    truth = stats.ttest_1samp([0.1, 0.12, 0.17], 0).confidence_interval(0.95)
+    assert (found.change, found.low, found.high, found.n) == pytest.approx((0.13, truth.low, truth.high, 3))
+    sizes = {"1.5B": 0.02, "7B": -0.01, "14B": 0.0}
+    runs = {(model, "gsm8k"): 0.7 for model in BASE.values()}
+    runs |= {(f"Qwen2.5-{size}-Instruct", "gsm8k"): 0.7 + more for size, more in sizes.items()}
+    (found,) = of("training", trends(depths_of(runs)))
+    truth = stats.ttest_1samp(list(sizes.values()), 0).confidence_interval(0.95)
+    assert (found.before, found.after, found.n) == ("base", "instruct", 3)
+    assert (found.low, found.high) == pytest.approx((truth.low, truth.high))
+    said = " ".join(conclusions({}, depths_of(runs), pd.DataFrame()))
     assert (
-        f"Size, by overlap: from 1.5 to 32 billion parameters, the ratio changes per doubling by {slope:+.2f} "
-        "on average (the interval has no other value), compared on gsm8k." in sentences
-    )
-    nothing = concluded({(SMALL, "gsm8k"): [4] * 5, (LARGE, "aime24"): [8] * 5})
-    assert "Size: nothing can be said, no dataset and training in common." in nothing
-
-
-def test_trainings_are_compared_on_the_same_datasets_and_sizes_and_tasks_on_the_same_models():
-    sentences = concluded(
-        {
-            (SMALL_BASE, "gsm8k"): [4] * 5,
-            (SMALL, "gsm8k"): [2] * 5,
-            (LARGE_BASE, "hellaswag"): [8] * 5,
-            (SMALL, "hellaswag"): [5, 5, L, L, L],
-        }
-    )
-    assert (
-        "Training, by overlap: from base to instruct, the mean ratio changes by -0.20 (the interval has no other "
-        "value), compared on gsm8k." in sentences
-    )
-    assert (
-        "Task, by overlap: from gsm8k to hellaswag, the mean ratio changes by +0.30 (interval open or not known), "
-        f"compared on {SMALL}." in sentences
+        f"With instruct models instead of base ones the same share of the depth is used: change by KL {found}, " in said
     )
 
 
-def test_the_interval_of_a_change_covers_every_combination_of_depths_and_says_what_it_is_over():
-    crossings = {
-        ("a", "x"): [2, 2, 3, 4, 4],
-        ("a", "y"): [3, 3, 4, 4, 4],
-        ("b", "x"): [5, 6, 6, 6, 7],
-        ("b", "y"): [7, 7, 7, 7, 7],
-    }
-    study, runs = study_of(crossings)
-    intervals = [depth_interval(result, "overlap", n_runs=4) for result in study.values()]
-    a, b = np.array([((found.low + 1) / L, (found.high + 1) / L) for found in intervals]).reshape(2, 2, 2).mean(1)
-    (change,) = changes(study, runs.assign(ratio=runs.ratio.astype(float)), "model", ("a", "b"), ["dataset"])
-    assert (change["low"], change["high"]) == pytest.approx((b[0] - a[1], b[1] - a[0]))
-    assert change["low"] < change["change"] < change["high"] and change["where"] == "x, y"
-    assert (
-        "Brackets: confidence intervals (at least 95 %) over prompts, for these models; how other models differ is in "
-        "none of them." in conclusions(study, runs, NO_PAPER)
-    )
+def test_fewer_than_three_units_are_no_sentence():
+    two = {(model, dataset): 0.5 for model in ("Qwen2.5-14B", "Qwen2.5-32B") for dataset in ("gsm8k", "aime24")}
+    assert trends(depths_of(two)) == [] and conclusions({}, depths_of(two), pd.DataFrame()) == []
 
 
-def test_many_names_are_counted():
-    study, runs = study_of({(model, dataset): [4] * 5 for model in "ab" for dataset in "uvwx"})
-    runs["ratio"] = runs.ratio.astype(float)
-    assert changes(study, runs, "model", ("a", "b"), ["dataset"])[0]["where"] == "4 datasets"
+def test_a_wide_interval_around_nothing_is_not_called_the_same():
+    ratios = {(model, task): value for model, value in zip("abc", (0.2, 0.5, 0.9), strict=True) for task in "xy"}
+    for model, more in zip("abc", (-0.1, 0.0, 0.1), strict=True):
+        ratios[model, "y"] += more
+    said = " ".join(conclusions({}, depths_of(ratios), pd.DataFrame()))
+    assert "On y instead of x no clearly different share of the depth is used" in said
 
 
-@pytest.mark.slow
-def test_intervals_of_changes_cover_the_truth_where_models_share_the_noise_of_their_prompts():
-    curve = CURVES["steep"]["cosine"]
-    covered = changes_covered("cosine", curve, curve, n_prompts=10, shared=0.9, repeats=15, along=0.9)
-    assert min(share for share, _ in covered.values()) >= 0.92
+def test_the_published_table_gives_at_most_six_sentences_each_an_answer():
+    published = published_depths().assign(note="", low=pd.NA, high=pd.NA, prompts=10)
+    published["ratio"] = (published.ed + 1) / published.layers
+    published = published.astype(dict.fromkeys(("ed", "low", "high"), "Int64"))
+    found = conclusions({}, published, beside_the_paper(published))
+    assert len(found) == 4 and all(sentence.endswith(".") for sentence in found)
+    assert found[0].startswith("Larger models use") and "four sizes" in found[0]
+    assert found[3] == "Of 108 depths that the papers have too: 108 same."
+    assert "share of the depth is used: change by cosine" in found[1] and "four sizes" in found[1]
+
+
+@pytest.mark.parametrize(("n", "least"), [(3, 0.88), (6, 0.88)])
+def test_intervals_of_changes_cover_the_truth_and_are_not_endless(n, least):
+    found = changes_covered("overlap", n, 120)
+    assert all(least <= share <= 0.995 and width < 0.6 for share, width in found.values()), found
+
+
+def test_the_card_places_models_among_the_papers_and_names_a_curve_without_signal():
+    one = depths_of({("mine", "gsm8k"): 0.6, ("mine", "aime24"): 0.7, ("mine", "hellaswag"): 0.9})
+    twelve = "; the papers' twelve: 75 to 94 %."
+    assert headline(one) == f"The prediction of mine forms at 70 % of its depth{twelve}"
+    two = pd.concat([one, depths_of({("small", "gsm8k"): 0.2})])
+    assert headline(two) == f"Predictions form at 20 % (small) to 70 % (mine) of the depth{twelve}"
+    silent = depths_of({("raw", "gsm8k"): None}, notes={"raw": "no signal: largest KL 0.05 nats"})
+    assert headline(silent) == f"raw: – (no signal: largest KL 0.05 nats){twelve}"
 
 
 @pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
 def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
     assert (facts_of(model).training, facts_of(model).billions) == ("unknown", None)
-    assert (facts_of(SMALL_BASE).training, facts_of(SMALL_BASE).billions) == ("base", 1.5)
+    assert (facts_of(BASE["1.5B"]).training, facts_of(BASE["1.5B"]).billions) == ("base", 1.5)
 
 
 def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_takes_the_last():
     curves = {"once": [-0.1, -0.1, 0.1, 0.1], "thrice": [-0.1, 0.1, -0.1, 0.1, -0.1, 0.1, 0.1], "never": [0.1, 0.2]}
     study = {("x", name, "relative_contribution"): dict.fromkeys(COSINES, curve) for name, curve in curves.items()}
-    columns = {"dataset": "x", "metric": "cosine", "high": None, "low": None}
-    runs = pd.DataFrame(
-        {"model": [*curves], "layers": [4, 7, 2], "ed": [1, 4, None], "ratio": [0.5, 5 / 7, None]}
-    ).assign(**columns)
-    assert (
-        "How often the mean cosine changes from negative to non-negative in a run: 0 or 1 or 3; the cosine rule takes "
-        "the last change." in conclusions(study, runs, NO_PAPER)
-    )
-
-
-def test_how_much_depth_is_used_and_how_sure_that_is():
-    sentences = concluded({("mine", "gsm8k"): [4] * 5, ("mine", "aime24"): [5] * 5, ("mine", "hellaswag"): [L] * 5})
-    assert sentences[0] == "By overlap, the effective depth is 50% to 60% of all layers (median 55%; 2 of 3 runs)."
-    assert sentences[-1] == (
-        "Of 3 depths, 2 have an interval of one layer or two, 0 a wider one, 1 no closed one (1 no effective depth)."
-    )
-    assert concluded({("mine", "gsm8k"): [L] * 5}) == ["No model has an effective depth here."]
+    said = conclusions(study, depths_of({}), pd.DataFrame())
+    assert said == [
+        "The mean cosine crosses zero upwards one to three times; the rule uses the last crossing, so it is fragile."
+    ]

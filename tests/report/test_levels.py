@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.report.page import write_report
 from depth_lib.report.table import effective_depth_table, read_tables, write_tables
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.schemas import artifact_path
@@ -24,16 +23,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tables_and_page_have_the_score_of_each_level_and_the_answer(folder):
+def test_tables_have_the_score_of_each_level_and_the_answer(folder):
     study = Study(folder)
     tables = read_tables(study)
     write_tables(tables, folder)
     assert tables.by_difficulty.level.tolist() == [2, 3, 4] * 2
     written = pd.read_csv(folder / "effective_depth_by_difficulty.csv")
     assert written.score.tolist() == pytest.approx(tables.by_difficulty.score.tolist(), abs=1e-4)
-    page = write_report(study, tables).read_text()
-    section = page.partition('<section id="difficulty">')[2].partition("</section>")[0]
-    assert all(answer in section for answer in tables.by_difficulty.answer)
+    assert tables.by_difficulty.answer.nunique() == 2
 
 
 def test_levels_alone_are_no_columns_and_what_is_still_to_come_is(folder):

@@ -1,85 +1,134 @@
-"""The report is one file with every figure in its place, and what a reader has to know stands first."""
+"""The report is the executed notebook without its code: one file, and what a reader has to know stands first."""
 
 import html
 import re
 from importlib.metadata import version
 
+import papermill
 import pytest
-from PIL import Image
+from jupyter_client.provisioning import local_provisioner
 
-from depth_lib.figures import COMPARISONS, KINDS
-from depth_lib.report.conclusions import conclusions
-from depth_lib.report.page import made_here, write_report
+from depth_lib.effective_depth.published import published_depths
+from depth_lib.figures import KINDS
+from depth_lib.report.conclusions import conclusions, headline
+from depth_lib.report.page import made_here, notices, write_page
 from depth_lib.report.table import provenance, read_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
+from tests.forked import Kernel
+from tests.notebooks import ROOT
 from tests.synthetic import DATASETS, result_of, write_run
+
+
+@pytest.fixture(scope="module")
+def page_of():
+    """page_of(folder): the page of the notebook as `make table` executes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", Kernel)
+        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+
+        def execute(folder):
+            made, options = folder / "effective_depth.ipynb", {"kernel_name": "python3", "progress_bar": False}
+            parameters = {"OUT": str(folder), "DATASETS": list(DATASETS)}
+            papermill.execute_notebook(ROOT / "notebooks/effective_depth.ipynb", made, parameters, **options)
+            return write_page(made).read_text()
+
+        yield execute
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     write_run(out, "gsm8k", "toy-8l", 8, n_examples=4)
-    write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"], n_examples=4)
+    write_run(out, "gsm8k", "Qwen2.5-7B-Instruct", 28, ["relative_contribution", "logit_lens"], n_examples=6)
     write_run(out, "hellaswag", "toy-8l", 8, ["logit_lens"], n_examples=4)
+    for model in ("<b>&model", "toy-4l"):
+        meta = {"model_id": f"nobody/<i>{model}", "n_prompts": 10, "dtype": "bfloat16"}
+        save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", 10), result_of("logit_lens", 4), meta)
     return Study(out, datasets=DATASETS)
 
 
 @pytest.fixture(scope="module")
-def tables(study):
-    return read_tables(study)
+def whole(page_of, study):
+    return page_of(study.folder)
 
 
 @pytest.fixture(scope="module")
-def page(study, tables, tmp_path_factory):
-    """With a figure of each name, as `draw_figures` draws them, but empty and of its own size."""
-    drawn = [tmp_path_factory.mktemp("figures") / f"{name}.png" for name in (*COMPARISONS, *KINDS)]
-    for size, path in enumerate(drawn, start=1):
-        Image.new("L", (size, 1)).save(path)
-    text = write_report(study, tables, drawn).read_text()
-    return re.sub("<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
+def page(whole):
+    return re.sub("<script.*?</script>|<style.*?</style>", "", whole, flags=re.DOTALL)
 
 
 def words_of(page):
-    return " ".join(re.sub("<[^>]*>", "", page.replace("<wbr>", "")).split())
+    return html.unescape(" ".join(re.sub("<[^>]*>", " ", page).split()))
 
 
-def test_the_page_is_one_file_that_needs_nothing_else(page):
+def test_the_page_is_one_file_that_needs_no_network_and_has_each_image_once_and_plotly_once(page, whole):
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     images = [link for link in links if link.startswith("data:image/png;base64,")]
-    sections = [f"#{section}" for section in re.findall('<section id="([^"]*)"', page)]
-    assert len(images) == len(set(images)) > 12
-    assert [link for link in links if link not in images][: len(sections)] == sections
-    assert {link for link in links if link not in images} == set(sections)
-    assert 'alt=""' not in page
+    assert len(images) == len(set(images)) == len(links) > 8
+    scripts = re.findall("<script.*?</script>", whole, flags=re.DOTALL)
+    assert sum(len(script) > 10**6 for script in scripts) == 1 and not any(" src=" in one[:200] for one in scripts)
+    assert sum("Plotly.newPlot" in script[:4000] for script in scripts if len(script) < 10**6) == 4
+    assert len(page) < 2_000_000
 
 
-def test_every_figure_stands_where_its_name_belongs(page):
-    places = {
-        "depths": {"ratio_intervals"},
-        "thresholds": {"thresholds"},
-        "questions": {"ratio_by_size", "ratio_by_task"},
-        "proxies": {"proxies"},
-        "figures": {"cosine", "layer_effects"},
-    }
-    for section, figures in places.items():
-        text = page.partition(f'<section id="{section}"')[2].partition("</section>")[0]
-        assert figures <= set(re.findall('<figure id="figure-([^"]*)"', text)), section
+def test_it_has_no_code_and_nothing_that_only_the_notebook_tells(page):
+    for words in ("import ", "depth_table(", "make table", "authors' own code", "read_tables", "no artifact"):
+        assert words not in page, words
 
 
-def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, study, tables):
+def test_the_first_thing_is_the_answer_then_what_is_mixed_then_the_table(page, study):
+    text, tables = words_of(page), read_tables(study)
+    mixed = "Mixed numbers of prompts, so that rows are not alike: "
+    order = ["Effective depth of 4 models", headline(tables.depths), mixed, "Mixed dtypes", "A layer, counted from 0"]
+    order += ["The three curves of each model", "What the numbers say", "Heat maps", KINDS["layer_effects"].title]
+    order += ["Depths by every rule", "What is measured", "Where the numbers come from"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert page.index("<img") < page.index("Mixed numbers")  # the card
+
+
+def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, study):
+    text, tables = words_of(page), read_tables(study)
     row = tables.intervals.query("model == 'toy-8l' and metric == 'cosine'").iloc[0]
-    text = words_of(page).replace("&#39;", "'")
     for words in (
-        f"{row.ed} ({row.ratio:.2f})",
-        f"same in {100 * row.same:.0f} %",
-        "the last l in 0..L-2 with c[l] &lt; 0 and c[l+1] ≥ 0",
+        f"{row.ed} ({row.ratio:.2f}) {row.low} {'' if row.low == row.high else f'to {row.high} '}",
+        "the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0",
         "nobody/toy-8l",
         f"torch {version('torch')}",
-        *conclusions(study, tables.intervals, tables.beside_the_paper),
+        *conclusions(study, tables.depths, tables.beside_the_paper),
     ):
         assert words in text, words
+
+
+def test_names_that_are_markup_stay_text(page):
+    assert "&lt;b&gt;&amp;model" in page and "<b>&model" not in page and "<i>" not in page
+
+
+def test_settings_are_mixed_only_where_results_of_the_table_differ(tmp_path):
+    def save(model, dataset, probe="logit_lens", **meta):
+        given = {"n_prompts": 10, "dtype": "float32"} | meta
+        save_artifact(artifact_path(tmp_path, dataset, model, probe, 10), result_of(probe, 8), given)
+
+    save("a", "gsm8k")
+    save("b", "gsm8k")
+    save("a", "gsm8k", "layer_effects", n_prompts=4)
+    assert notices(Study(tmp_path)) == []
+    save("a", "aime24", n_prompts=5)
+    (line,) = notices(Study(tmp_path))
+    assert line == "Mixed numbers of prompts, so that rows are not alike: 10 (gsm8k); 5 (aime24)."
+    save("b", "gsm8k", dtype="bfloat16", n_prompts=4)
+    first, second = notices(Study(tmp_path))
+    assert first.endswith("10 (a on gsm8k); 5 (a on aime24); 4 (b on gsm8k).")
+    assert second == "Mixed dtypes, so that rows are not alike: float32 (a); bfloat16 (b)."
+
+
+@pytest.mark.slow
+def test_the_published_table_is_placed_among_itself(page_of, published):
+    page = page_of(published)
+    assert "forms at" in words_of(page) or "Predictions form at" in words_of(page)
+    assert words_of(page).count("(0.") >= 108 and len(published_depths()) == 108
 
 
 def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
@@ -95,18 +144,9 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
     study = Study(tmp_path)
     datasets, toys = made_here(study)
     assert sorted(datasets) == ["gsm8k (for some models)", "hellaswag"] and toys == ["toy-4l"]
-    text = html.unescape(words_of(write_report(study, read_tables(study)).read_text()))
-    prompts = f"Prompts of {', '.join(datasets)} were written for depth_lib"
-    assert text.index(prompts) < text.index("show how the probes work: toy-4l.") < text.index("What the numbers say")
-
-
-def test_names_that_are_markup_stay_text(tmp_path):
-    meta = {"model_id": "<i>x</i>"}
-    path = artifact_path(tmp_path, "gsm8k", "<b>&model", "logit_lens", 10)
-    save_artifact(path, result_of("logit_lens", 4), meta)
-    study = Study(tmp_path)
-    page = write_report(study, read_tables(study)).read_text()
-    assert "&lt;b&gt;&amp;model" in page and "<b>&model" not in page and "<i>x" not in page
+    prompts, models = notices(study)
+    assert prompts.startswith(f"Prompts of {', '.join(datasets)} were written for depth_lib")
+    assert "show how the probes work: toy-4l." in models
 
 
 def test_provenance_names_probes_that_were_made_otherwise(tmp_path):

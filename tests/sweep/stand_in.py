@@ -28,7 +28,8 @@ def execute_notebook(notebook, output, given, **_):
     with open("calls.jsonl", "a") as calls:
         calls.write(json.dumps(call) + "\n")
     if output:  # of the first rank
-        Path(output).write_text(json.dumps({"cells": [], "metadata": {"papermill": {"parameters": given}}}))
+        book = {"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": {"papermill": {"parameters": given}}}
+        Path(output).write_text(json.dumps(book))
     if "TAKES" in os.environ:
         print("FAILED: DeadKernelError, as when a signal ends a kernel", flush=True)
         time.sleep(float(os.environ["TAKES"]))

@@ -1,0 +1,110 @@
+"""What size, training and task change: paired comparisons over models, each with a 95 % interval over them.
+
+The unit is a model (task, size) or a size (training), never a prompt: models differ more than prompts do. A model's
+ratio is the mean over the datasets compared; models that lack one are left out. Fewer than three units, or four models
+of one training for a slope, are no answer.
+Coverage and width in simulations: docs/coverage.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..results.study import TRAINING, facts_of
+from .intervals import student
+from .rules import PAPER_METRICS
+
+FEWEST = 3  # units
+_FREE = 2  # degrees of freedom of a slope: with one its interval is longer than the axis
+
+
+@dataclass(frozen=True)
+class Trend:
+    """By how much the ratio changes (per doubling of the size, or from one training or dataset to another), over n
+    units; low, high: its 95 % interval over them."""
+
+    question: str  # "size", "training" or "task"
+    metric: str
+    before: str
+    after: str
+    change: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.change:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def trends(depths: pd.DataFrame) -> list[Trend]:
+    """Every comparison that a study's depths allow; depths: what `effective_depth.tables.depths` returns."""
+    found = []
+    for metric in PAPER_METRICS:
+        of_metric = depths[depths.metric == metric].dropna(subset="ratio")
+        ratios = of_metric.pivot(index="model", columns="dataset", values="ratio").astype(float)
+        for dataset in ratios.columns[1:]:
+            pair = ratios[[ratios.columns[0], dataset]].dropna()
+            found += _mean("task", metric, *pair.columns, pair[dataset] - pair.iloc[:, 0])
+        models = pd.DataFrame({"ratio": ratios.dropna().mean(axis=1)})
+        models["training"], _ = trainings_of(models.index.to_series())
+        sizes, unit = sizes_of(of_metric.drop_duplicates("model").set_index("model"))
+        models["size"] = sizes.reindex(models.index)
+        by_training = models.pivot_table(index="size", columns="training", values="ratio")
+        known = [name for name in reversed(TRAINING[:-1]) if name in by_training]
+        for training in known[1:]:
+            both = by_training[[known[0], training]].dropna()
+            found += _mean("training", metric, known[0], training, both[training] - both[known[0]])
+        found += _slope(metric, models, unit)
+    return sorted(found, key=lambda one: ("size", "training", "task").index(one.question))
+
+
+def _mean(question: str, metric: str, before: str, after: str, differences: pd.Series) -> Iterator[Trend]:
+    """The mean difference over units with Student's interval."""
+    n = len(differences)
+    if n >= FEWEST:
+        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(n)
+        half = student(n - 1) * error
+        yield Trend(question, metric, before, after, float(mean), float(mean - half), float(mean + half), n)
+
+
+def _slope(metric: str, models: pd.DataFrame, unit: str) -> Iterator[Trend]:
+    """The least-squares slope over doublings of the size, with an intercept of its own for each training."""
+    centred = pd.DataFrame({"x": np.log2(models["size"]), "y": models.ratio, "training": models.training})
+    centred = centred[["x", "y"]] - centred.groupby("training")[["x", "y"]].transform("mean")
+    free, squares = len(models) - models.training.nunique() - 1, (centred.x**2).sum()
+    if models["size"].nunique() >= FEWEST and free >= _FREE and squares:
+        slope = (centred.x * centred.y).sum() / squares
+        error = np.sqrt(((centred.y - slope * centred.x) ** 2).sum() / free / squares)
+        ends = [f"{size:g} {unit}" for size in (models["size"].min(), models["size"].max())]
+        half = student(free) * error
+        n = models["size"].nunique()
+        yield Trend("size", metric, *ends, float(slope), float(slope - half), float(slope + half), n)
+
+
+def model_ratios(depths: pd.DataFrame, metric: str) -> pd.Series:
+    """The ratio of each model by one metric, the median over its datasets; those without one are left out.
+
+    depths: with columns model, metric, layers, ed; ratios are exact, also of published depths.
+    """
+    rows = depths[depths.metric == metric].dropna(subset="ed")
+    return ((rows.ed + 1) / rows.layers).astype(float).groupby(rows.model, sort=False).median()
+
+
+def sizes_of(runs: pd.DataFrame) -> tuple[pd.Series, str]:
+    """The size of each row's model, in billion parameters if every model's params file says it, else in blocks.
+
+    runs: with the column layers, and the models as column or index.
+    """
+    models = runs.model if "model" in runs else runs.index.to_series()
+    billions = models.map(lambda model: facts_of(model).billions)
+    if billions.isna().any():
+        return runs.layers.astype(float), "blocks"
+    return billions.astype(float), "billion parameters"
+
+
+def trainings_of(models: pd.Series) -> tuple[pd.Series, list[str]]:
+    """The training of each model, and those that there are, base first, without "unknown"."""
+    training = models.map(lambda model: facts_of(model).training)
+    return training, [name for name in reversed(TRAINING) if name != "unknown" and name in set(training)]
