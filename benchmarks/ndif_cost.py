@@ -11,12 +11,13 @@ import re
 import depth_lib as dl
 from benchmarks.markdown import markdown
 from depth_lib.data.tokens import future_positions
+from depth_lib.probes.arch import Arch
 from tests.remote.crossing import crossing, seconds
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block
 FLOPS = 200e12
-ARCH = {"width": D, "n_layers": L}
+ARCH = Arch(width=D, n_layers=L)
 NODES = 256  # of integrated gradients: the most per block
 STEPS = 16  # of increments
 N_ANSWER = 3  # tokens

@@ -74,7 +74,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
     width = llm.config.get_text_config().hidden_size
     result = _pool(sums) | result | {"chance_cos": torch.tensor([width**-0.5], dtype=torch.float32)}
-    if not arch["parts"]:  # what a block adds is known, but not what attention and MLP do
+    if not arch.parts:  # what a block adds is known, but not what attention and MLP do
         result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
     return Result("relative_contribution", result)
 
@@ -198,7 +198,7 @@ def block_removal(
     _check_part(llm, part)
     arch, ids = verified_arch(llm), tokenize(llm, prompts)
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
-    n_layers = arch["n_layers"]
+    n_layers = arch.n_layers
 
     def removed(blocks):
         found = run(_block_removal, llm, arch, ids, blocks, part, budget, remote=remote, over="prompts")
@@ -275,7 +275,7 @@ def block_orders(
     Sources: Lad et al. 2024 (arXiv 2406.19384), Sun et al. 2024 (2407.09298).
     """
     arch, ids = verified_arch(llm), tokenize(llm, prompts)
-    wanted = _orders(orders, arch["n_layers"])
+    wanted = _orders(orders, arch.n_layers)
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     found = run(_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks")
     longest = max(map(len, wanted))
@@ -317,8 +317,8 @@ def choice_accuracy(
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
     s, n = removed or (0, 1)
-    if not (0 <= s and 1 <= n and s + n <= arch["n_layers"]):
-        raise ValueError(f"removed={removed} are not blocks of this model; it has {arch['n_layers']}.")
+    if not (0 <= s and 1 <= n and s + n <= arch.n_layers):
+        raise ValueError(f"removed={removed} are not blocks of this model; it has {arch.n_layers}.")
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     found = run(_ending_log_probs, llm, arch, texts, removed, remote=remote, over="texts", label="choices")
     log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings))
@@ -344,7 +344,7 @@ def local_effects(
     model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
     Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
     """
-    if not verified_arch(llm)["starts"]:
+    if not verified_arch(llm).can_skip_blocks:
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
@@ -420,7 +420,7 @@ def future_erasure(
 def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
     arch, baseline = verified_arch(llm), tokenize(llm, baseline_prompts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)])
-    work = {"ids": ids, "layers": list(range(arch["n_layers"])), "baseline_prompts": baseline, **places}
+    work = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **places}
     return run(probe, llm, arch, **work, budget=budget, remote=remote, over="layers")
 
 
@@ -482,9 +482,9 @@ def integrated_gradients(
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
     arch, left_ends = verified_arch(llm), 256 if quadrature == "riemann" else None
-    held = arch["n_layers"] if method == "gradients" else 1
+    held = arch.n_layers if method == "gradients" else 1
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)], blocks_held=held)
-    work = (arch, ids, places, list(range(arch["n_layers"])), at)
+    work = (arch, ids, places, list(range(arch.n_layers)), at)
     work += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
         result = run(_integrated_gradients, llm, *work, remote=remote, over="layers")
@@ -597,11 +597,11 @@ def tokens_per_pass(
         for gpu in gpus
     ]
     arch, longest = verified_arch(llm), max((len(ids) for ids, *_ in work), default=0)
-    h = torch.empty(0, arch["width"], dtype=llm.dtype)
+    h = torch.empty(0, arch.width, dtype=llm.dtype)
     of_gradients = blocks_held > 1
     updates = "" if of_gradients else "kept"
-    lasting, _ = bytes_held(llm, h, arch["n_layers"], longest, updates=updates, gradients=of_gradients)
-    n_bytes = bytes_of_a_token(arch["width"], llm.dtype, blocks_held, mlp_width(llm))
+    lasting, _ = bytes_held(llm, h, arch.n_layers, longest, updates=updates, gradients=of_gradients)
+    n_bytes = bytes_of_a_token(arch.width, llm.dtype, blocks_held, mlp_width(llm))
     room = min(free) // 2 - lasting // len(gpus)  # each block's residuals are on its GPU
     return from_rank_0(tokens_in(room, n_bytes, blocks_held), is_sharded(llm))
 
@@ -614,7 +614,7 @@ def _check_part(llm, part):
 
 def _check_parts(llm, needed):
     """ValueError where a and m are needed, and the model is read block by block."""
-    if needed and not verified_arch(llm)["parts"]:
+    if needed and not verified_arch(llm).parts:
         raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
 
 

@@ -48,7 +48,7 @@ def run(
     on_server = bool(remote) and remote != "local"
     # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
     if "arch" in arguments:
-        arguments["arch"] = arguments["arch"] | {"fetched": {} if on_server else None}
+        arguments["arch"] = arguments["arch"].but(fetched={} if on_server else None)
     if on_server:
         return concatenated(run_as_jobs(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
     if not llm.dispatched:
@@ -121,7 +121,7 @@ def _asked(arguments):
     """What a call asks for, without which shortcuts were found to work, as that is found by its first job."""
     if "arch" not in arguments:
         return arguments
-    return arguments | {"arch": {name: value for name, value in arguments["arch"].items() if name not in SHORTCUTS}}
+    return arguments | {"arch": {name: x for name, x in vars(arguments["arch"]).items() if name not in SHORTCUTS}}
 
 
 def _send(llm, probe, arguments, job):
@@ -129,7 +129,8 @@ def _send(llm, probe, arguments, job):
     tell_about(job.host, job.api_key)
     if "arch" in arguments:
         found, arch = known(llm).found, arguments["arch"]
-        arguments = arguments | {"arch": arch | {name: arch[name] and getattr(found, name) for name in SHORTCUTS}}
+        works = {name: getattr(arch, name) and getattr(found, name) for name in SHORTCUTS}
+        arguments = arguments | {"arch": arch.but(**works)}
     check = check_call(llm)
     if known(llm).checked or probe is check[0]:
         check = None
@@ -171,7 +172,7 @@ def _jobs(arguments, over, per_job):
     if over == "layers":
         per_job = per_job or positive("DEPTH_LIB_LAYERS_PER_JOB", len(arguments[over]))
     else:
-        default = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"]["n_layers"])
+        default = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers)
         per_job = per_job or positive("DEPTH_LIB_PROMPTS_PER_JOB", default)
     return _cut(arguments, over, per_job)
 

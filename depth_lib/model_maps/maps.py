@@ -73,7 +73,7 @@ def linear_maps(
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     configs = [llm.config.get_text_config() for llm in (source, target)]
     longest = min(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs)
-    excerpts = cut(documents, longest, verified_arch(source)["width"])
+    excerpts = cut(documents, longest, verified_arch(source).width)
     readers = [_Reader(llm, what, excerpts, remote, memory) for llm in (source, target)]
     device = next((reader.device for reader in readers[::-1] if reader.device.type == "cuda"), torch.device("cpu"))
     groups = torch.arange(readers[1].n_states).split(_group_size(*readers, device, memory))
@@ -96,7 +96,7 @@ class _Reader:
 
     def __init__(self, llm, what: str, excerpts: list[Excerpt], remote: bool | str, memory: int | None):
         self.llm, self.arch, self.what = llm, verified_arch(llm), what
-        self.n_states, self.width = self.arch["n_layers"] + (what == "residual"), self.arch["width"]
+        self.n_states, self.width = self.arch.n_layers + (what == "residual"), self.arch.width
         self.device = next(llm.parameters()).device if llm.dispatched else torch.device("cpu")
         self.sequences = [excerpt.ids for excerpt in excerpts]
         self.downloaded = None if llm.dispatched else self._download(remote, memory)

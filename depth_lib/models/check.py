@@ -11,6 +11,7 @@ from nnsight import TransformersModel
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..probes.arch import Arch
 from ..probes.identities import N_TOKENS, identities, verified
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError
@@ -19,8 +20,8 @@ from .families import describe, known, remark
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and 28 more."
 # Why a shortcut is not used.
 SHORTCUTS = {
-    "starts": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
-    "grows": "rows that join its batch on the way are not read as others, so every row begins at the first block",
+    "can_skip_blocks": "its blocks read more of earlier ones than the residual, so every pass begins at the first",
+    "can_add_rows": "rows that join its batch on the way are not read as others, so all begin at the first block",
 }
 
 
@@ -29,7 +30,7 @@ def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
     return identities, {"arch": describe(llm), "ids": llm.tokenizer(_SENTENCE)["input_ids"][:N_TOKENS]}
 
 
-def verified_arch(llm: TransformersModel) -> dict:
+def verified_arch(llm: TransformersModel) -> Arch:
     """`describe(llm)`, for a call: of the model that was verified, or that is verified again.
 
     Weights may have other values than then. Where modules, hooks, `forward`s or the places of weights are others, the
@@ -99,9 +100,9 @@ def judge(llm: TransformersModel, measured: dict) -> None:
             )
     works = verified(arch, measured)
     for name, why in SHORTCUTS.items():
-        if arch[name] and not works[name]:
+        if getattr(arch, name) and not getattr(works, name):
             warnings.warn(f"{name_of(llm)}: {why}: slower.", stacklevel=4)
-    record.found = replace(record.found, **{name: works[name] for name in SHORTCUTS})
+    record.found = replace(record.found, **{name: getattr(works, name) for name in SHORTCUTS})
     identity_1, identity_2 = float(measured["identity_1"].max()), float(measured["identity_2"])
     record.checked = {"identity_1": identity_1, "identity_2": identity_2, "tolerance": tolerance}
 
@@ -145,9 +146,9 @@ def _problems(arch, measured, tolerance):
         # what reads a as well may mix tokens once more, as a short convolution after the MLP does
         ("the MLP found in block {l} depends on earlier tokens", mixes, (mixes > much) & ~(change > much)),
         (
-            "the MLP found in block {l} is not " + ("parallel" if arch["parallel"] else "sequential") + " to attention",
+            "the MLP found in block {l} is not " + ("parallel" if arch.parallel else "sequential") + " to attention",
             change,
-            change > much if arch["parallel"] else change <= some,
+            change > much if arch.parallel else change <= some,
         ),
     )
 

@@ -53,7 +53,9 @@ class Architecture:
 
     blocks: str
     streams: tuple[int, ...]  # the shape of a token's residual: (d,), or (n, d') of n streams
-    beside: int | None  # how many things blocks return in a tuple beside the residual; None: they return it alone
+    n_other_outputs: (
+        int | None
+    )  # how many things blocks return in a tuple beside the residual; None: they return it alone
     tail: tuple[str, ...]  # the modules that make logits of the last residual: final norm, if any, to unembedding
     logit_scale: float
     logit_softcap: float | None
@@ -61,8 +63,8 @@ class Architecture:
     missing: str  # why there are no parts
     rescales: bool  # blocks multiply h + a + m by one number each
     parallel: bool  # the MLP reads h_l, as attention does
-    starts: bool  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
-    grows: bool  # the batch may grow between blocks
+    can_skip_blocks: bool  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
+    can_add_rows: bool  # the batch may grow between blocks
     in_place: tuple[str, ...]  # modules in blocks whose outputs the block changes once they are there
 
 
@@ -122,11 +124,11 @@ def _read(model, mode, exemplars, n_rows):
     return Architecture(
         blocks=path,
         streams=tuple(h.shape[2:]),
-        beside=None if others is None else len(others),
+        n_other_outputs=None if others is None else len(others),
         **_tail(logits, h, calls),
         **_parts(model, [calls[exemplars.get(block.path, block.path)][0] for block in blocks]),
-        starts=starts,
-        grows=starts and n_rows > 1,
+        can_skip_blocks=starts,
+        can_add_rows=starts and n_rows > 1,
         in_place=tuple(
             sorted({re.sub(rf"{path}\.\d+\.", "", name) for name in in_place if name.startswith(f"{path}.")})
         ),

@@ -7,7 +7,7 @@ import math
 import weakref
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from inspect import isdatadescriptor
 
 import torch
@@ -15,6 +15,7 @@ from nnsight import Envoy, TransformersModel
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
+from ..probes.arch import Arch
 from .discovery import Architecture, discover
 from .errors import ArchitectureError, reason
 
@@ -100,22 +101,26 @@ def _spelled(path):
     return ".".join(Envoy.OVERLOAD_PREFIX + name if name in taken else name for name in path.split("."))
 
 
-def describe(llm: TransformersModel) -> dict:
-    """The facts about `llm` that probes need, as a plain dict that travels with every request: what was found, with the
-    common names for the tail, and
-
-    n_layers, width (d), cuts (whether tokens are computed alike in a sequence that ends earlier: not where rotary
-    frequencies change with its length) and remembers (whether these stay those of the longest sequence so far).
-    """
-    found, config = known(llm).found, llm.config.get_text_config()
-    ropes = _rope_types(config)
-    return asdict(found) | {
-        "n_layers": len(llm.blocks),
-        "width": math.prod(found.streams),
-        "tail": _tail_names(found),
-        "cuts": not ropes & {"longrope", "dynamic"},
-        "remembers": "dynamic" in ropes,
-    }
+def describe(llm: TransformersModel) -> Arch:
+    """What probes need to know of `llm`: what was found, and what its config says of rotary frequencies."""
+    found, ropes = known(llm).found, _rope_types(llm.config.get_text_config())
+    return Arch(
+        n_layers=len(llm.blocks),
+        width=math.prod(found.streams),
+        streams=found.streams,
+        n_other_outputs=found.n_other_outputs,
+        parts=found.parts,
+        parallel=found.parallel,
+        rescales=found.rescales,
+        in_place=found.in_place,
+        tail=_tail_names(found),
+        logit_scale=found.logit_scale,
+        logit_softcap=found.logit_softcap,
+        can_skip_blocks=found.can_skip_blocks,
+        can_add_rows=found.can_add_rows,
+        may_truncate=not ropes & {"longrope", "dynamic"},
+        remembers="dynamic" in ropes,
+    )
 
 
 def remark(llm: TransformersModel) -> str:

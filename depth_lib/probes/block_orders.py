@@ -71,7 +71,7 @@ def ascents(order):
 
 def _row(clean, state, ahead, read):
     """The first of these ascents, run from `state` [T, d] on. It ends with the model if it is the last and does so."""
-    n_layers = clean.arch["n_layers"]
+    n_layers = clean.arch.n_layers
     blocks = ahead[0] if ahead else []
     joins, end = (blocks[0], blocks[-1] + 1) if blocks else (n_layers, n_layers)
 

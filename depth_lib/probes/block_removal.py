@@ -33,7 +33,7 @@ def block_removal(llm, arch, prompts, removed, part, budget):
 def _of_prompt(llm, arch, ids, removed, part, budget):
     clean = CleanRun(llm, arch, ids, budget)
     if part == "layer":
-        damage = order_damage(clean, [[l for l in range(arch["n_layers"]) if l not in blocks] for blocks in removed])
+        damage = order_damage(clean, [[l for l in range(arch.n_layers) if l not in blocks] for blocks in removed])
     else:
         rows = [Row(min(blocks), range(len(ids)), silent=dict.fromkeys(blocks, slice(None))) for blocks in removed]
         damage = torch.stack(growing_batch(clean, rows, part, damage=True)[0], dim=1)

@@ -21,5 +21,5 @@ def ending_log_probs(llm, arch, texts, removed):
                 final = final_residual(llm, arch)
                 log_p = lens(llm, arch, final[0, [place - 1 for place in ending]]).log_softmax(-1)
                 sums.append(sum(log_p[k, ids[place]] for k, place in enumerate(ending)).cpu())
-                finish(llm, arch, arch["n_layers"], final)
+                finish(llm, arch, arch.n_layers, final)
     return {"log_probs": torch.stack(sums)}

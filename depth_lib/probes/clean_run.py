@@ -26,7 +26,7 @@ class CleanRun:
                 self.in_batch = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)
                 needed = with_c or (compares_c and not self.in_batch)
                 self.h, self.c = read_stream(llm, arch, h, needed)
-                finish(llm, arch, arch["n_layers"], self.h[-1][None])
+                finish(llm, arch, arch.n_layers, self.h[-1][None])
 
     def rows(self, n_tokens):
         """How many interventions on the first n_tokens tokens share a pass: fewer where each token has long rows of

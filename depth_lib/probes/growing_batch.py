@@ -40,7 +40,7 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
     before the row joins, or if not asked for).
     """
     llm, arch, n_tokens = clean.llm, clean.arch, n_tokens or len(clean.ids)
-    n_layers, size = arch["n_layers"], clean.rows(n_tokens)
+    n_layers, size = arch.n_layers, clean.rows(n_tokens)
     changes, relative = [None] * len(rows), torch.zeros(len(rows), n_layers, dtype=torch.float32)
     # finals are kept until they are as many as are best unembedded together, or for one pass if that has a clean row
     finals, most = {}, 0 if clean.in_batch else tokens_of_finals(clean.budget) - size * n_tokens
@@ -49,7 +49,7 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
         some = [rows[k] for k in numbers]
         end = max(row.leaves or n_layers for row in some)
         with torch.no_grad():
-            encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch["grows"] else clean.in_batch + len(some))
+            encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch.can_add_rows else clean.in_batch + len(some))
             with llm.trace(encoding, use_cache=False) as tracer:
                 residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens, end)
                 for k, residual in zip(numbers, residuals, strict=True):
@@ -72,14 +72,14 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
     which they leave [T, d]; those of the unmodified row [T, d]; and the changes of what blocks add [len(rows), L]. No
     block runs from `end` on."""
     llm, arch, in_batch = clean.llm, clean.arch, int(clean.in_batch)
-    h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch["n_layers"], rows[0].joins
+    h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch.n_layers, rows[0].joins
     relative = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=h[-1].device)
     first = min(row.read[0] for row in rows)
     early = torch.arange(n_tokens - first) < torch.tensor([[row.read[0] - first] for row in rows])
     early = early.to(h[-1].device)  # positions from first on that a row does not read
     added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
-    batch = h[begin].repeat(in_batch if arch["grows"] else in_batch + len(rows), 1, 1)
+    batch = h[begin].repeat(in_batch if arch.can_add_rows else in_batch + len(rows), 1, 1)
     n_joined, output, before, left = 0, None, h[begin - 1] if begin else None, [None] * len(rows)
     for l in range(begin, end + 1):
         joining = [row for row in rows if row.joins == l]
@@ -97,13 +97,13 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
             if l == (row.leaves or n_layers):
                 left[k] = batch[in_batch + k].clone() if row.leaves else batch[in_batch + k, list(row.read)]
         if l == end:
-            if output is not None and arch["grows"]:
+            if output is not None and arch.can_add_rows:
                 output.data = output[:1].clone()  # all that the final norm gets
             return left, before if end == n_layers else h[-1], relative
         if l == begin:
             start_at(llm, arch, l, batch)
         elif joining:  # in place, as what has been read is sent back anyway
-            output.data = batch.unflatten(-1, arch["streams"])
+            output.data = batch.unflatten(-1, arch.streams)
         block = llm.blocks[l]
         silent = [(in_batch + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
         if silent:
@@ -111,7 +111,7 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
         if updates:
             added.before(block, batch)
         passing = [in_batch + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
-        entered = batch[passing].unflatten(-1, arch["streams"]) if passing else None  # indexing copies
+        entered = batch[passing].unflatten(-1, arch.streams) if passing else None  # indexing copies
         output = hidden_states(block.output)
         if passing:
             output[passing] = entered.to(output.device)
@@ -159,7 +159,7 @@ def rounding_floor(clean, updates=False, change=None):
         return edit
 
     # of a long prompt its beginning does, and little is sent where the model is another process
-    n_tokens = min(64 if change else 24, len(clean.ids)) if clean.arch["cuts"] else len(clean.ids)
+    n_tokens = min(64 if change else 24, len(clean.ids)) if clean.arch.may_truncate else len(clean.ids)
     rows = [Row(0, range(n_tokens), nudge(k)) for k in range(n_rows)]
     changes, of_blocks = growing_batch(clean, rows, updates=updates, n_tokens=n_tokens)
     distance = torch.stack(changes)[:, 0]

@@ -39,13 +39,13 @@ def identities(llm, arch, ids):
       make a, the largest of those that make m; `sees_later`: the change of the first token in what the block adds;
     - `mlp_change`: the change of m if a changes (0 in parallel blocks);
     - `passes_on`: how far what the block reads is from what the one before returned;
-    - `starts`: the change of what the block adds if earlier blocks read something else;
-    - `grows`: the change of what the block adds in a row that was added later;
+    - `can_skip_blocks`: the change of what the block adds if earlier blocks read something else;
+    - `can_add_rows`: the change of what the block adds in a row that was added later;
     tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
     logit, and `logit_scale`, the error of their scale; `finite`, whether all logits are; and `eps`, the rounding unit
     of the residual's dtype.
     """
-    n_bits = (arch["n_layers"] - 1).bit_length() if arch["starts"] else 0
+    n_bits = (arch.n_layers - 1).bit_length() if arch.can_skip_blocks else 0
     blocks, entered, added, after = [], [], [], None
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids, FIRST_BIT + n_bits), use_cache=False):
@@ -65,7 +65,7 @@ def identities(llm, arch, ids):
                 change = after.float() - rows.float()
                 measured["identity_1"] = _identity_1(arch, rows, sums, after) if sums else 0.0
                 measured["sees_later"] = _moved(change[MIDDLE, :1], change[CLEAN, :1])
-                measured["starts"] = _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0
+                measured["can_skip_blocks"] = _moved(change[unchanged], change[CLEAN]) if unchanged else 0.0
                 blocks.append(measured)
                 entered.append(rows[:STEERED])
                 added.append(change[:STEERED])
@@ -90,7 +90,7 @@ def _parts(block, arch, rows):
     that the MLP reads the same there.
     """
     sums, mixes = {}, {"attention": [], "mlp": []}
-    for part, addends in parts(block, arch).items() if arch["parts"] else ():
+    for part, addends in parts(block, arch).items() if arch.parts else ():
         for module, scale, bias in addends:
             x = hidden_states(module.output)
             of_token = x.clone().view(rows.shape)
@@ -114,7 +114,7 @@ def _identity_1(arch, h, sums, after):
     """The largest error of a token or of a part's scale, minus what the rounding of two sums explains."""
     sums = [p.to(after.device) for p in sums]
     total = h + sum(sums)
-    k = rescaling(total, after.float()) if arch["rescales"] else 1
+    k = rescaling(total, after.float()) if arch.rescales else 1
     error = after.float() - k * total
     rounding = torch.finfo(after.dtype).eps * sum((k * p).abs() for p in (after.float() / k, *sums))
     of_token = (error.norm(dim=-1) - rounding.norm(dim=-1)).relu() / (k * sum(sums)).norm(dim=-1).clamp_min(TINY)
@@ -146,24 +146,24 @@ def _moved(x, truth):
 def _shortcuts(llm, arch, ids, entered, added):
     """The change of what blocks add to row MIDDLE, compared with `added` [2, T, d], in a pass that uses all shortcuts:
     it starts at the second block, where that row is added."""
-    begin, grows = int(arch["starts"] and arch["n_layers"] > 1), [0.0]
-    with llm.trace(inputs(llm, arch, ids, 1 if arch["grows"] else 2), use_cache=False):
-        for l in range(begin, arch["n_layers"]):
+    begin, errors = int(arch.can_skip_blocks and arch.n_layers > 1), [0.0]
+    with llm.trace(inputs(llm, arch, ids, 1 if arch.can_add_rows else 2), use_cache=False):
+        for l in range(begin, arch.n_layers):
             rows = entered[l]
             (start_at if l == begin else enter)(llm, arch, l, rows)
             after = leaving(llm.blocks[l])
             rows, truth = rows.to(after.device).float(), added[l].to(after.device)
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
             off = ((after.float() - rows - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
-            grows.append(float(off[MIDDLE].median()))
-        finish(llm, arch, arch["n_layers"], after)
-    return {"grows": torch.tensor(grows)}
+            errors.append(float(off[MIDDLE].median()))
+        finish(llm, arch, arch.n_layers, after)
+    return {"can_add_rows": torch.tensor(errors)}
 
 
 def verified(arch, measured):
     """`arch` without the shortcuts that were measured and do not work."""
-    limit = measured["eps"] ** 0.5
-    names = [name for name in ("starts", "grows") if name in measured and (measured[name] > limit).any()]
-    if "starts" in names:
-        names.append("grows")
-    return arch | dict.fromkeys(names, False)
+    limit, shortcuts = measured["eps"] ** 0.5, ("can_skip_blocks", "can_add_rows")
+    names = [name for name in shortcuts if name in measured and (measured[name] > limit).any()]
+    if "can_skip_blocks" in names:
+        names.append("can_add_rows")
+    return arch.but(**dict.fromkeys(names, False))

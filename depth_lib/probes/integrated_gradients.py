@@ -56,13 +56,13 @@ def integrated_gradients(
     `n_nodes` or of increments `n_steps` and, but of left ends, `error`, the estimated largest error of a token relative
     to max |igrads[l]|.
     """
-    end, results = answer[-1] if arch["cuts"] else len(ids), []  # the last token that predicts is answer[-1] − 1
+    end, results = answer[-1] if arch.may_truncate else len(ids), []  # the last token that predicts is answer[-1] − 1
     with_gradients = method == "gradients"
     together = max(1, _KEPT // end)  # blocks whose paths are kept at once, and whose points may share a pass
     for start in range(0, len(layers), together):
         paths = _paths(llm, arch, ids, end, layers[start : start + together], at)
         h = paths[0]["b"].to(paths[0]["dtype"])
-        rows = token_budget(llm, h, budget, blocks_held=arch["n_layers"] if with_gradients else 1) // end
+        rows = token_budget(llm, h, budget, blocks_held=arch.n_layers if with_gradients else 1) // end
         rows = max(1, min(rows, rows_of_logits(llm, h) // len(answer)))
         if not with_gradients:
             rules = [increments(steps, end) for _ in paths]
@@ -113,7 +113,7 @@ def _paths(llm, arch, ids, end, layers, at):
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             for l in layers:
                 block, rest, scale = llm.blocks[l], 0.0, 1.0
-                within = at == "attention" and not arch["parallel"] and all(parts(block, arch).values())
+                within = at == "attention" and not arch.parallel and all(parts(block, arch).values())
                 if at == "block":
                     h = leaving(block)
                     x = h[0].float().clone()
@@ -123,7 +123,7 @@ def _paths(llm, arch, ids, end, layers, at):
                     before = h.to(a.device).float()
                     x, others = (a, m) if at == "attention" else (m, a)
                     rest = before[0, :end] if within else (before + others)[0, :end]
-                    if arch["rescales"] and not within:
+                    if arch.rescales and not within:
                         scale = float(rescaling(before + a + m, leaving(block).float()))
                     x = x[0]
                 b = x.mean(0, keepdim=True)
@@ -142,7 +142,7 @@ def _sampled(llm, arch, requests, ids, target, rows, with_gradients):
     blocks, and of one path alone where batches cannot grow, or without gradients, where its points fill it. ids: the
     tokens that are run; target: all token ids, and the answer's places among them.
     """
-    passes, room, shared = [], 0, arch["grows"] and with_gradients
+    passes, room, shared = [], 0, arch.can_add_rows and with_gradients
     for k, (path, points) in enumerate(requests):
         while points:
             if not room or not shared or passes[-1][-1][1]["l"] == path["l"]:
@@ -162,10 +162,10 @@ def _sampled(llm, arch, requests, ids, target, rows, with_gradients):
 def _one_pass(llm, arch, pieces, ids, target, with_gradients):
     """Of each piece, (_, path, points), what `_sampled` returns; its rows join the batch before the block that reads
     them."""
-    n_rows, n_layers = [len(points) for _, _, points in pieces], arch["n_layers"]
+    n_rows, n_layers = [len(points) for _, _, points in pieces], arch.n_layers
     last = pieces[-1][1]["l"] == n_layers  # its rows are final residuals
     with torch.set_grad_enabled(with_gradients):
-        with llm.trace(inputs(llm, arch, ids, batch=1 if arch["grows"] else sum(n_rows)), use_cache=False):
+        with llm.trace(inputs(llm, arch, ids, batch=1 if arch.can_add_rows else sum(n_rows)), use_cache=False):
             rows, moving = None, []
             for _, path, points in pieces:
                 l, x = path["l"], _places(path, points)

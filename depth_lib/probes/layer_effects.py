@@ -40,7 +40,7 @@ def layer_effects(llm, arch, work, mode, part, budget):
 
 def _of_prompt(clean, positions, mode, part):
     """The effects [L, L] of every block s, and the largest distance and the mean KL divergence of the output [L]."""
-    n_layers, n_tokens, first = clean.arch["n_layers"], len(clean.ids), 0 if mode == "remove" else 1
+    n_layers, n_tokens, first = clean.arch.n_layers, len(clean.ids), 0 if mode == "remove" else 1
     effects, (distance, kl) = (
         torch.zeros(n_layers, n_layers, dtype=torch.float32),
         torch.zeros(2, n_layers, dtype=torch.float32),

@@ -37,12 +37,12 @@ def local_effects(llm, arch, work, mode, budget):
 
 def _of_prompt(clean, positions, mode):
     """The local effects [L, L] of every s, the largest at any position t."""
-    llm, arch, n_layers = clean.llm, clean.arch, clean.arch["n_layers"]
+    llm, arch, n_layers = clean.llm, clean.arch, clean.arch.n_layers
     effects, size = torch.zeros(n_layers, n_layers, dtype=torch.float32), clean.rows(len(clean.ids))
     cases = [(s, t) for s in range(n_layers - 1) for t in positions if t > 1]
     for begin in range(0, len(cases), size):
         some = cases[begin : begin + size]
-        n_rows = 1 if arch["grows"] else clean.in_batch + len(some)
+        n_rows = 1 if arch.can_add_rows else clean.in_batch + len(some)
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, clean.ids, n_rows), use_cache=False) as tracer:
                 of_pass = _one_pass(tracer, clean, some, 0 if mode == "all" else min(positions)).cpu()
@@ -55,7 +55,7 @@ def _one_pass(tracer, clean, cases, first):
     """Inside a trace, for each (s, t) of `cases`, in ascending order of s, the effect of taking what block s adds out
     of tokens 1..t − 1 on tokens from t on, or on all if `first` is 0: [len(cases), L]."""
     llm, arch, h, c, in_batch = clean.llm, clean.arch, clean.h, clean.c, int(clean.in_batch)
-    n_layers, begin, ran = arch["n_layers"], cases[0][0] + 1, None
+    n_layers, begin, ran = arch.n_layers, cases[0][0] + 1, None
     effects = torch.zeros(len(cases), n_layers, dtype=torch.float32, device=h[-1].device)
     starts = torch.tensor([[t if first else 0] for _, t in cases])
     early = (torch.arange(first, len(clean.ids)) < starts).to(h[-1].device)
@@ -69,7 +69,7 @@ def _one_pass(tracer, clean, cases, first):
     for l in range(begin, n_layers):
         earlier = [(s, t) for s, t in cases if s < l]
         # what cannot grow has clean rows to spare
-        rows = h[l].repeat(in_batch + len(earlier if arch["grows"] else cases), 1, 1)
+        rows = h[l].repeat(in_batch + len(earlier if arch.can_add_rows else cases), 1, 1)
         for row, (s, t) in zip(rows[in_batch:], earlier, strict=False):
             row[1:t] = (row[1:t].float() - c[s][1:t].to(row.device)).to(row.dtype)
         if ran is None:

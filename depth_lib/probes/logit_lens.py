@@ -65,7 +65,7 @@ def _of_prompt(llm, arch, ids, first, further):
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([_of_tokens(arch, part, at_once, further) for part in parts], dim=1).sum(1)
             sums = sums.cpu()
-            finish(llm, arch, arch["n_layers"], h[-1][None])
+            finish(llm, arch, arch.n_layers, h[-1][None])
     return sums, -log_y.cpu() / max(len(ids) - 1, 1)
 
 

@@ -40,20 +40,20 @@ def _of_prompt(llm, arch, ids):
     residuals, measures = [], []
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-            updates = Updates(tracer, llm, arch, range(arch["n_layers"]), whole=not arch["parts"])
+            updates = Updates(tracer, llm, arch, range(arch.n_layers), whole=not arch.parts)
             h = entering(llm.blocks[0]).clone()
             for block in llm.blocks:
                 residuals.append(h[0])
                 updates.before(block, h)
                 after = leaving(block).clone()
                 a, m = a_and_m(block, arch, h, after, updates.taken)
-                measures.append(_measures(h[0].to(a.device).float(), a[0], m[0], arch["parallel"]))
+                measures.append(_measures(h[0].to(a.device).float(), a[0], m[0], arch.parallel))
                 h = after
             residuals.append(h[0])
             measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
             norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
             geometry = _geometry(residuals)
-            finish(llm, arch, arch["n_layers"], h)
+            finish(llm, arch, arch.n_layers, h)
     per_token = dict(zip(KEYS, measures, strict=True)) | {"norm_residual": norms}  # [L, T], [L + 1, T]
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}

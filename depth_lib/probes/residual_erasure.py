@@ -33,11 +33,11 @@ def residual_erasure(llm, arch, ids, answer, layers, baseline_prompts, budget, t
     Returns `erasure_effect` [len(layers), T], or [L + 1, T] of all; 0 for tokens after the last predicting position.
     Where rounding shows also `erasure_effect_rounding_floor` [len(layers)], the same number for each l.
     """
-    end = answer[-1] if arch["cuts"] else len(ids)  # the last token that predicts is answer[-1] − 1
+    end = answer[-1] if arch.may_truncate else len(ids)  # the last token that predicts is answer[-1] − 1
     predicting = [(t, tuple(i - 1 for i in answer if i > t)) for t in range(answer[-1])]
     erasures = {"erasure_effect": [Erasure(t, t, t + 1, read) for t, read in predicting]}
     clean = CleanRun(llm, arch, ids[:end], budget)
-    return _erase(clean, len(ids), erasures, layers, arch["n_layers"], baseline_prompts, tick)
+    return _erase(clean, len(ids), erasures, layers, arch.n_layers, baseline_prompts, tick)
 
 
 def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
@@ -55,14 +55,14 @@ def future_erasure(llm, arch, ids, layers, baseline_prompts, budget, tick=None):
         "past_erasure": [Erasure(t, 1, t, range(t, n)) for t in range(2, n)],
     }
     clean = CleanRun(llm, arch, ids, budget)
-    return _erase(clean, n, erasures, layers, arch["n_layers"] - 1, baseline_prompts, tick)
+    return _erase(clean, n, erasures, layers, arch.n_layers - 1, baseline_prompts, tick)
 
 
 def _erase(clean, n_tokens, erasures, layers, last, baseline_prompts, tick):
     """Each effect of {name: erasures} at these layers, up to the last that has any, as the two probes return them."""
     llm, arch = clean.llm, clean.arch
     # row L, of what leaves the last block, goes with that block
-    wanted = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch["n_layers"] else arch["n_layers"] + 1)
+    wanted = range(layers[0], layers[-1] + 1 if layers[-1] + 1 < arch.n_layers else arch.n_layers + 1)
     erased_at = range(wanted.start, min(wanted.stop, last + 1))
     u_0, *u = _mean_residuals(llm, arch, baseline_prompts, [0, *erased_at], clean.h)
 

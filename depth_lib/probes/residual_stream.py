@@ -19,9 +19,9 @@ def inputs(llm, arch, ids, batch=1):
 def forget(llm, arch):
     """Undo what earlier passes left in the model, on a server those of other people too: dynamic rotary frequencies
     stay those of the longest sequence so far until a short one runs, so one of a single token does."""
-    if arch["remembers"]:
+    if arch.remembers:
         with llm.trace({"input_ids": torch.zeros(1, 1, dtype=torch.long)}, use_cache=False):
-            finish(llm, arch, arch["n_layers"], final_residual(llm, arch))
+            finish(llm, arch, arch.n_layers, final_residual(llm, arch))
 
 
 def with_hidden_states(output, h):
@@ -41,7 +41,7 @@ def leaving(block):
 
 def enter(llm, arch, l, h):
     """Let block l read h [B, T, d]. Not for use after `leaving` was read of block l (see `leave`)."""
-    llm.blocks[l].input = h.unflatten(-1, arch["streams"])
+    llm.blocks[l].input = h.unflatten(-1, arch.streams)
 
 
 def leave(llm, arch, l, h):
@@ -54,7 +54,7 @@ def start_at(llm, arch, l, h):
 
     They run all the same where later ones read more of them than the residual.
     """
-    if l == 0 or not arch["starts"]:
+    if l == 0 or not arch.can_skip_blocks:
         return enter(llm, arch, l, h)
     _skip(llm, arch, 0, l, h)
 
@@ -62,11 +62,11 @@ def start_at(llm, arch, l, h):
 def finish(llm, arch, l, h):
     """Let no block run from l on, nor the head: what a trace returns is sent back, and logits are large. (After
     `tracer.stop()` a server would run no further trace of the session.) h [B, T, d]: any residuals of this trace."""
-    if l < arch["n_layers"] and arch["starts"]:
-        rows = h[:1] if arch["grows"] else h  # gpt_bigcode reshapes what leaves its final norm to the batch
-        _skip(llm, arch, l, arch["n_layers"], rows.clone())  # cloned, as a view is sent with all it is a view of
+    if l < arch.n_layers and arch.can_skip_blocks:
+        rows = h[:1] if arch.can_add_rows else h  # gpt_bigcode reshapes what leaves its final norm to the batch
+        _skip(llm, arch, l, arch.n_layers, rows.clone())  # cloned, as a view is sent with all it is a view of
     if not is_sharded(llm):  # ranks gather the slices of the head's own output
-        getattr(llm, arch["tail"][-1]).skip(h[:1, :1, :1].clone())
+        getattr(llm, arch.tail[-1]).skip(h[:1, :1, :1].clone())
 
 
 def _skip(llm, arch, begin, end, h):
@@ -77,13 +77,13 @@ def _skip(llm, arch, begin, end, h):
 
 def _as_output(arch, h):
     """What a block returns to make h [B, T, d] the residual stream."""
-    streams = h.unflatten(-1, arch["streams"])
-    return streams if arch["beside"] is None else (streams, *[None] * arch["beside"])
+    streams = h.unflatten(-1, arch.streams)
+    return streams if arch.n_other_outputs is None else (streams, *[None] * arch.n_other_outputs)
 
 
 def final_residual(llm, arch):
     """h_L [B, T, d], which leaves the last block."""
-    return leaving(llm.blocks[arch["n_layers"] - 1])
+    return leaving(llm.blocks[arch.n_layers - 1])
 
 
 def a_and_m(block, arch, h, after=None, read=None):
@@ -92,7 +92,7 @@ def a_and_m(block, arch, h, after=None, read=None):
     0 for a part that the block does not have. Where the two cannot be told apart a is all that the block adds. after:
     what leaves the block, if that was read; read: as for `total_output`.
     """
-    if arch["parts"]:
+    if arch.parts:
         a, m = (total_output(modules, h.shape, read=read) for modules in parts(block, arch).values())
     else:
         a, m = difference(h, leaving(block) if after is None else after), None
@@ -111,7 +111,7 @@ def parts(block, arch):
     """Of a and m each, the modules that make it, in the order in which they run: the part is the sum of their outputs
     times scale plus bias (None: none), as (module, scale, bias); an empty list for a part that the block does not have.
     """
-    addends, modules = arch["parts"][int(block.path.rpartition(".")[2])], {}
+    addends, modules = arch.parts[int(block.path.rpartition(".")[2])], {}
     for part in addends:
         modules[part] = [(block.get(path), scale, bias and block.get(bias)) for path, scale, bias in addends[part]]
     return modules
@@ -139,7 +139,7 @@ def total_output(modules, shape, start=0, total=None, read=None):
 
 def read_whole(arch):
     """Whether what a block adds is the difference of what leaves and what enters it."""
-    return not arch["parts"] or arch["rescales"]
+    return not arch.parts or arch.rescales
 
 
 def silence(block, arch, h, part, where):
@@ -159,7 +159,7 @@ def read_stream(llm, arch, h_0, with_contributions=False, last=None):
     """Inside a trace of one prompt, after its h_0 [T, d]: h_0..h_L, L + 1 tensors [T, d] in the model's dtype, each on
     its block's device, and if asked for the contributions c_l = a_l + m_l, L tensors [T, d], float32. No block after
     `last` is read, unless that is None."""
-    n_layers, whole, h, c = arch["n_layers"], read_whole(arch), [h_0], []
+    n_layers, whole, h, c = arch.n_layers, read_whole(arch), [h_0], []
     n_read = n_layers if last is None or last >= n_layers else last + with_contributions
     for block in llm.blocks[:n_read]:
         if with_contributions and not whole:

@@ -7,10 +7,10 @@ from .budget import rows_of_logits
 
 def unembedded(llm, arch, h):
     """unembed(final_norm(h)) of residuals h [N, d], by the model's own modules: [N, V] in the model's dtype."""
-    h = h.unflatten(-1, arch["streams"])
-    if len(arch["streams"]) > 1:  # what merges them wants a batch
+    h = h.unflatten(-1, arch.streams)
+    if len(arch.streams) > 1:  # what merges them wants a batch
         h = h[None]
-    *before, unembed = arch["tail"]
+    *before, unembed = arch.tail
     for name in before:
         h = getattr(llm, name)(h)
     weights = _fetched(llm, arch, h)
@@ -19,12 +19,12 @@ def unembedded(llm, arch, h):
 
 
 def _fetched(llm, arch, h):
-    """The unembedding's weights [V, d], where arch["fetched"] says that the model runs in another process, once more
+    """The unembedding's weights [V, d], where `arch.fetched` says that the model runs in another process, once more
     rows than d have been asked for: from then on their logits would be more to send. None where calling is right.
 
     They are what the module makes of unit vectors, and used if they give the same bits as the module.
     """
-    fetched = arch.get("fetched")
+    fetched = arch.fetched
     if fetched is None:
         return None
     fetched["rows"] = fetched.get("rows", 0) + h.shape[:-1].numel()
@@ -40,10 +40,10 @@ def _fetched(llm, arch, h):
 def to_logits(arch, logits):
     """Unembedded residuals as the model's logits, float32: scaled and capped where the family does."""
     logits = logits.float()
-    if arch["logit_scale"] != 1.0:
-        logits = logits * arch["logit_scale"]
-    if arch["logit_softcap"] is not None:
-        logits = torch.tanh(logits / arch["logit_softcap"]) * arch["logit_softcap"]
+    if arch.logit_scale != 1.0:
+        logits = logits * arch.logit_scale
+    if arch.logit_softcap is not None:
+        logits = torch.tanh(logits / arch.logit_softcap) * arch.logit_softcap
     return logits
 
 

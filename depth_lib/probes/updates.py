@@ -24,7 +24,7 @@ class Updates:
             h = h.clone()  # some families add in place
             self.change = difference(h, leaving(block))
             return
-        changed = tuple(f".{path}" for path in self.arch["in_place"])  # by now as they were returned
+        changed = tuple(f".{path}" for path in self.arch.in_place)  # by now as they were returned
         for module in modules_of(block, self.arch) if changed else ():
             if module.path.endswith(changed):
                 self.copies[module.path] = hidden_states(module.output).clone()

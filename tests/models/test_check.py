@@ -139,11 +139,11 @@ class ReadsTheFirst(LlamaDecoderLayer):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_shortcut_that_does_not_work_is_not_taken(dtype, misread, monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", ReadsTheFirst)
-    misread(lambda found: {"starts": True, "grows": True, "parts": None})
+    misread(lambda found: {"can_skip_blocks": True, "can_add_rows": True, "parts": None})
     with pytest.warns(UserWarning, match="its blocks read more of earlier ones than the residual"):
         llm = load.wrapped(build("llama", dtype), char_tokenizer())
     arch = describe(llm)
-    assert not arch["starts"] and not arch["grows"]
+    assert not arch.can_skip_blocks and not arch.can_add_rows
 
 
 def test_a_dropped_batch_axis_is_refused(monkeypatch):

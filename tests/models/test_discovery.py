@@ -31,7 +31,7 @@ def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     a = [("post_attention_layernorm", 1.0, None)]
     m = [("post_feedforward_layernorm", 1.0, None), ("post_per_layer_input_norm", 1.0, None)]
     assert found.parts == ({"attention": a, "mlp": m},) * 12 and found.rescales
-    assert found.starts and found.grows
+    assert found.can_skip_blocks and found.can_add_rows
     assert replace(architecture(config), streams=found.streams) == found
 
 
@@ -53,7 +53,7 @@ def test_a_config_alone_says_what_the_weights_say(name):
 def test_a_model_on_gpus_is_found_as_on_the_cpu(name, devices):
     model = build(name)
     found = discover(model, nullcontext())
-    assert found.starts and found.grows == (name != "bloom")
+    assert found.can_skip_blocks and found.can_add_rows == (name != "bloom")
     with PretendDevices():
         if devices == 2:
             spread(model, "cuda:1")

@@ -66,7 +66,7 @@ def test_a_model_of_any_size_is_read_from_its_config_in_three_seconds(name):
     config, start = CONFIG_MAPPING[kind](**settings), time.process_time()
     found = architecture(config)
     assert time.process_time() - start < 3
-    assert len(found.parts) == config.num_hidden_layers and found.starts and found.grows, found.missing
+    assert len(found.parts) == config.num_hidden_layers and found.can_skip_blocks and found.can_add_rows, found.missing
 
 
 def test_a_config_whose_frequencies_are_chosen_by_numbers_is_refused_in_one_line():

@@ -119,8 +119,8 @@ def test_a_block_without_attention_shares_no_pass_with_the_next():
     """Both paths enter the next block: one before it, one in it."""
     llm = dl.load_model("toy-4l")
     arch = describe(llm)
-    arch["parts"] = [*arch["parts"]]
-    arch["parts"][1] = {"attention": [], "mlp": [["self_attn", 1.0, None], ["mlp", 1.0, None]]}
+    arch.parts = [*arch.parts]
+    arch.parts[1] = {"attention": [], "mlp": [["self_attn", 1.0, None], ["mlp", 1.0, None]]}
     ids, places, _ = answer_span(llm, "5 + 7 = ", "12")
 
     def gradients(layers):

@@ -112,7 +112,7 @@ def test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batch
         truth = oracle.integrated_gradients(model, x, span, "riemann", steps, layers, at)
     else:
         truth = oracle.increments(model, x, span, steps, layers, at)
-    for arch in (describe(llm), {**describe(llm), "grows": False}):
+    for arch in (describe(llm), describe(llm).but(can_add_rows=False)):
         work = (arch, x, list(range(*span)), layers, at, steps, None, None)
         ours = run(probe_integrated_gradients, llm, *work, method=method)
         close(ours["igrads"], truth["igrads"][layers])
@@ -123,7 +123,7 @@ def test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batch
 def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
     """No batch that grows, an unmodified row in each: what a family runs on where it must."""
     llm, _ = pair
-    fast, plain = describe(llm), {**describe(llm), "grows": False}
+    fast, plain = describe(llm), describe(llm).but(can_add_rows=False)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     text = tokenize(llm, [SIXTY])
     calls = [
@@ -132,8 +132,8 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
         (probe_layer_effects, [(text[0], [8, 24, 40])], "future", "attention", None),
         (probe_layer_effects, [(text[0], [len(text[0])])], "remove", "mlp", None),
         (probe_local_effects, [(text[0], [8, 24, 40])], "future", None),
-        (probe_future_erasure, x, list(range(fast["n_layers"])), text, None),
-        (probe_residual_erasure, x, list(range(*span)), list(range(fast["n_layers"])), text, None),
+        (probe_future_erasure, x, list(range(fast.n_layers)), text, None),
+        (probe_residual_erasure, x, list(range(*span)), list(range(fast.n_layers)), text, None),
         (probe_integrated_gradients, x, list(range(*span)), [0, 2], *LEFT_ENDS, None),
     ]
     for probe, *args in calls:

@@ -12,7 +12,7 @@ from tests.probes.comparing import SIXTY, load, loaded
 def test_plain_families_share_passes():
     """Where a shortcut is taken to fail, the numbers are right and take twice as long."""
     arch = describe(dl.load_model("toy-4l"))
-    assert arch["starts"] and arch["grows"] and arch["cuts"]
+    assert arch.can_skip_blocks and arch.can_add_rows and arch.may_truncate
 
 
 def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):

@@ -20,7 +20,7 @@ WHOLE = 100_000  # tokens: one batch
 def erased(llm, question, answer, size, budget):
     """erasure_effect of all layers, `size` of them at a time."""
     (ids, places, _), arch = answer_span(llm, question, answer), describe(llm)
-    baseline, n = tokenize(llm, dl.load_prompts("gsm8k", 3, source="sample")), arch["n_layers"]
+    baseline, n = tokenize(llm, dl.load_prompts("gsm8k", 3, source="sample")), arch.n_layers
     jobs = [list(range(l, min(l + size, n))) for l in range(0, n, size)]
     found = [run(residual_erasure, llm, arch, ids, places, job, baseline, budget, over="layers") for job in jobs]
     return torch.cat([one["erasure_effect"] for one in found])

@@ -22,7 +22,7 @@ def crossing(probe: str, arguments: dict, vocabulary: int, ranks: int = 1) -> tu
     """
     arch, n_tokens = arguments.get("arch"), 0
     if probe in ("relative_contribution", "logit_lens"):
-        n_residuals = 4 * arch["n_layers"] * sum(map(len, arguments["prompts"]))
+        n_residuals = 4 * arch.n_layers * sum(map(len, arguments["prompts"]))
     elif probe in ("layer_effects", "local_effects"):
         n_residuals = sum(_of_effects(probe, arch, len(positions), len(ids)) for ids, positions in arguments["work"])
     elif probe == "residual_erasure":
@@ -33,7 +33,7 @@ def crossing(probe: str, arguments: dict, vocabulary: int, ranks: int = 1) -> tu
     else:
         return 0, 0
     head = 0 if probe == "relative_contribution" else vocabulary
-    return (1 + ranks) * (n_residuals + head) * arch["width"], n_tokens
+    return (1 + ranks) * (n_residuals + head) * arch.width, n_tokens
 
 
 def seconds(n_bytes: int, n_tokens: int, weights: int) -> float:
@@ -45,7 +45,7 @@ def _of_effects(probe, arch, n_positions, n_tokens):
     """For each position, row l, whose block l is changed, joins the batch there: block l runs l + 2 rows, one of them
     unmodified."""
     of_prompt, of_row, n_rounding, most = _EFFECTS[probe]
-    n_layers = arch["n_layers"]
+    n_layers = arch.n_layers
     rows = n_layers * (n_layers + 3) // 2
     changed = rows * n_positions * n_tokens
     return of_prompt * n_layers * n_tokens + of_row * (changed + n_rounding * n_layers * min(most, n_tokens))
@@ -54,6 +54,6 @@ def _of_effects(probe, arch, n_positions, n_tokens):
 def _of_increments(arch, ids, answer, layers, steps, **_):
     """A row for each point of the path, and two for each token and step; after the last block, none."""
     end, rows = answer[-1], steps + 1 + 2 * steps * answer[-1]
-    blocks_after = [arch["n_layers"] - 1 - l for l in layers]
+    blocks_after = [arch.n_layers - 1 - l for l in layers]
     sent = sum(n > 0 for n in blocks_after) * rows * (3 * end + 2 * len(answer))
     return sent + 2 * len(layers) * len(ids), rows * end * sum(blocks_after)

@@ -104,7 +104,7 @@ def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback,
 
 
 def test_a_model_read_block_by_block_keeps_its_nan_on_a_server(llm, here, loopback, monkeypatch):
-    monkeypatch.setattr("depth_lib.api.verified_arch", lambda llm: families.describe(llm) | {"parts": None})
+    monkeypatch.setattr("depth_lib.api.verified_arch", lambda llm: families.describe(llm).but(parts=None))
     probe = EVERY["relative_contribution"]
     ours, truth = probe(llm, remote=loopback.host), probe(here)
     assert not differences(ours, truth)
@@ -126,7 +126,7 @@ def test_a_local_folder_cannot_be_named_to_a_server(llm, loopback, monkeypatch):
 
 def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
     llm = loopback.model("loopback/gpt2")
-    wrong = families.describe(llm) | {"logit_softcap": 3.0}
+    wrong = families.describe(llm).but(logit_softcap=3.0)
     monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: wrong)
     with loopback.faults() as submitted:
         with pytest.raises(ArchitectureError, match="identity 2 fails"):
@@ -147,7 +147,7 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
 def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monkeypatch, change, message):
     llm = loopback.model("loopback/llama")
     arch = families.describe(llm)
-    arch["parts"] = [dict(zip(block, change(*block.values()), strict=True)) for block in arch["parts"]]
+    arch.parts = [dict(zip(block, change(*block.values()), strict=True)) for block in arch.parts]
     monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: arch)
     with pytest.raises(ArchitectureError, match=message):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
@@ -155,14 +155,14 @@ def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monk
 
 def test_a_shortcut_that_the_servers_model_does_not_allow_is_not_taken_in_the_first_job(loopback):
     llm, here = loopback.model("loopback/shared"), loopback.here("loopback/shared")
-    shortcuts, says = ("starts", "grows"), "its blocks read more of earlier ones than the residual"
-    assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
+    shortcuts, says = ("can_skip_blocks", "can_add_rows"), "its blocks read more of earlier ones than the residual"
+    assert not any(getattr(families.describe(llm), shortcut) for shortcut in shortcuts)
     families.known(llm).found = replace(families.known(llm).found, **dict.fromkeys(shortcuts, True))
     text = ["The quick brown fox jumps over the lazy dog"]
     with pytest.warns(UserWarning, match=says):
         ours = dl.layer_effects(llm, text, "all", remote=loopback.host)
     assert not differences(ours, dl.layer_effects(here, text, "all"))
-    assert not any(families.describe(llm)[shortcut] for shortcut in shortcuts)
+    assert not any(getattr(families.describe(llm), shortcut) for shortcut in shortcuts)
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):

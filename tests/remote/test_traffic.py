@@ -10,6 +10,7 @@ import torch
 from ndif.services.ray.sandbox import host, protocol
 
 from depth_lib import session
+from depth_lib.probes.arch import Arch
 from tests.remote import traffic
 from tests.remote.crossing import PER_SECOND, crossing, seconds
 from tests.remote.loopback.fixture import TOY
@@ -52,7 +53,7 @@ def test_ranks_of_tensor_parallelism_send_a_value_once_and_are_each_sent_it():
     crossed["from_runner"] = sum(unread(pair[0]) for pair in pairs)
     one = crossed["from_runner"] / 3
     assert crossed["to_runner"] < 1.1 * one and one > value.nbytes
-    arch = {"n_layers": 80, "width": 8192}
+    arch = Arch(n_layers=80, width=8192)
     of_ranks = [crossing("logit_lens", {"arch": arch, "prompts": [range(9)]}, 9, n)[0] for n in (1, 3)]
     assert of_ranks[1] == 2 * of_ranks[0]  # a half of it three times
 
@@ -65,7 +66,7 @@ def unread(end):
 
 
 def test_increments_of_a_model_of_70b_are_computed_longer_than_they_cross():
-    arch = {"n_layers": 80, "width": 8192}
+    arch = Arch(n_layers=80, width=8192)
     job = {"arch": arch, "ids": range(159), "answer": range(156, 159), "layers": range(80), "steps": 16}
     n_bytes, n_tokens = crossing("integrated_gradients", job | {"method": "increments"}, 128_256)
     assert n_bytes / PER_SECOND < 3600 < seconds(n_bytes, n_tokens, 856_000_000)
