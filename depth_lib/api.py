@@ -21,7 +21,9 @@ from .data.choices import Choice
 from .data.examples import Example
 from .data.orders import NAMED, checked_order, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
+from .lenses.files import Lens, LensError, check_lens
 from .models.check import verified_arch
+from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
@@ -36,11 +38,13 @@ from .probes.relative_contribution import relative_contribution as _relative_con
 from .probes.residual_erasure import future_erasure as _future_erasure
 from .probes.residual_erasure import residual_erasure as _residual_erasure
 from .remote.errors import JobFailed, NotReady
-from .remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there
+from .remote.server import NO_GRADIENT, NO_GRADIENTS_THERE, method_there, say
 from .results.result import Result
 from .session import run
 
 Remote = bool | str
+
+LARGEST_REQUEST = 2**29  # bytes: a request waits in NDIF's queue as one value of Redis
 
 
 def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Remote = False) -> Result:
@@ -80,7 +84,12 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
 
 
 def logit_lens(
-    llm: TransformersModel, prompts: list[str], remote: Remote = False, generate: int = 0, further: bool = True
+    llm: TransformersModel,
+    prompts: list[str],
+    remote: Remote = False,
+    generate: int = 0,
+    further: bool = True,
+    lens: Lens | None = None,
 ) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
 
@@ -95,25 +104,65 @@ def logit_lens(
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
     the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
     texts; the means are over the tokens that predict these instead (`generated` has their texts); further: False
-    computes the first two keys alone, in less time. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
+    computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, with which p_l =
+    softmax(lens(A_l h_l + b_l)); without one A = 1, b = 0. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
     `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
     first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
     divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block
     up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss` [P], the model's in nats per
     token, and `shuffled_loss` [P], what it would be if the tokens came in any other order: where they are the same, the
     model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
-    tokens, or with more than the model has positions. Source: Csordás et al. 2025, section 3.2; Hu et al. 2025 (arXiv
-    2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv 2602.13517.
+    tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
+    et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
+    2602.13517.
     Cost: a forward pass per prompt and the unembedding at L + 1 places; of a prompt h is held, [L + 1, T, d], and the
-    logits of a few tokens. `generate` adds a pass over one token for each.
+    logits of a few tokens. `generate` adds a pass over one token for each, a lens 2 L d² operations for each token.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     ids, stops = tokenize(llm, prompts, generate), end_tokens(llm) if generate else []
-    result = run(_logit_lens, llm, verified_arch(llm), ids, generate, further, stops, remote=remote, over="prompts")
+    work = (verified_arch(llm), ids, generate, further, stops, _translators(llm, lens, remote))
+    result = run(_logit_lens, llm, *work, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
     return Result("logit_lens", _pool(result) | texts)
+
+
+def answer_lens(
+    llm: TransformersModel, question: str, answer: str, lens: Lens | None = None, remote: Remote = False
+) -> Result:
+    """What each layer would answer: of each token of the answer its log-probability and rank, and the likeliest five.
+
+    At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
+    `answer_ranks` = 1 + how many of z_l exceed z_l[token].
+
+    question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens` (default: the logit lens, A = 1,
+    b = 0). Returns float32 `answer_log_probs`, `answer_ranks` [L + 1, A] (row l reads h_l, what enters block l; row L
+    is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5], likeliest first,
+    `top_tokens`, their texts, and `tokens`, the answer's A strings. Raises ValueError if the answer has no token of its
+    own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes a job.
+    Cost: one pass, and L + 1 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
+    2510.18871): early guesses are frequent words.
+    """
+    ids, places, tokens = answer_span(llm, question, answer)
+    result = run(_answer_lens, llm, verified_arch(llm), ids, places, _translators(llm, lens, remote), remote=remote)
+    top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
+    return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[place] for place in places]})
+
+
+def _translators(llm, lens, remote):
+    """What of a lens the probe needs, once it is known to be the model's; how much travels is said."""
+    if lens is None:
+        return None
+    check_lens(llm, lens)
+    translators = {"A": lens["A"], "b": lens["b"]}
+    if remote and remote != "local":
+        n_bytes = sum(tensor.nbytes for tensor in translators.values())
+        said = f"the lens has {n_bytes / 2**20:,.0f} MiB, which travel with each job"
+        if n_bytes > LARGEST_REQUEST:
+            raise LensError(f"{said}, and a server takes {LARGEST_REQUEST / 2**20:.0f}; load the model here")
+        say(said)
+    return translators
 
 
 def layer_effects(

@@ -32,7 +32,18 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
     draw, tokens = torch.Generator().manual_seed(seed), tokens or TOKENS
     if probe in FIVE_PROBES:
         return globals()[f"_{probe}"](n_layers, n_prompts, tokens, draw)
-    sizes = {"L": n_layers, "T": len(tokens), "P": n_prompts, "F": n_prompts, "E": 9, "K": 3, "N": 3, "J": 3, "1": 1}
+    sizes = {
+        "L": n_layers,
+        "T": len(tokens),
+        "P": n_prompts,
+        "F": n_prompts,
+        "E": 9,
+        "K": 3,
+        "N": 3,
+        "J": 3,
+        "1": 1,
+        "5": 5,
+    }
     beside_each_key = {"effects": {"_by_prompt", "_rounding_floor"}, "erasure": {"_rounding_floor"}}
     absent = {"_sums", "_by_prompt", "_rounding_floor"} - beside_each_key.get(probe.rpartition("_")[2], set())
     result = {}

@@ -22,7 +22,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"remote"},
     {"session"},
     {"results"},
-    {"api", "model_maps"},
+    {"api", "lenses", "model_maps"},
     {"effective_depth"},
     {"figures"},
     {"report", "comparison", "training", "papers"},

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from .marks import INPUT, OUTPUT, Curves, Heat, Kind
 from .single import (
+    AnswerRanks,
     CheapScores,
     Cosine,
     DepthScores,
@@ -171,6 +172,17 @@ KINDS: dict[str, Kind] = {
         metric="settling",
         threshold="half of the tokens",
         limits=SHARE,
+    ),
+    "answer_ranks": AnswerRanks(
+        "answer_lens",
+        {"answer_ranks": ""},
+        title="What each layer would answer",
+        caption="Rank of each token of the answer under the lens, where the token before predicts it; 1: it would be "
+        "said. The last point is the model's own output. Written: the likeliest token, wherever it is another than one "
+        "layer before.",
+        ylabel="Rank of the answer's token",
+        xlabel=INPUT,
+        log=True,
     ),
     "residual_erasure": Heat(
         "residual_erasure",

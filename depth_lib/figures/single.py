@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from ..effective_depth.difficulty import EFFECTS, importance_by_level, score_rows
 from ..effective_depth.orders import loss_map
 from ..effective_depth.rules import METRICS, as_array, deep_thinking_ratio
-from .marks import BLUE, ORANGE, SKY, Curves, Heat, Kind, Panel
+from .marks import BLUE, ORANGE, SKY, Curves, Heat, Kind, Panel, token_label
 
 
 class Cosine(Curves):
@@ -35,6 +35,24 @@ class Settling(Curves):
     def note(self, result: Mapping) -> str:
         settled = as_array(result.get("res_settled", np.nan))
         return f"deep-thinking ratio {deep_thinking_ratio(settled):.2f}" if np.isfinite(settled).all() else ""
+
+
+class AnswerRanks(Curves):
+    """The rank of each token of the answer, and the likeliest token where another was before."""
+
+    overlays = False
+
+    def panels(self, result: Mapping) -> dict[str, Panel]:
+        tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
+        return {"": {f"{k}: {token_label(token)}": ranks for k, (token, ranks) in enumerate(tokens, 1)}}
+
+    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
+        super().draw(ax, panel, result)
+        for k, ranks in enumerate(panel.values()):
+            likeliest = [of_layer[k][0] for of_layer in result.get("top_tokens", ())]
+            for l, token in enumerate(likeliest):
+                if [token] != likeliest[l - 1 : l]:
+                    ax.annotate(token_label(token), (l, ranks[l]), fontsize=5, rotation=45)
 
 
 class Removal(Heat):

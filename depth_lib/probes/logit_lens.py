@@ -15,13 +15,13 @@ import torch
 from .budget import logits_in_cache, rows_of_logits
 from .continuation import continuation
 from .residual_stream import finish, first_residual, inputs, read_stream
-from .unembedding import to_logits, unembedded
+from .unembedding import to_logits, translated, unembedded
 
 KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "res_in_top5", "res_in_top10")
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts, generate=0, further=True, stops=()):
+def logit_lens(llm, arch, prompts, generate=0, further=True, stops=(), lens=None):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -32,7 +32,8 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=()):
 
     prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
     tokens (see `continuation`), and the sums are over the tokens that predict these. further: whether to compute more
-    than the first two keys. stops: tokens after which none is generated. Returns `<key>_sums` [P, L], `n_tokens` [P]
+    than the first two keys. stops: tokens after which none is generated. lens: `A`
+    [L, d, d] and `b` [L, d], by which h_l is translated, or None. Returns `<key>_sums` [P, L], `n_tokens` [P]
     and `generated`, their ids, a list per prompt. Of the prompts' own tokens also what the model knows of them, in nats
     per token [P]: `loss`, the mean −log y of the next one, and `shuffled_loss`, the same if the prompt's tokens came in
     any other order.
@@ -40,7 +41,7 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=()):
     generated = [continuation(llm, arch, ids, generate, stops) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
-    of_prompts = [_of_prompt(llm, arch, *of_prompt, further) for of_prompt in measured]
+    of_prompts = [_of_prompt(llm, arch, *of_prompt, further, lens) for of_prompt in measured]
     sums, losses = (torch.stack(values) for values in zip(*of_prompts, strict=True))
     result = {f"{key}_sums": values for key, values in zip(KEYS, sums.unbind(1), strict=False)}
     if not generate:
@@ -49,11 +50,12 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=()):
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
 
-def _of_prompt(llm, arch, ids, first, further):
+def _of_prompt(llm, arch, ids, first, further, lens):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], and both losses [2]."""
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, _ = read_stream(llm, arch, first_residual(llm))
+            h = translated(lens, h)
             sums, at_a_time = 0, max(1, rows_of_logits(llm, h[-1]) // len(h))
             log_y = torch.zeros(2, dtype=torch.float32, device=h[-1].device)
             for start in range(first, len(ids), at_a_time):

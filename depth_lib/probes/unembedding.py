@@ -50,3 +50,16 @@ def to_logits(arch, logits):
 def lens(llm, arch, h):
     """The logit lens: to_logits(unembed(final_norm(h))) of residuals h [N, d] as logits [N, V], float32."""
     return to_logits(arch, unembedded(llm, arch, h))
+
+
+def translated(lens, h):
+    """A_l h_l + b_l of residuals h_0.. [N, d] in their dtype; h_L and, without a lens, all are as they are.
+
+    Products are in float32, outside a server's autocast. lens: `A` [L, d, d] and `b` [L, d], or None.
+    """
+    result = list(h)
+    for l, x in enumerate(h[: len(lens["A"])] if lens else ()):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        with torch.autocast(x.device.type, enabled=False):
+            result[l] = torch.addmm(lens["b"][l].to(wide), wide, lens["A"][l].to(wide).T).to(x.dtype)
+    return result

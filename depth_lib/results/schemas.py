@@ -134,6 +134,13 @@ ARTIFACTS = {
     "integrated_gradients": Schema(
         "igrads_igrads_{n}exps.pt", *_GRADIENTS, "igrads_tokens_{n}exps.txt", settings=_QUADRATURE
     ),
+    "answer_lens": Schema(
+        "answer_lens_{n}exps.pt",
+        "L+1 T: answer_log_probs answer_ranks",
+        "L+1 T 5: answer_top",
+        "answer_lens_tokens_{n}exps.txt",
+        settings=_PAIR,
+    ),
     "attention_effects": Schema(
         "attention_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _ATTENTION, function="layer_effects"
     ),

@@ -23,7 +23,14 @@ from depth_lib.sweep.run import Run
 from tests.sweep.cells import ANY_DATASET, parameters
 from tests.synthetic import result_of
 
-OF_PAIR = ["residual_erasure", "integrated_gradients", "attention_gradients", "mlp_gradients", "future_erasure"]
+OF_PAIR = [
+    "residual_erasure",
+    "integrated_gradients",
+    "attention_gradients",
+    "mlp_gradients",
+    "future_erasure",
+    "answer_lens",
+]
 OWN = {"QUESTION": "2 + 9 = ", "ANSWER": "11"}
 
 

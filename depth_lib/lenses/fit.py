@@ -1,0 +1,132 @@
+"""fit_lens: the Jacobian lens, or a ridge of the last residual on each, text by text."""
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from nnsight import TransformersModel
+
+from ..data.tokens import tokenize
+from ..model_maps.regression import accumulate, solve
+from ..models.check import verified_arch
+from ..params import not_among
+from ..probes.jacobian import SKIPPED, forward_jacobian, jacobian
+from ..probes.states import states_of_sequences
+from ..remote.server import method_there
+from ..session import run
+from .files import LensError, artifact, finite, unembedding_hash, write_tensors
+
+_EVERY = 30.0  # seconds between two checkpoints
+
+
+def fit_lens(
+    llm: TransformersModel,
+    texts: Sequence[str],
+    kind: str = "jacobian",
+    path: str | Path | None = None,
+    remote: bool | str = False,
+    method: str | None = None,
+    budget: int | None = None,
+    n_tokens: int = 128,
+) -> dict[str, torch.Tensor | str | None]:
+    """A translation of every h_l into the last layer's coordinates, for `logit_lens(…, lens=)`.
+
+    kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
+    but the first 16 and the last. About 100 texts are usable, published lenses have up to 1,000. Load the model in
+    float32. "ridge": A_l, b_l = argmin Σ_tokens ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l − 1‖², the λ that is best on
+    every tenth text; the first token is left out, an outlier of 100 × the others' norm. It minimises the error of h_L,
+    not the KL.
+
+    texts: strings, of which the first n_tokens are used; those too short are left out with a warning. path: a `.pt`
+    file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every half minute
+    `<path>.fit` has what is done, so that an interrupted call, made again, goes on at the next text. method, of
+    Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients here, on a
+    server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is fast with).
+    Printed after 1, 2, 4, 8 … texts: by how much the lens changed since.
+
+    Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
+    text is long enough (ridge: two), or for numbers that are not finite.
+    Cost of a text of T tokens: gradients 1 pass and d backward passes; increments 2 d L rows, each from its block on;
+    ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB), with gradients also a batch's activations; ridge 32 L d²
+    bytes (320 MB).
+    A server sends the same 4 L d² bytes a text; in NDIF's sandbox increments also move 4 d L T d values across its
+    socket (toys; not a model of thousands of features).
+    Sources: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace), the estimator of their reference code; ridge:
+    Belrose et al. 2023 (arXiv 2303.08112) in closed form.
+    """
+    if problem := not_among(("jacobian", "ridge"), "kind", kind):
+        raise LensError(problem)
+    fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
+    all_ids = [ids[:n_tokens] for ids in tokenize(llm, texts)]
+    long = [ids for ids in all_ids if len(ids) >= shortest]
+    if len(long) < fewest:
+        raise LensError(f"a {kind} lens needs {fewest} texts or more, of at least {shortest} tokens; give longer ones")
+    if len(long) < len(all_ids):
+        warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
+    method = method_there(remote, method) if kind == "jacobian" else "ridge"
+    texts = hashlib.sha256(json.dumps(long).encode()).hexdigest()
+    made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "texts": texts, "method": method}
+    unfinished, n_done, sums, lens, saved = Path(f"{path}.fit"), 0, None, None, time.monotonic()
+    if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= made_from.items():
+        n_done, sums = stored["n_done"], stored["sums"]
+        print(f"{unfinished}: {n_done} texts are done")
+    for n, ids in enumerate(long[n_done:], n_done + 1):
+        sums = _ADD[method](sums, llm, verified_arch(llm), ids, n, budget, remote)
+        if n & (n - 1) == 0 or n == len(long):
+            before, lens = lens, _lens(kind, sums, n)
+            print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
+        if path and (n == len(long) or time.monotonic() > saved + _EVERY):
+            write_tensors(unfinished, made_from | {"n_done": n, "sums": sums})
+            saved = time.monotonic()
+    lens = finite(_lens(kind, sums, len(long)), "the lens") | made_from
+    if path:
+        write_tensors(Path(path), artifact(lens, len(long)))
+        unfinished.unlink(missing_ok=True)
+    return lens
+
+
+def _add_jacobian(probe, sums, llm, arch, ids, n, budget, remote):
+    """With the Jacobian [L, d, d] of text n."""
+    found = run(probe, llm, arch, ids, budget, remote=remote, label=f"text {n}")["A"]
+    return found if sums is None else sums + found
+
+
+def _add_moments(sums, llm, arch, ids, n, _, remote):
+    """With text n's moments of (h_l, 1) and h_L [2, L, 1, d + 1, 2 d + 1]: to fit with or, every tenth, to choose λ."""
+    layers, d = list(range(arch["n_layers"] + 1)), arch["width"]
+    states = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]
+    h = states[0][:, 1:].float()
+    if sums is None:
+        sums = torch.zeros(2, len(h) - 1, 1, d + 1, 2 * d + 1, dtype=torch.float64)
+    accumulate(sums[int(n % 10 == 2)], h[:-1], h[-1:])
+    return sums
+
+
+_ADD = {"gradients": partial(_add_jacobian, jacobian), "increments": partial(_add_jacobian, forward_jacobian)}
+_ADD["ridge"] = _add_moments
+
+
+def _lens(kind, sums, n):
+    """A and b of the first n texts."""
+    if kind == "jacobian":
+        return {"A": sums / n, "b": torch.zeros(sums.shape[:2])}
+    d, of_layers = sums.shape[3] - 1, []
+    for fit, choose in sums.squeeze(2).unbind(1):
+        fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))  # of h_L − h_l
+        solve(fit, choose)  # A − 1 and b
+        of_layers.append(fit[:, d + 1 :].float())
+    weights = torch.stack(of_layers)
+    return {"A": weights[:, :d].mT + torch.eye(d), "b": weights[:, d]}
+
+
+def _change(before, lens):
+    """In words: ‖A − A before‖ / ‖A‖, the mean over layers."""
+    if before is None:
+        return ""
+    change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
+    return f": changed by {change.mean():.1%}"

@@ -1,0 +1,213 @@
+"""load_lens: which matrix is which layer's, in published files and ours; and what is refused, in one line."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.api import tokenize
+from depth_lib.lenses.files import unembedding_hash
+from tests.oracles import lenses as oracle
+from tests.probes.comparing import SIXTY, close, load
+
+L, D = 4, 48
+DRAW = torch.Generator().manual_seed(0)
+J = {l: torch.randn(D, D, generator=DRAW).half() for l in range(L - 1)}
+ARTIFACT = {"J": J, "n_prompts": 3, "source_layers": [0, 1, 2], "d_model": D}
+UNDER_EMBEDDINGS = "ignore:.*has no matrix for the embeddings"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return load("llama", tmp_path_factory.mktemp("llama"))
+
+
+def saved(folder, value, name="lens.pt"):
+    torch.save(value, folder / name)
+    return folder / name
+
+
+def tuned(folder, change=None, **config):
+    """A folder as tuned-lens writes it, of translators W_l = l + 1 everywhere and c_l = −l."""
+    stored = {f"{l}.weight": torch.full((D, D), l + 1.0) for l in range(L)}
+    stored |= {f"{l}.bias": torch.full((D,), -float(l)) for l in range(L)}
+    saved(folder, stored | (change or {}), "params.pt")
+    config = {"base_model_name_or_path": "x", "d_model": D, "num_hidden_layers": L, "bias": True} | config
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_published_jacobian_of_the_output_of_block_l_reads_what_enters_block_l_plus_1(tmp_path):
+    with pytest.warns(UserWarning, match="no matrix for the embeddings: layer 0 is read by the logit lens"):
+        lens = dl.load_lens(saved(tmp_path, ARTIFACT))
+    assert torch.equal(lens["A"][0], torch.eye(D))
+    for l in J:
+        assert torch.equal(lens["A"][l + 1], J[l].float())
+    assert lens["A"].shape == (L, D, D) and not lens["b"].any()
+
+
+@pytest.mark.filterwarnings(UNDER_EMBEDDINGS)
+def test_published_jacobians_of_block_outputs_give_what_those_outputs_say_of_the_end(llama, tmp_path):
+    """J[l] such that J[l] (output of block l) is the final residual: a lens one layer off would be wrong everywhere."""
+    llm, model = llama
+    (ids,) = tokenize(llm, [SIXTY[:30]])  # fewer tokens than features: there is an exact map
+    h, _ = oracle.block_states(model, ids)
+    exact = {l: (torch.linalg.pinv(h[l + 1]) @ h[-1]).T for l in range(L - 1)}
+    lens = dl.load_lens(saved(tmp_path, ARTIFACT | {"J": exact}))
+    kl = dl.logit_lens(llm, [SIXTY[:30]], lens=lens)["res_kl_divs"]
+    assert (kl[1:] < 1e-4).all() and kl[0] > 0.1, kl
+    off_by_one = {l: exact[min(l + 1, L - 2)] for l in exact}
+    lens = dl.load_lens(saved(tmp_path, ARTIFACT | {"J": off_by_one}))
+    assert (dl.logit_lens(llm, [SIXTY[:30]], lens=lens)["res_kl_divs"][1:3] > 0.01).all()
+
+
+@pytest.mark.filterwarnings(UNDER_EMBEDDINGS)
+def test_a_checkpoint_of_a_fit_is_the_mean_of_its_sums(tmp_path):
+    sums = {l: 3 * matrix.float() for l, matrix in J.items()}
+    stored = {"jacobian_sum": sums, "n_done": 3, "next_idx": 4, "source_layers": [0, 1, 2], "target_layer": 3}
+    lens = dl.load_lens(saved(tmp_path, stored | {"skip_first": 16}))
+    assert all(torch.equal(lens["A"][l + 1], sums[l] / 3) for l in J)
+
+
+def test_translators_of_a_tuned_lens_number_inputs_and_are_added_to_them(tmp_path):
+    lens = dl.load_lens(tuned(tmp_path))
+    for l in range(L):
+        assert torch.equal(lens["A"][l], torch.eye(D) + l + 1)
+        assert torch.equal(lens["b"][l], torch.full((D,), -float(l)))
+
+
+def test_the_hash_of_the_unembedding_is_that_of_tuned_lens(llama):
+    """hashlib.sha256(str.encode(numpy.array_str(weight, precision=1))), its own line (tuned_lens/utils.py)."""
+    import hashlib
+
+    import numpy as np
+
+    weight = llama[0].lm_head.weight.detach().numpy()
+    theirs = hashlib.sha256(str.encode(np.array_str(weight, precision=1))).hexdigest()
+    with np.printoptions(precision=3, threshold=5, linewidth=200):  # somebody's notebook
+        assert unembedding_hash(llama[0]) == theirs
+
+
+def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama, tmp_path):
+    llm, _ = llama
+    lens = dl.fit_lens(llm, [SIXTY, SIXTY[::-1]], "ridge", tmp_path / "lens.pt")
+    stored = torch.load(tmp_path / "lens.pt", weights_only=True)
+    assert stored.keys() >= {"J", "n_prompts", "source_layers", "d_model", "A_0", "b", "unembedding", "texts"}
+    assert stored["source_layers"] == [0, 1, 2] and stored["n_prompts"] == 2 and stored["d_model"] == D
+    assert all(torch.equal(stored["J"][l], lens["A"][l + 1]) for l in range(L - 1))
+    again = dl.load_lens(tmp_path / "lens.pt")
+    assert all(torch.equal(again[key], lens[key]) for key in ("A", "b"))
+    assert again["kind"] == "ridge" and again["unembedding"] == unembedding_hash(llm)
+
+
+def bad_files(folder):
+    """What is wrong with a file -> the file, and what is said of it."""
+    wide, nan = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
+    return {
+        "missing layer": (saved(folder, ARTIFACT | {"J": {0: J[0], 2: J[2]}}), "is no lens of all layers: it has no 1"),
+        "another width": (saved(folder, ARTIFACT | {"J": {0: J[0], 1: wide}}, "wide.pt"), "is no lens of all layers"),
+        "NaN": (saved(folder, ARTIFACT | {"J": J | {1: nan}}, "nan.pt"), "has numbers that are not finite"),
+        "no lens": (saved(folder, {"weights": nan}, "other.pt"), "is no lens of all layers: it has no 'J'"),
+        "a list": (saved(folder, [nan], "list.pt"), "is no lens of all layers"),
+        "no tensors": (folder / "text.pt", "is no lens of all layers"),
+        "nowhere": (folder / "nowhere.pt", "is not here, and the Hub has none"),
+        "no folder": (folder / "nowhere", "/config.json is not here, and the Hub has none"),
+    }
+
+
+@pytest.mark.filterwarnings(UNDER_EMBEDDINGS)
+@pytest.mark.parametrize(
+    "what", ["missing layer", "another width", "NaN", "no lens", "a list", "no tensors", "nowhere"]
+)
+def test_bad_files_are_refused_in_one_line(what, tmp_path):
+    (tmp_path / "text.pt").write_text("Dear reader")
+    path, says = bad_files(tmp_path)[what]
+    with pytest.raises(dl.LensError, match=f"^{re.escape(str(path))} ?{re.escape(says)}") as caught:
+        dl.load_lens(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tuned_lens_without_a_layer_is_refused_in_one_line(tmp_path):
+    folder = tuned(tmp_path, num_hidden_layers=L + 1)
+    with pytest.raises(dl.LensError, match=f"is no lens of all layers: it has no '{L}.weight'"):
+        dl.load_lens(folder)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return print, ("ran",)
+
+    with pytest.raises(dl.LensError, match="is no lens of all layers"):
+        dl.load_lens(saved(tmp_path, {"J": Runs()}))
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            {"A": torch.zeros(L + 1, D, D), "b": torch.zeros(L + 1, D)},
+            f"translates {L + 1} layers of width {D}, not {L}",
+        ),
+        ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, not {L} of {D}"),
+        ({"unembedding": "0" * 64}, "was fitted with another unembedding"),
+    ],
+)
+def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):
+    lens = {"A": torch.zeros(L, D, D), "b": torch.zeros(L, D), "kind": "jacobian", "unembedding": None} | change
+    for call in (
+        lambda: dl.logit_lens(llama[0], ["8"], lens=lens),
+        lambda: dl.answer_lens(llama[0], "5 + 7 = ", "12", lens),
+    ):
+        with pytest.raises(dl.LensError, match=says) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_in_half_precision_another_unembedding_is_a_warning(llama, tmp_path):
+    from tests.families import save_family
+    from tests.tiny_tokenizers import char_tokenizer
+
+    llm = dl.load_model(str(save_family("llama", tmp_path, char_tokenizer())), dtype="bfloat16")
+    lens = {"A": torch.eye(D).repeat(L, 1, 1), "b": torch.zeros(L, D), "unembedding": "0" * 64}
+    with pytest.warns(UserWarning, match="another unembedding.*rounding to torch.bfloat16"):
+        dl.logit_lens(llm, ["8 apples"], lens=lens)
+
+
+def test_their_hash_and_ours_agree_on_the_model_a_lens_was_fitted_for(llama, tmp_path):
+    lens = dl.load_lens(tuned(tmp_path, unembed_hash=unembedding_hash(llama[0])))
+    dl.logit_lens(llama[0], ["8"], lens=lens)
+
+
+def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    asked = []
+
+    def download(repository, path, **how):
+        asked.append((repository, path, how))
+        return saved(tmp_path, ARTIFACT | {"A_0": torch.eye(D)})
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    dl.load_lens("neuronpedia/jacobian-lens/gpt2-small/jlens/x.pt", revision="abc")
+    assert asked == [("neuronpedia/jacobian-lens", "gpt2-small/jlens/x.pt", {"repo_type": None, "revision": "abc"})]
+    with pytest.raises((dl.LensError, ValueError)):
+        dl.load_lens("spaces/AlignmentResearch/tuned-lens/lens/gpt2")
+    assert asked[1] == (
+        "AlignmentResearch/tuned-lens",
+        "lens/gpt2/config.json",
+        {"repo_type": "space", "revision": None},
+    )
+
+
+def test_the_lens_at_every_layer_is_the_models_own_of_what_the_layers_are_translated_to(llama, tmp_path):
+    llm, model = llama
+    draw = torch.Generator().manual_seed(1)
+    A, b = torch.eye(D) + 0.1 * torch.randn(L, D, D, generator=draw), torch.randn(L, D, generator=draw)
+    (ids,) = tokenize(llm, [SIXTY])
+    kl, overlaps = oracle.kl_and_overlap(oracle.translated(model, torch.tensor(ids), A.double(), b.double()))
+    ours = dl.logit_lens(llm, [SIXTY], lens={"A": A, "b": b})
+    close(ours["res_kl_divs"], kl, 1e-4)
+    close(ours["res_overlaps"], overlaps, 1e-4)

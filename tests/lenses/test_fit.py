@@ -1,0 +1,171 @@
+"""fit_lens against plain autograd, normal equations and gradient descent; what it keeps, and what interrupts it."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib.api import tokenize
+from depth_lib.lenses import fit as module
+from depth_lib.models.families import describe
+from depth_lib.probes.jacobian import forward_jacobian, jacobian
+from depth_lib.session import run
+from tests.families import EACH_FAMILY, build, make_identity
+from tests.oracles import lenses as oracle
+from tests.oracles.streams import block_states
+from tests.probes.comparing import SIXTY, close, load, loaded
+
+TEXTS = [SIXTY[:30], SIXTY[10:45], SIXTY[25:], SIXTY[::-1][:40]]
+
+
+@pytest.fixture(scope="module", params=EACH_FAMILY)
+def pair(request, tmp_path_factory):
+    return load(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return load("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.mark.parametrize("budget", [None, 100])
+def test_the_jacobian_is_autograds(pair, budget):
+    """In passes of three rows, of which the last is not full, and in one."""
+    llm, model = pair
+    (ids,) = tokenize(llm, TEXTS[:1])
+    ours = run(jacobian, llm, describe(llm), ids, budget)["A"]
+    close(ours, oracle.jacobian(model, torch.tensor(ids)))
+
+
+def test_forward_differences_are_within_one_percent_of_the_gradients(pair):
+    llm, _ = pair
+    (ids,) = tokenize(llm, TEXTS[:1])
+    reverse, forward = (run(probe, llm, describe(llm), ids)["A"] for probe in (jacobian, forward_jacobian))
+    off = (forward - reverse).norm(dim=(1, 2)) / reverse.norm(dim=(1, 2))
+    assert (off < 0.01).all(), off
+
+
+def test_through_identities_the_jacobian_is_one(tmp_path):
+    llm = loaded(make_identity(build("llama"), [2, 3]), tmp_path)
+    (ids,) = tokenize(llm, TEXTS[:1])
+    for probe, tolerance in ((jacobian, 0), (forward_jacobian, 1e-3)):
+        A = run(probe, llm, describe(llm), ids)["A"]
+        assert (A[2:] - torch.eye(48)).abs().max() <= tolerance
+
+
+def test_texts_count_equally_and_short_ones_are_left_out(llama):
+    llm, model = llama
+    with pytest.warns(UserWarning, match="^1 texts of under 18 tokens are left out$"):
+        ours = dl.fit_lens(llm, [*TEXTS, "8 apples"])
+    truth = torch.stack([oracle.jacobian(model, torch.tensor(ids)) for ids in tokenize(llm, TEXTS)]).mean(0)
+    close(ours["A"], truth)
+    assert ours["kind"] == "jacobian" and not ours["b"].any() and ours["b"].shape == ours["A"].shape[:2]
+
+
+def test_only_the_first_tokens_of_a_text_are_used(llama):
+    llm, _ = llama
+    whole, cut = (dl.fit_lens(llm, [text], n_tokens=24)["A"] for text in (SIXTY, SIXTY[:23]))
+    assert torch.equal(whole, cut)
+
+
+def ridge_states(model, llm, texts, layer):
+    states = []
+    for ids in tokenize(llm, texts):
+        h, _ = block_states(model, torch.tensor(ids))
+        states.append((h[layer][1:], h[-1][1:]))
+    return states
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Enough text for 48 features: 40 shuffles of the sentence's words, of which 4 choose the penalty."""
+    words, draw = SIXTY.split(), torch.Generator().manual_seed(0)
+    return [" ".join(words[k] for k in torch.randperm(len(words), generator=draw)) for _ in range(40)]
+
+
+def test_the_ridge_is_that_of_the_normal_equations_with_the_penalty_that_held_out_texts_choose(llama, many):
+    llm, model = llama
+    ours = dl.fit_lens(llm, many, "ridge")
+    for layer in (0, 3):
+        states = ridge_states(model, llm, many, layer)
+        choose, fit = states[1::10], [one for k, one in enumerate(states) if k % 10 != 1]
+        errors = {}
+        for strength in (1e-12, 1e-9, 1e-6, 1e-3, 1.0):
+            A, b = oracle.ridge(fit, strength)
+            errors[strength] = sum((((x @ A.T + b - y) / y.norm(dim=1, keepdim=True)) ** 2).sum() for x, y in choose)
+        A, b = oracle.ridge(fit, min(errors, key=errors.get))
+        close(ours["A"][layer], A, 1e-3)
+        close(ours["b"][layer], b, 1e-3, scale=A.abs().max())
+
+
+def test_the_ridge_is_where_gradient_descent_ends(llama, many, monkeypatch):
+    llm, model = llama
+    monkeypatch.setattr("depth_lib.model_maps.regression.STRENGTHS", [1e-3])
+    ours = dl.fit_lens(llm, many, "ridge")
+    states = ridge_states(model, llm, many, 2)
+    A, b = oracle.descended([one for k, one in enumerate(states) if k % 10 != 1], 1e-3)
+    close(ours["A"][2], A.float(), 1e-3)
+    close(ours["b"][2], b.float(), 1e-3, scale=1.0)
+
+
+@pytest.mark.parametrize("kind", ["jacobian", "ridge"])
+def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monkeypatch, capsys):
+    llm, _ = llama
+    whole = dl.fit_lens(llm, TEXTS, kind)
+    monkeypatch.setattr(module, "_EVERY", 0.0)
+    path, of_text, seen = tmp_path / "lens.pt", module.run, []
+
+    def stops_at_the_third(*args, **named):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(1)
+        return of_text(*args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run", stops_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            dl.fit_lens(llm, TEXTS, kind, path)
+    assert not path.exists(), "half a lens is no lens"
+    monkeypatch.setattr(module, "run", lambda *args, **named: seen.append(1) or of_text(*args, **named))
+    resumed = dl.fit_lens(llm, TEXTS, kind, path)
+    assert len(seen) == 4 and "2 texts are done" in capsys.readouterr().out
+    assert torch.equal(resumed["A"], whole["A"]) and torch.equal(resumed["b"], whole["b"])
+    assert [file.name for file in tmp_path.iterdir()] == ["lens.pt"]
+
+
+def test_what_another_fit_left_is_not_gone_on_with(llama, tmp_path, monkeypatch):
+    llm, _ = llama
+    path = tmp_path / "lens.pt"
+    torch.save({"kind": "jacobian", "n_done": 1, "sums": torch.full((4, 48, 48), torch.nan)}, f"{path}.fit")
+    assert dl.fit_lens(llm, TEXTS[:1], path=path)["A"].isfinite().all()
+
+
+def test_the_change_is_printed_and_falls(llama, capsys):
+    llm, _ = llama
+    dl.fit_lens(llm, TEXTS[:1] * 4)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "jacobian lens, text 1 of 4",
+        "jacobian lens, text 2 of 4: changed by 0.0%",
+        "jacobian lens, text 4 of 4: changed by 0.0%",
+    ]
+
+
+@pytest.mark.parametrize(
+    "texts, kind, says",
+    [
+        (["8"], "jacobian", "a jacobian lens needs 1 texts or more, of at least 18 tokens; give longer ones"),
+        ([SIXTY], "ridge", "a ridge lens needs 2 texts or more, of at least 2 tokens; give longer ones"),
+        ([SIXTY], "tuned", 'kind "tuned" is not known; use "jacobian"'),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_in_one_line(texts, kind, says, llama):
+    with pytest.raises(dl.LensError, match=says) as caught:
+        dl.fit_lens(llama[0], texts, kind)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_are_no_lens(llama, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run", lambda *args, **named: {"A": torch.full((4, 48, 48), torch.nan)})
+    with pytest.raises(dl.LensError, match="not finite.*float32"):
+        dl.fit_lens(llama[0], TEXTS[:1], path=tmp_path / "lens.pt")
+    assert not (tmp_path / "lens.pt").exists()
