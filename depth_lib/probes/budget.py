@@ -65,8 +65,8 @@ def bytes_held(llm, h, n_layers, n_tokens, batch=None, updates="", finals=0, une
 
 
 def token_budget(llm, h, budget, blocks_held=1):
-    """Tokens in one forward pass: `budget`, or by default as many as take 4 GiB (on a CPU 1 GiB, and no more than are
-    faster together). h: residuals [..., d] that were read, as a model on a server may have no weights.
+    """Tokens in one forward pass: `budget`, or by default as many as take `memory_of_a_pass` (on a CPU 1 GiB, and no
+    more than are faster together). h: residuals [..., d] that were read, as a model on a server may have no weights.
 
     It does not depend on free memory, which differs between processes that run one request together.
     """
@@ -74,10 +74,19 @@ def token_budget(llm, h, budget, blocks_held=1):
         return budget
     n_bytes = bytes_of_a_token(h.shape[-1], h.dtype, blocks_held, mlp_width(llm))
     if h.device.type != "cpu":
-        return tokens_in(2**32, n_bytes, blocks_held)
+        return tokens_in(memory_of_a_pass(llm, h), n_bytes, blocks_held)
     forward = 8192 if compares_in_batch(llm, h) else 3072  # more, to make up for each pass's own row
     most = forward if blocks_held == 1 else 512
     return max(1, min(most, 2**30 // n_bytes))
+
+
+def memory_of_a_pass(llm, h):
+    """Bytes: 4 GiB, and at most half of what NDIF (0.1.2) lets a model's process take on each GPU beside the weights,
+    15 % of them and 500 MiB, shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps
+    from pass to pass."""
+    weights = sum(weight.numel() for weight in llm._module.parameters()) * h.dtype.itemsize
+    n_gpus = 1 + int(1.15 * weights / 40e9)
+    return min(2**32, (15 * weights // 100 + 500 * 2**20) // n_gpus // 2)
 
 
 def tokens_in(memory, n_bytes, blocks_held=1):
@@ -94,16 +103,16 @@ def compares_in_batch(llm, h):
 
 
 def rows_of_logits(llm, h):
-    """How many rows of logits are computed at once from residuals like h: half a GB; on a CPU 28 MB, which its
+    """How many rows of logits are computed at once from residuals like h: 128 MiB; on a CPU 28, which its
     allocator reuses, but at least 256 rows, as products of fewer are slower."""
     row = llm.config.get_text_config().vocab_size * h.dtype.itemsize
-    return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**29 // row)
+    return max(256, 28 * 2**20 // row) if h.device.type == "cpu" else max(1, 2**27 // row)
 
 
 def logits_in_cache(logits):
-    """How many logits are compared at once, in a few float32 copies: on a CPU as many as fit its cache; on a GPU 256 MB
+    """How many logits are compared at once, in a few float32 copies: on a CPU as many as fit its cache; on a GPU 64 MiB
     a copy."""
-    return 2**18 if logits.device.type == "cpu" else 2**26
+    return 2**18 if logits.device.type == "cpu" else 2**24
 
 
 def tokens_of_finals(budget):
