@@ -21,7 +21,7 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts lint clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts docs lint clean help
 
 demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
@@ -87,6 +87,11 @@ bench: $(READY) ## how fast the probes are (BENCH=real DTYPE=bfloat16; BENCH=big
 
 bench-counts: $(READY) ## what each probe asks of a GPU, counted without one: kernels, copies, bytes
 	@$(PY) -m benchmarks.counts
+
+docs: $(READY) ## the documentation as pages, build/site/index.html
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint requirements.txt
+	@$(PY) docs/site.py
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 lint: $(READY) ## check style
 	@$(PY) -m ruff check .
