@@ -82,12 +82,12 @@ class Study(dict):
         """A line for results that are not those their run's last command asked for, or that an earlier probe made."""
         runs = {(dataset, model): _asked(self.folder / dataset / model) for dataset, model, _ in self}
         alike = defaultdict(list)
-        for (dataset, model, probe), result in self.items():
+        for dataset, model, probe in self:
             path, run = self._found[dataset, model, probe], runs[dataset, model]
             name = parse_name(path)
             asked_for = run and not name.changed and run.path(name.probe).name == path.name
             state = run.state(name.probe) if asked_for else judge(path, {})
-            if result["meta"] and state.word == "stale":
+            if state.kept or (state := judge(path, {})).kept:  # its prompts or weights may be gone
                 alike[f"{dataset} × {model}", str(state)].append(probe)
         for (run, state), probes in alike.items():
             yield f"{run}: {', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {state}"

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ..models.gguf import WHEELS, fetched
-from ..params import NAMED_SOURCES, ParamsError, command
+from ..params import ParamsError, command
 from ..results.asked import RunSpec
 from ..results.defaults import as_cell
 from ..results.provenance import State, Superseded
-from ..results.schemas import ARTIFACTS
 from .plan import Plan
 from .processes import Executor, Notebook, say
 from .status import RunStatus, progress, status_of
+
+_PIP = f"{sys.executable} -m pip install bitsandbytes"
 
 
 def run_unfinished(plan: Plan) -> int:
@@ -32,7 +33,7 @@ def run_unfinished(plan: Plan) -> int:
     if plan.LIST:
         print(*(_command(run) for run in left), sep="\n")
         return 0
-    _check(left, plan.KEEP_GOING)
+    _check([status for status in statuses if not status.finished], plan.KEEP_GOING)
     _refuse_to_replace(plan, statuses)
     for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
         fetched(name)  # here, where one line says what is needed, and not in each notebook
@@ -56,22 +57,20 @@ def run_unfinished(plan: Plan) -> int:
     return status
 
 
-def _check(runs: Sequence[RunSpec], keep_going: bool) -> None:
-    """Raise ParamsError for quantised weights on a server or without bitsandbytes, NotReady without
-    a key, and, unless the other runs are to go on, PromptError for a file of prompts that cannot be read."""
-    for run in runs:
+def _check(statuses: Sequence[RunStatus], keep_going: bool) -> None:
+    """Raise ParamsError for quantised weights on a server or without bitsandbytes, and, unless other runs are to go on,
+    for prompts or weights that cannot be read; NotReady without a key."""
+    for run, states in ((status.run, status.states) for status in statuses):
         if quantization := run.params["QUANTIZATION"]:
-            install = f"bitsandbytes is not installed; {sys.executable} -m pip install bitsandbytes"
-            why = "" if find_spec("bitsandbytes") else install
+            why = "" if find_spec("bitsandbytes") else "bitsandbytes is not installed; " + _PIP
             if run.on_server:
                 why = "REMOTE is given too, and the server has chosen its weights"
             if why:
                 raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
-        if not keep_going and run.source not in (*NAMED_SOURCES, "drawn"):
-            probes = [ARTIFACTS[probe] for probe in run.params["PROBES"] if ARTIFACTS[probe].reads_prompts]
-            for by_level in {probe.by_level for probe in probes}:
-                _ = run.examples if by_level else run.prompts
-    for host in {run.remote for run in runs if run.on_server}:
+        unreadable = [reason for state in states.values() if state.word == "missing" for reason in state.reasons]
+        if unreadable and not keep_going:
+            raise ParamsError(unreadable[0])
+    for host in {status.run.remote for status in statuses if status.run.on_server}:
         from ..remote.server import host_and_key  # loads torch
 
         host_and_key(host)
@@ -96,7 +95,7 @@ def _stored(run: RunSpec, probe: str, state: State) -> dict:
     """The options with which this stale result would be the one asked for; {} if there are none."""
     names = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
     stored = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
-    stored = {name: value for name, value in stored.items() if value != run.params[name]}
+    stored = {name: value for name, value in stored.items() if value not in (run.params[name], "drawn", "list")}
     with contextlib.suppress(ParamsError):
         if RunSpec(run.cell() | as_cell(stored)).state(probe).word == "done":
             return stored

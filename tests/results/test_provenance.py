@@ -1,5 +1,6 @@
 """Whether a stored result is the one that is wanted, decided in one place, and what differs where it is not."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -148,7 +149,9 @@ def test_a_study_names_the_results_that_are_not_those_its_run_last_asked_for(tmp
     said = "addition × toy-4l: logit_lens is stale: dtype: stored float64, asked float32"
     with pytest.warns(UserWarning, match=said):
         assert Study(tmp_path).problems == [said]
-    (tmp_path / "addition/toy-4l/probe.json").write_text("{")
+    (asked.folder / "probe.json").write_text(json.dumps(asked.cell() | {"MODEL_ID": str(tmp_path / "gone")}))
+    assert Study(tmp_path).problems == [], "of a checkpoint that is gone nothing is known"
+    (asked.folder / "probe.json").write_text("{")
     assert Study(tmp_path).problems == [], "what was asked is not known"
 
 

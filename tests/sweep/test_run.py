@@ -18,6 +18,7 @@ from depth_lib.results.provenance import Superseded, differing, judge, made_from
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
+from depth_lib.sweep.launch import _stored
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
 from tests.sweep.cells import ANY_DATASET, parameters
@@ -126,6 +127,12 @@ def test_results_of_two_questions_have_files_of_their_own_and_a_study_knows_both
 def test_a_result_of_other_settings_is_refused(cell, change, reason, no_loading):
     with pytest.raises(Superseded, match=rf"{reason}.*; give another OUT, or .* set REPLACE = True"):
         Run(cell | change).result("relative_contribution")
+
+
+def test_the_options_that_go_on_are_those_that_differ(cell):
+    """Of operands that are drawn no SOURCE is one."""
+    asked = RunSpec(cell | {"N_EXAMPLES": 3, "DTYPE": "float64"})
+    assert _stored(asked, "logit_lens", asked.state("logit_lens")) == {"DTYPE": "float32", "N_EXAMPLES": 2}
 
 
 def test_with_replace_a_result_of_other_settings_is_moved_aside_and_no_other(own_cell, capsys):
