@@ -67,6 +67,7 @@ _HOMES = {
     "mergekit_yaml": "data.orders",
     "paper": "papers",
     "plot": "figures",
+    "prune": "pruning",
     "ratio": "effective_depth.rules",
     "relative_contribution": "api",
     "reorder_blocks": "models.removal",

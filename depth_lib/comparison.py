@@ -99,6 +99,7 @@ def compare(of: Mapping[str, Source]) -> Comparison:
 
     Returns a `Comparison`: as text its sentences; `.depths()` is the frame, `.plot()` draws, `.save(folder)` writes
     both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
+    Cost: no forward pass.
     Cost: no forward pass; the bootstrap of an interval for each depth.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
@@ -144,7 +145,7 @@ def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
 
 def _probe_in(path: Path) -> str:
     try:
-        return parse_name(path)[0]
+        return parse_name(path).key
     except ArtifactError:  # somebody else's file
         return ""
 

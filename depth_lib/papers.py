@@ -44,6 +44,9 @@ FIGURES = {
 def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
     """Draw a figure of either paper, of a model, of a result, or of a folder of results.
 
+    >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
+    'Input of block $l$'
+
     figure: a number of Csordás et al. 2025 ("2a", "2b", "3a", "3b", "4a", "4b", "6a", "6b"), or a name of
     Hu et al. 2025, such as "gsm8k_logit_lens_kl" (`PAPER_FIGURES`). of: a model from `load_model`, on which the probe
     is run with ten GSM8K prompts that ship; what the probe returned; or a study's folder (for a name always).
@@ -51,6 +54,7 @@ def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
 
     ValueError for an unknown figure, a result of another probe, or a name without a folder; MissingArtifact for a
     folder without its results.
+    Cost: of a model, its probe on these prompts; else no forward pass.
     """
     if figure not in FIGURES and figure not in PAPER_FIGURES:
         raise ValueError(f"no figure is called {figure!r}; there are {', '.join((*FIGURES, *PAPER_FIGURES))}")

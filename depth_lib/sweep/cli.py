@@ -140,6 +140,45 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     return of_two_models(plan, source_model, target_model)
 
 
+def prune(plan: Plan, model: str) -> int:
+    """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter."""
+    from ..data.choices import load_choices  # loads torch
+    from ..data.prompts import load_prompts
+    from ..models.load import load_model
+    from ..pruning import prune as without_blocks
+
+    params = model_params(model) | plan.model_extra
+    source = params.get("SOURCE", "sample")
+    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
+    llm = load_model(params["MODEL_ID"], **loading)
+    prompts = load_prompts("gsm8k", params.get("N_EXAMPLES", 10), source=source)
+    choices = load_choices("hellaswag", plan.CHOICES, source=source) if plan.CHOICES else ()
+    try:
+        pruned = without_blocks(llm, prompts, plan.AT_MOST, choices)
+        print(pruned)
+        if plan.SAVE:
+            print(f"{pruned.save(plan.SAVE).parent} is a folder that transformers' from_pretrained reads")
+    except ValueError as problem:
+        raise ParamsError(str(problem)) from None
+    return 0
+
+
+def compare(plan: Plan, first: str, second: str) -> int:
+    """Two runs side by side: compare outputs/gsm8k/A outputs/gsm8k/B --to DIR writes the figures too."""
+    from ..comparison import compare as side_by_side  # loads torch
+
+    names = [Path(folder).name for folder in (first, second)]
+    names = names if len({*names}) == 2 else [first, second]
+    try:
+        found = side_by_side(dict(zip(names, (first, second), strict=True)))
+    except ValueError as problem:
+        raise ParamsError(str(problem)) from None
+    print(found)
+    if plan.TO:
+        print(*found.save(plan.TO), sep="\n")
+    return 0
+
+
 class Command(NamedTuple):
     """The function of a command, its options, and its arguments with their defaults."""
 
@@ -162,6 +201,10 @@ COMMANDS = {
     "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
     "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
     "init": Command(init, ["SET", *OF_MODELS[1:]], {"model": None}),
+    "prune": Command(
+        prune, [*flagged("loading"), "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE"], {"model": None}
+    ),
+    "compare": Command(compare, ["TO"], {"first": None, "second": None}),
     "maps": Command(
         maps,
         ["TEXTS", "WHAT", "N_CHARACTERS", "DTYPE", "QUANTIZATION", "OUT", "REPLACE"],

@@ -49,7 +49,10 @@ class Plan(BaseModel):
     TEXTS: str = Field("embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config")
     WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted")
     N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: the largest number of characters that are read")
-    TO: str = Field("", description="of share: the folder to write; by default OUT/shared")
+    TO: str = Field("", description="the folder to write: of share, by default OUT/shared; of compare, none")
+    AT_MOST: float = Field(0.05, description="of prune: nats per token that the removed blocks may cost")
+    SAVE: str = Field("", description="of prune: the folder of the shorter model; by default none is written")
+    CHOICES: int = Field(200, ge=0, description="of prune: HellaSwag questions for the accuracy before and after")
 
     def __init__(self, **given: object) -> None:
         asked = {name: value for name, value in given.items() if name not in Plan.model_fields}

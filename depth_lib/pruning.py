@@ -1,0 +1,140 @@
+"""A model without the blocks that it can do without, saved, with what that costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from nnsight import TransformersModel
+
+from .api import block_removal, choice_accuracy
+from .data.choices import Choice
+from .effective_depth.intervals import UPPER
+from .effective_depth.removal import Removable, removable
+from .effective_depth.rules import AT_MOST
+from .models.removal import remove_blocks, save_model
+
+_Z = NormalDist().inv_cdf(UPPER)
+_CARD = """---
+base_model: {base}
+tags: [pruned]
+---
+# {base} without blocks {which}
+
+{removable}. {accuracy}
+
+The blocks were chosen on {n_prompts} texts with depth_lib's `block_removal`: the loss of the next token rises by
+{loss:.3f} nats on these texts, which favours this choice. The model was not trained after the removal.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCausalLM, AutoTokenizer))
+```
+"""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The shares of choices that are right before and after; difference, after − before, with its paired 95 % interval
+    [low, high] over n choices. As text it is a sentence."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def difference(self) -> float:
+        """After − before."""
+        return self.after - self.before
+
+    def __str__(self) -> str:
+        """Both shares, and their difference with its interval."""
+        return (
+            f"Of {self.n} choices {self.before:.1%} are right before and {self.after:.1%} after: "
+            f"{self.difference:+.1%} [{self.low:+.1%}, {self.high:+.1%}], 95 % paired."
+        )
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` returns: the blocks that went, the model without them, the accuracy with its interval, if choices
+    were given. As text it is their sentences."""
+
+    removable: Removable
+    model: TransformersModel
+    accuracy: Accuracy | None
+    base: str
+    n_prompts: int
+
+    def __str__(self) -> str:
+        """Which blocks went, and what that does to the accuracy."""
+        return "\n".join(str(one) for one in (self.removable, self.accuracy) if one)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model, its tokenizer and README.md, a card that says what was removed, as transformers reads them.
+
+        ValueError for a model whose config cannot say which blocks it has.
+        """
+        save_model(self.model, folder)
+        s, n = self.removable.s, self.removable.n
+        card = _CARD.format(
+            base=self.base,
+            which=f"{s} to {s + n - 1}",
+            removable=self.removable,
+            accuracy=self.accuracy or "",
+            n_prompts=self.n_prompts,
+            loss=self.removable.loss,
+            folder=Path(folder).name,
+        )
+        path = Path(folder) / "README.md"
+        path.write_text(card, encoding="utf-8")
+        return path
+
+
+def prune(
+    llm: TransformersModel, prompts: list[str], at_most: float = AT_MOST, choices: Sequence[Choice] = ()
+) -> Pruned:
+    """Remove as many consecutive blocks as cost at most so many nats per token.
+
+    >>> llm = dl.load_model("toy-8l")
+    >>> pruned = dl.prune(llm, dl.load_prompts("gsm8k", 3, source="embedded"), at_most=0.5)
+    >>> len(pruned.model.blocks) + pruned.removable.n
+    8
+
+    prompts: list of strings, on which the blocks are chosen; choices: from `load_choices`, on which the accuracy is
+    measured before and after. Returns a `Pruned`, with `.model` and `.save(folder)`. Raises ValueError if no block can
+    go at this cost.
+    Cost: `block_removal`, and two forward passes per ending of the choices.
+    """
+    found = removable(block_removal(llm, prompts, sizes=_sizes(at_most)), at_most)
+    shorter = remove_blocks(llm, found)
+    accuracy = (
+        accuracy_change(*(choice_accuracy(one, choices)["correct"] for one in (llm, shorter))) if choices else None
+    )
+    base = getattr(llm.config, "_name_or_path", "") or "a model"
+    return Pruned(found, shorter, accuracy, Path(base).name if Path(base).exists() else base, len(prompts))
+
+
+def _sizes(at_most):
+    """The sizes to try: those that lie about the default cost, or, for another one, all."""
+    return "refined" if at_most == AT_MOST else "all"
+
+
+def accuracy_change(before: Sequence[float], after: Sequence[float]) -> Accuracy:
+    """The accuracy of the same choices twice, from 1 for a right and 0 for a wrong answer, with its paired interval.
+
+    The interval is Wald's with half a choice added to either kind of change and two to all (Agresti and Min 2005), so
+    that few choices of which none changes do not look certain. ValueError for fewer than two, or different numbers of
+    them.
+    """
+    before, after = (np.asarray(values, dtype=float) for values in (before, after))
+    if len(before) != len(after) or len(before) < 2:
+        raise ValueError(f"{len(before)} and {len(after)} answers cannot be paired; give two or more of the same.")
+    n, lost, won = len(before) + 2, (before > after).sum() + 0.5, (after > before).sum() + 0.5
+    centre, half = (won - lost) / n, _Z * np.sqrt(won + lost - (won - lost) ** 2 / n) / n
+    ends = max(-1.0, centre - half), min(1.0, centre + half)
+    return Accuracy(before.mean().item(), after.mean().item(), *map(float, ends), len(before))
