@@ -205,8 +205,8 @@ def layer_effects(
 
 
 def _over_prompts(effects):
-    """Maxima and means over the prompts, beside the values of each."""
-    result = {key: value.amax(0) if key.startswith("max_") else value.mean(0) for key, value in effects.items()}
+    """Maxima and means over the prompts that have a value, beside the values of each."""
+    result = {key: value.amax(0) if key.startswith("max_") else value.nanmean(0) for key, value in effects.items()}
     floors = {key: value for key, value in effects.items() if key.endswith("_rounding_floor")}
     by_prompt = {f"{key}_by_prompt": value for key, value in effects.items() if key not in floors}
     return result | by_prompt | floors
@@ -251,10 +251,11 @@ def block_removal(
 
     def removed(blocks):
         found = run(_block_removal, llm, arch, ids, blocks, part, budget, remote=remote, over="prompts")
+        _no_loss_of_one_token(found, ids)
         return {f"removal_{key}": found.pop(key) for key in ("loss", "kl", "top1")} | found
 
     if part != "layer":
-        single = removed([[l] for l in range(n_layers)])["removal_loss"].mean(0)
+        single = removed([[l] for l in range(n_layers)])["removal_loss"].nanmean(0)
         order = single.argsort(stable=True).tolist()
         found = removed([order[:k] for k in range(1, n_layers + 1)])
         by_prompt = {key: value for key, value in found.items() if key.startswith("removal_")}
@@ -287,7 +288,7 @@ def _removed_in_a_row(removed, sizes, n_prompts, n_layers):
 
 def _between(loss_by_prompt, tried, n_layers):
     """The number of blocks half-way between the most that cost at most AT_MOST and the next one tried; 0 if none is."""
-    cheapest = loss_by_prompt.mean(0).nan_to_num(torch.inf).amin(1).tolist()
+    cheapest = loss_by_prompt.nanmean(0).nan_to_num(torch.inf).amin(1).tolist()
     most = max((n for n, cost in zip(tried, cheapest, strict=True) if cost <= AT_MOST), default=0)
     above = min((n for n in tried if n > most), default=n_layers)
     return (most + above) // 2 if above - most > 1 else 0
@@ -327,10 +328,16 @@ def block_orders(
     wanted = _orders(orders, arch.n_layers)
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     found = run(_block_orders, llm, arch, ids, wanted, budget, remote=remote, over="prompts", label="orders of blocks")
+    _no_loss_of_one_token(found, ids)
     longest = max(map(len, wanted))
     padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
     by_prompt = {f"order_{key}": value for key, value in found.items()}
     return Result("block_orders", _over_prompts(by_prompt) | {"orders": padded})
+
+
+def _no_loss_of_one_token(found, ids):
+    """Make `loss` [P, …] NaN for prompts of one token, which nothing predicts, so that no mean counts them."""
+    found["loss"][[len(of_prompt) == 1 for of_prompt in ids]] = torch.nan
 
 
 def _orders(orders, n_layers):

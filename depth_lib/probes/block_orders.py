@@ -26,8 +26,8 @@ def block_orders(llm, arch, prompts, orders, budget):
     """Run the blocks in each of these orders, and measure the change of the output at all tokens.
 
     prompts: token ids, one list per prompt; orders: K lists of block numbers; budget: tokens in one forward pass, or
-    None. Returns `loss` [P, K] (mean over the predicting tokens; NaN for a prompt of one token), `kl` and `top1`
-    [P, K] (over all).
+    None. Returns `loss` [P, K] (mean over the predicting tokens; 0 for a prompt of one token), `kl` and `top1` [P, K]
+    (over all).
     """
     results = [damage_of_prompt(order_damage(CleanRun(llm, arch, ids, budget), orders)) for ids in prompts]
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
@@ -36,9 +36,7 @@ def block_orders(llm, arch, prompts, orders, budget):
 def damage_of_prompt(damage):
     """`loss`, `kl` and `top1` [K] of the four numbers of `damage` at all tokens of a prompt [4, K, T]."""
     _, kl, loss, top_changes = damage
-    n_predicting = loss.shape[-1] - 1
-    loss = loss.sum(-1) / n_predicting if n_predicting else torch.full_like(loss[:, 0], torch.nan)
-    return {"loss": loss, "kl": kl.mean(-1), "top1": 1 - top_changes.mean(-1)}
+    return {"loss": loss.sum(-1) / max(1, loss.shape[-1] - 1), "kl": kl.mean(-1), "top1": 1 - top_changes.mean(-1)}
 
 
 def order_damage(clean, orders, read=None):

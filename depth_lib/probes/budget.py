@@ -94,12 +94,22 @@ def tokens_in(memory, n_bytes, blocks_held=1):
     return max(1024 // blocks_held, min(2**17, memory // n_bytes))
 
 
+def rounding_unit(h):
+    """The machine epsilon of products of residuals like h: of float32 what torch's settings allow on h's device."""
+    if h.dtype != torch.float32:
+        return torch.finfo(h.dtype).eps
+    products = torch.backends.mkldnn if h.device.type == "cpu" else torch.backends.cuda
+    setting = products.matmul.fp32_precision
+    if setting == "none":  # what all of torch is set to
+        setting = torch.backends.fp32_precision
+    return {"tf32": 2.0**-10, "bf16": 2.0**-7}.get(setting, torch.finfo(torch.float32).eps)
+
+
 def compares_in_batch(llm, h):
     """Whether an intervention on residuals like h must be compared with an unmodified row of its own batch: products
     round differently in batches of another size, which shows in half precision, in TF32 and where weights are
     quantised."""
-    coarse = h.dtype.itemsize < 4 or torch.get_float32_matmul_precision() != "highest"
-    return coarse or getattr(llm.config, "quantization_config", None) is not None
+    return rounding_unit(h) > 1e-6 or getattr(llm.config, "quantization_config", None) is not None
 
 
 def rows_of_logits(llm, h):

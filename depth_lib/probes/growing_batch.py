@@ -2,7 +2,7 @@
 
 import torch
 
-from .budget import compares_in_batch, tokens_of_finals
+from .budget import compares_in_batch, rounding_unit, tokens_of_finals
 from .distributions import output_change
 from .residual_stream import finish, hidden_states, inputs, silence, start_at
 from .updates import Updates, relative_change
@@ -147,7 +147,7 @@ def rounding_floor(clean, updates=False, change=None):
     if not compares_in_batch(clean.llm, clean.h[0]):
         return {}
     n_rows, draw = 24 if change else 8, torch.Generator().manual_seed(0)
-    eps = torch.finfo(clean.h[0].dtype).eps
+    eps = rounding_unit(clean.h[0])
     signs = torch.randint(0, 2, (n_rows, clean.h[0].shape[1]), generator=draw) * 2 - 1
 
     def nudge(k):

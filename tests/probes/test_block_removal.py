@@ -247,3 +247,16 @@ def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(mon
         for key in ("removal_loss", "angular_distance", "removal_kl_by_prompt"):
             rows = every[key][..., [size - 1 for size in sizes], :]
             assert torch.allclose(refined[key], rows, atol=1e-5, equal_nan=True), key
+
+
+def test_a_prompt_of_one_token_enters_no_mean_of_losses():
+    """Nothing predicts its token."""
+    llm = dl.load_model("toy-4l")
+    alone = dl.block_removal(llm, ["5 + 7 = 12"], sizes=[1])
+    both = dl.block_removal(llm, ["5 + 7 = 12", "5"], sizes=[1])
+    assert alone["removal_loss"].isfinite().all() and both["removal_loss_by_prompt"][1].isnan().all()
+    torch.testing.assert_close(both["removal_loss"], alone["removal_loss"])
+    orders = dl.block_orders(llm, ["5 + 7 = 12", "5"], [[0, 1, 3]])
+    torch.testing.assert_close(orders["order_loss"], alone["removal_loss"][0, 2:3])
+    attention = dl.block_removal(llm, ["5 + 7 = 12", "5"], part="attention")
+    assert attention["removal_loss"].isfinite().all()

@@ -73,6 +73,37 @@ def test_float32_has_no_rounding_floor_beside_its_results_unless_products_are_in
     assert extra == {"layer_effect_rounding_floor", "output_effect_rounding_floor"}
 
 
+def in_tf32(x):
+    """x with ten bits of its significand, as a GPU reads it in TF32."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("set_by", ["set_float32_matmul_precision", "backends"])
+def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, tmp_path, monkeypatch):
+    """Every linear layer rounds as a GPU's; the settings say so, in torch's older words or in its newer ones."""
+    model = build("llama")
+    llm, model = loaded(model, tmp_path), in_float64(model)
+    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    truth = oracle.layer_effects(model, ids, "future")
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w, b=None: linear(in_tf32(x), in_tf32(w), b))
+    places = (torch.backends, torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    before = [place.fp32_precision for place in places]
+    try:
+        if set_by == "backends":
+            for place in places[1:]:
+                place.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision("high")
+        found = dl.layer_effects(llm, [SIXTY])
+    finally:
+        for place, setting in zip(places, before, strict=True):
+            place.fp32_precision = setting
+    for key in ("max_future_layer", "max_future_out"):
+        error, floor = (found[key] - truth[key]).abs().max(), found[f"{key}_rounding_floor"].max()
+        assert 1e-5 < error <= floor < 0.1, key
+
+
 @pytest.fixture(
     scope="module",
     params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-4l", "toy-16l", REAL))],

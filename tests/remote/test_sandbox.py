@@ -74,7 +74,7 @@ def test_a_budget_from_the_device_of_a_model_without_weights_is_noticed(device, 
 
 @pytest.mark.parametrize("read, noticed", [pytest.param("h", False, marks=pytest.mark.slow), ("llm", True)])
 def test_a_decision_from_the_dtype_of_a_config_is_noticed(read, noticed, llm, loopback, mutate):
-    mutate(r"coarse = h(\.dtype\.itemsize < 4)", rf"coarse = {read}\g<1>")
+    mutate(r"rounding_unit\(h\) > 1e-6", f"{read}.dtype.itemsize < 4")
     with loopback.faults(sandbox=True, dtype="float32"):
         result = EVERY["layer_effects, all, layer"](llm, remote=loopback.host)
     assert any("rounding_floor" in key for key in result) == noticed
