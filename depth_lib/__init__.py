@@ -48,7 +48,7 @@ _HOMES = {
     "effective_depth_cosine": "effective_depth.rules",
     "effective_depth_kl": "effective_depth.rules",
     "effective_depth_overlap": "effective_depth.rules",
-    "effective_depths": "effective_depth.tables",
+    "effective_depths": "depths",
     "fit_lens": "lenses.fit",
     "future_erasure": "api",
     "integrated_gradients": "api",

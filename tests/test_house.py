@@ -25,7 +25,7 @@ STOREYS = (  # bottom to top; rooms of one storey may use each other, as long as
     {"api", "lenses", "model_maps"},
     {"effective_depth"},
     {"figures"},
-    {"report", "comparison", "training", "papers", "pruning"},
+    {"report", "comparison", "training", "papers", "pruning", "depths"},
     {"sweep"},
 )
 STOREY = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
