@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
-from .grid import grid, plot
+from .grid import DOTS_PER_INCH, cells_of, draw_cells, grid
 from .kinds import find_kind
-from .marks import Heat, question_of, token_label
+from .marks import Heat, Kind, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -27,7 +27,7 @@ def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure |
     """
     row = find_kind(kind)
     if not isinstance(row, Heat) or not find_spec("plotly"):
-        return grid(kind, results, pair) if isinstance(results, Study) else plot(kind, results).figure
+        return grid(kind, results, pair) if isinstance(results, Study) else _still(row, results)
     if isinstance(results, Study):
         of_probe = results.of(of_pair(row.probe, pair))
         if row.of_question:
@@ -41,6 +41,11 @@ def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure |
     if missing := [name for name, result in results.items() if not row.can_draw(result)]:
         raise ValueError(f"{kind} needs {' or '.join(row.keys)}, which {missing[0]} has not; it is {row.probe}'s")
     return _with_menu(row, results)
+
+
+def _still(kind: Kind, results: Mapping[str, Mapping]) -> Figure:
+    rows = cells_of(kind, results)
+    return draw_cells(Figure(dpi=DOTS_PER_INCH), sum(rows, []), len(rows[0]), kind.title)
 
 
 def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
@@ -104,16 +109,9 @@ def _above(text: str, column: int, across: int) -> dict:
     """A panel's title, over its middle."""
     middle = (column - 0.5) / across
     place = {"x": middle, "y": 1.0, "xref": "paper", "yref": "paper", "yanchor": "bottom"}
-    return {"text": text, "showarrow": False, "font": {"size": 12}} | place
+    return {"text": text, "showarrow": False, "font": {"size": 10}} | place
 
 
 def _plain(label: str) -> str:
     """A label without mathematics."""
     return label.replace("$l$", "").replace(r" / $\pi$", " / π").replace("$", "").strip()
-
-
-def caption_of(kind: str, results: Mapping) -> str:
-    """A kind's caption; of one about a question, with the question."""
-    row = find_kind(kind)
-    question = question_of(next(iter(results.values()))) if row.of_question and results else ""
-    return f"{row.caption} Question and answer: {question}" if question else row.caption

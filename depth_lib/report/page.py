@@ -91,7 +91,8 @@ def draw_figures(study: Study, tables: Tables) -> list[Path]:
 
 def heading(study: Study) -> str:
     """The page's title as HTML."""
-    n, datasets = len(study.models), ", ".join(NAMES.get(name, name) for name in study.datasets)
+    there = {dataset for dataset, _, _ in study}
+    n, datasets = len(study.models), ", ".join(NAMES.get(name, name) for name in study.datasets if name in there)
     return f"<h1>Effective depth of {n} model{'s' if n != 1 else ''} on {escape(datasets)}</h1>"
 
 

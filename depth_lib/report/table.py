@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 from great_tables import GT, html, loc, style
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
 from openpyxl.formatting.rule import ColorScaleRule
 
 from ..effective_depth.difficulty import scores_by_level
@@ -21,6 +19,7 @@ from ..results.study import TABLE_PROBES, Study
 from .definitions import DEFINITIONS
 
 MISSING = "–"
+_DEEPEST = 33, 113, 181  # red, green, blue
 NAMES = {  # in the papers
     "cosine": "Cosine",
     "kl": "Logit Lens KL",
@@ -201,7 +200,7 @@ def _cell(row: dict) -> str:
 
 def _colour(ratio: float) -> str:
     """The darker, the deeper; black text can be read on all of them."""
-    return to_hex(colormaps["Blues"](0.6 * float(ratio)))
+    return "#" + "".join(f"{round(255 + 0.6 * ratio * (channel - 255)):02x}" for channel in _DEEPEST)
 
 
 def _as_text(table: pd.DataFrame) -> pd.DataFrame:
