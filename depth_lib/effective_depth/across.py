@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..results.study import TRAINING, facts_of
+from ..results.study import TRAINING, by_paper, facts_of
 from .intervals import student
 from .rules import PAPER_METRICS
 
@@ -44,6 +44,7 @@ def trends(depths: pd.DataFrame) -> list[Trend]:
     for metric in PAPER_METRICS:
         of_metric = depths[depths.metric == metric].dropna(subset="ratio")
         ratios = of_metric.pivot(index="model", columns="dataset", values="ratio").astype(float)
+        ratios = ratios[sorted(ratios, key=by_paper)]
         for dataset in ratios.columns[1:]:
             pair = ratios[[ratios.columns[0], dataset]].dropna()
             found += _mean("task", metric, *pair.columns, pair[dataset] - pair.iloc[:, 0])

@@ -8,10 +8,11 @@ from ..effective_depth.across import Trend, model_ratios, trends
 from ..effective_depth.published import published_depths
 from ..effective_depth.rules import METRICS
 from ..results.study import Study
+from .table import NAMES
 
 _NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 _SAME = 0.1  # of the depth: an interval within this of zero
-_NAMES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+_RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 
 
 def headline(depths: pd.DataFrame) -> str:
@@ -53,9 +54,10 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
                 by_pair.setdefault((one.before, one.after), []).append(one)
         clauses = []
         for (before, after), ones in by_pair.items():
-            numbers = ", ".join(f"{_NAMES[one.metric]} {one}" for one in ones)
+            numbers = ", ".join(f"{_RULES[one.metric]} {one}" for one in ones)
             n = _in_words(min(one.n for one in ones))
-            text = answer.format(_verdict(ones), before=before, after=after)
+            names = {"before": NAMES.get(before, before), "after": NAMES.get(after, after)}
+            text = answer.format(_verdict(ones), **names)
             clauses.append(f"{text}: {what} by {numbers}, {n} {units}")
         if clauses:
             sentences.append("; ".join([clauses[0], *(clause[0].lower() + clause[1:] for clause in clauses[1:])]) + ".")

@@ -194,7 +194,7 @@ def _cell(row: dict) -> str:
         ends = "" if pd.isna(row["score_low"]) else f" [{row['score_low']:.1f}, {row['score_high']:.1f}]"
         lines = [*(line for line in lines if line != MISSING), f"score {row['score']:.1f}{ends}"]
     if row["note"] and len(lines) == 1:
-        lines = [MISSING, f"({row['note']})"] if lines == [MISSING] else [*lines, row["note"]]
+        lines.append(f"({row['note']})" if lines == [MISSING] else row["note"].partition(":")[0])
     return "<br>".join([lines[0], *(f"<small>{line}</small>" for line in lines[1:])])
 
 
