@@ -174,7 +174,7 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     )
     labels = {column: NAMES.get(column, column.replace("_", " ")) for column in columns}
     one_dataset = len({dataset for _, dataset in runs}) == 1
-    frame = shown.fillna(MISSING).reset_index()
+    frame = shown.fillna(MISSING).reset_index().replace({"dataset": NAMES})
     where = {"rowname_col": "model"} if one_dataset else {"rowname_col": "dataset", "groupname_col": "model"}
     table = GT(frame.drop(columns="dataset") if one_dataset else frame, **where).cols_label(**labels)
     table = table.fmt_markdown(columns).cols_align("center", columns).tab_options(table_width="100%")
