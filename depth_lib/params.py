@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.config import JsonDict
 
 # A clone has params/ beside the package, an installed wheel has it inside.
 _INSIDE = Path(__file__).parent / "registry"
@@ -33,9 +34,11 @@ class ParamsError(ValueError):
 
 
 # Flags of a field.
-_LOADING = {"loading": True}  # an argument of `load_model`
-_OTHERWISE = {"otherwise": True}  # a result's provenance has it in other words: a hash of the prompts, of the weights
-_HOW = {"how": True}  # where and how a run computes, and which of its results: no result is stale if it differs
+_LOADING: JsonDict = {"loading": True}  # an argument of `load_model`
+# a result's provenance has it in other words: a hash of the prompts, of the weights
+_OTHERWISE: JsonDict = {"otherwise": True}
+# where and how a run computes, and which of its results: no result is stale if it differs
+_HOW: JsonDict = {"how": True}
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
 

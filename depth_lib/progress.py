@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm as plain
 from tqdm.auto import tqdm
@@ -25,7 +25,7 @@ def ticked(label: str) -> Iterator[Callable[[float], None]]:
         bar.update(max(0, bar.total - bar.n))  # shares may add up to a little less than 1
 
 
-def _bar(label: str, **how: object) -> plain:
+def _bar(label: str, **how: Any) -> plain:
     how |= {"desc": label, "leave": False, "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"}
     path = os.environ.get(LOG, "")
     if os.path.exists(path):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,7 +44,7 @@ class Dataset(DatasetFile):
         fields = json.dumps(self.model_dump(include=_DEFINITION), sort_keys=True)
         return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
-    def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, dict | str]]:
+    def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, Any]]:
         """Every row of a source, after its name in error messages; PromptError if the source cannot be read."""
         if self.DATASET in DRAWN:
             return drawn_rows(self.DATASET, seed)

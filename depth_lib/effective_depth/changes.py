@@ -81,11 +81,11 @@ def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str,
     of other prompts or of fewer than 3 have none, and say so. Method: this module's docstring.
     """
     rule, results = METRICS[metric], (first, second)
-    n_layers = tuple(len(result[rule.keys[0]]) for result in results)
+    n_layers = len(first[rule.keys[0]]), len(second[rule.keys[0]])
     for name, result in zip(names, results, strict=True):
         if reason := rule.no_signal(result):
             return Change(metric, *names, (None, None), n_layers, None, note=f"{name} has {reason}")
-    depths = tuple(rule.rule(*rule.arguments(result)) for result in results)
+    depths = rule.rule(*rule.arguments(first)), rule.rule(*rule.arguments(second))
     if None in depths:
         return Change(metric, *names, depths, n_layers, None, note=f"{names[depths.index(None)]} has no such layer")
     found = Change(metric, *names, depths, n_layers, _difference(*depths, n_layers))

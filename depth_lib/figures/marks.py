@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib import colormaps
@@ -18,7 +18,7 @@ from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
 from ..results.artifacts import escape_token
 from ..results.schemas import ARTIFACTS
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 7,
     "axes.titlesize": 6.5,
     "figure.titlesize": 9,
@@ -46,7 +46,7 @@ _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
 # Effects on layers before the skipped one are impossible, and on that one unless skipped tokens are measured too:
 # key -> the last diagonal that is impossible.
-_IMPOSSIBLE = dict.fromkeys(("max_future_layer", "max_future_local", "max_all_local", "mean_layer_effect"), 0)
+_IMPOSSIBLE: dict[str, int] = {"max_future_layer": 0, "max_future_local": 0, "max_all_local": 0, "mean_layer_effect": 0}
 _IMPOSSIBLE["max_all_layer"] = -1
 
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -36,7 +37,7 @@ def linear_maps(
     what: str = "residual",
     remote: bool | str = False,
     memory: int | None = None,
-    **loading: str | torch.dtype | dict | None,
+    **loading: Any,
 ) -> dict[str, torch.Tensor]:
     """How well each layer of `target` is an affine function of each layer of `source`, a model with the same tokenizer.
 
