@@ -1,0 +1,90 @@
+"""What a lens says of an answer, and when it says what the model does: against plain PyTorch, and the logit lens."""
+
+import numpy as np
+import pytest
+import torch
+
+import depth_lib as dl
+from tests.families import L, save_family
+from tests.oracles import answer_span
+from tests.oracles import lenses as oracle
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, close, load
+from tests.tiny_tokenizers import char_tokenizer
+
+D = 48
+IDENTITY = {"A": torch.eye(D).repeat(L, 1, 1), "b": torch.zeros(L, D)}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", pytest.param("opt_projected", marks=pytest.mark.slow)])
+def test_ranks_and_probabilities_of_an_answer_are_those_of_the_translated_residuals(name, tmp_path):
+    llm, model = load(name, tmp_path)
+    draw = torch.Generator().manual_seed(0)
+    A, b = torch.eye(D) + 0.1 * torch.randn(L, D, D, generator=draw), torch.randn(L, D, generator=draw)
+    ids, places = answer_span(llm.tokenizer, QUESTION, ANSWER)
+    ids, places = torch.tensor(ids), list(range(*places)) if len(places) == 2 else list(places)
+    for lens, (A, b) in ((None, (IDENTITY["A"], IDENTITY["b"])), ({"A": A, "b": b}, (A, b))):
+        z = oracle.translated(model, ids, A.double(), b.double())[:, [place - 1 for place in places]]
+        true = ids[places].expand(L + 1, -1)[..., None]
+        ours = dl.answer_lens(llm, QUESTION, ANSWER, lens=lens)
+        close(ours["answer_log_probs"], z.log_softmax(-1).gather(2, true)[..., 0], 1e-4)
+        assert torch.equal(ours["answer_ranks"], 1 + (z > z.gather(2, true)).sum(-1).float())
+        assert torch.equal(ours["answer_top"].long(), z.topk(5).indices)
+    assert ours["tokens"] == list(ANSWER) and ours["top_tokens"][-1][0][0] == llm.tokenizer.decode(z[-1, 0].argmax())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_one_and_nothing_added_is_the_logit_lens_bit_for_bit(name, dtype, tmp_path):
+    llm = dl.load_model(str(save_family(name, tmp_path, char_tokenizer())), dtype=dtype)
+    for probe, work in ((dl.logit_lens, [[SIXTY, "8 apples"]]), (dl.answer_lens, [QUESTION, ANSWER])):
+        plain, translated = (probe(llm, *work, lens=lens) for lens in (None, IDENTITY))
+        assert all(torch.equal(plain[key], translated[key]) for key in plain if torch.is_tensor(plain[key]))
+
+
+def generated(top1):
+    return {"res_top1": torch.tensor(top1), "generated": ["some"]}
+
+
+def test_the_speed_of_self_speculation_is_that_of_drawn_tokens():
+    """10,000 verifications, in each of which k drafts are accepted until one is not."""
+    stay, n_layers, draw = [0.2, 0.6, 0.9, 0.97], 4, np.random.default_rng(0)
+    frame = dl.early_exit(generated(stay))
+    for layer, k in ((1, 1), (2, 3), (3, 8)):
+        accepted = np.cumprod(draw.random((10_000, k)) < stay[layer], axis=1).sum(1)
+        assert frame.loc[layer, k] == pytest.approx((1 + accepted).mean() / (k * layer / n_layers + 1), rel=0.01)
+    best = frame[list(range(1, 9))]
+    assert (frame.speedup == best.max(axis=1)).all() and (frame.drafts == best.idxmax(axis=1)).all()
+
+
+# Llama 2 7B of 32 blocks, trained with LayerSkip: exit layer, drafts, share of the drafts that were accepted, tokens per
+# second with self-speculation and without (the README of facebookresearch/LayerSkip, before its release)
+LAYERSKIP = [
+    (8, 6, 0.4316, 50.723, 38.696),
+    (8, 6, 0.7945, 80.122, 39.047),
+    (10, 6, 0.5554, 54.486, 39.270),
+    (8, 12, 0.4305, 41.243, 31.220),
+]
+
+
+@pytest.mark.parametrize("layer, k, share, faster, plain", LAYERSKIP)
+def test_layerskips_own_speeds_are_a_little_below_the_formula(layer, k, share, faster, plain):
+    """Their share of accepted drafts is Σ α^j / k; the measured 1.31 to 2.05 are 86 to 92 % of what the formula says."""
+    alphas = np.linspace(0, 1, 100_001)
+    alpha = alphas[np.argmin(abs(sum(alphas**j for j in range(1, k + 1)) / k - share))]
+    speedup = dl.early_exit(generated([alpha] * 32), most=12).loc[layer, k]
+    assert 0.85 < faster / plain / speedup < 0.93
+
+
+def test_all_tokens_that_stay_are_all_accepted_and_the_sentence_names_the_best_layer(capsys):
+    frame = dl.early_exit(generated([0.0, 1.0, 1.0, 1.0]))
+    assert frame.loc[1, 8] == 9 / (8 / 4 + 1) and frame.index.name == "layer"
+    sentence = (
+        "After 1 of 4 blocks 100% of the tokens are the final ones; drafting 8 with them, self-speculation would be"
+    )
+    assert frame.attrs["sentence"].startswith(f"{sentence} 3.00 times as fast")
+    assert capsys.readouterr().out.strip() == frame.attrs["sentence"]
+
+
+def test_what_was_not_generated_says_how_to():
+    with pytest.raises(ValueError, match="no tokens were generated; give the result of .*generate=64"):
+        dl.early_exit({"res_top1": torch.zeros(4)})

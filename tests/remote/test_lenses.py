@@ -1,0 +1,49 @@
+"""Lenses on NDIF's own code, in process and in its sandbox: applied bit for bit, and fitted by forward passes alone."""
+
+import pytest
+import torch
+
+import depth_lib as dl
+from depth_lib import api
+from depth_lib.models.families import describe
+from tests.calls import SUM, TEXTS
+from tests.remote.conditions import differences
+from tests.remote.loopback import MISSING
+
+if MISSING:
+    pytest.skip(f"the remote tests run on NDIF's own code, without {MISSING}: make ndif", allow_module_level=True)
+
+
+def some_lens(llm):
+    arch, draw = describe(llm), torch.Generator().manual_seed(0)
+    L, d = arch["n_layers"], arch["width"]
+    A = torch.eye(d) + 0.1 * torch.randn(L, d, d, generator=draw)
+    return {"A": A, "b": torch.randn(L, d, generator=draw)}
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_a_lens_travels_and_gives_the_local_numbers(sandbox, llm, loopback, capsys):
+    here, lens = loopback.here("loopback/llama", "bfloat16"), some_lens(llm)
+    with loopback.faults(sandbox=sandbox, dtype="bfloat16"):
+        result = dl.logit_lens(llm, TEXTS, lens=lens, remote=loopback.host)
+        answers = dl.answer_lens(llm, *SUM, lens=lens, remote=loopback.host)
+    assert not differences(result, dl.logit_lens(here, TEXTS, lens=lens))
+    assert not differences(answers, dl.answer_lens(here, *SUM, lens=lens))
+
+
+def test_a_lens_that_is_too_large_to_send_is_refused_in_one_line(llm, loopback, monkeypatch):
+    monkeypatch.setattr(api, "LARGEST_REQUEST", 1000)
+    with pytest.raises(
+        dl.LensError, match="^the lens has 0 MiB, which travel with each job, and a server takes 0"
+    ) as e:
+        dl.logit_lens(llm, TEXTS, lens=some_lens(llm), remote=loopback.host)
+    assert "\n" not in str(e.value)
+
+
+def test_the_sandbox_fits_a_jacobian_lens_by_forward_passes(llm, loopback):
+    here = loopback.here("loopback/llama", "float32")
+    with loopback.faults(sandbox=True, dtype="float32"):
+        there = dl.fit_lens(llm, TEXTS[:1], method="increments", remote=loopback.host)["A"]
+    assert torch.equal(there, dl.fit_lens(here, TEXTS[:1], method="increments")["A"])
+    reverse = dl.fit_lens(here, TEXTS[:1])["A"]
+    assert ((there - reverse).norm(dim=(1, 2)) < 0.01 * reverse.norm(dim=(1, 2))).all()
