@@ -72,7 +72,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
     In half precision, whose rounding changes the hash, another unembedding is a warning.
     """
     arch = describe(llm)
-    wanted, found = (arch["n_layers"], arch["width"], arch["width"]), tuple(lens["A"].shape)
+    wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
     there, here = lens.get("unembedding"), unembedding_hash(llm)
     if found != wanted:
         problem = f"translates {found[0]} layers of width {found[-1]}, not {wanted[0]} of {wanted[1]}"

@@ -98,7 +98,7 @@ def _add_jacobian(probe, sums, llm, arch, ids, n, budget, remote):
 
 def _add_moments(sums, llm, arch, ids, n, _, remote):
     """With text n's moments of (h_l, 1) and h_L [2, L, 1, d + 1, 2 d + 1]: to fit with or, every tenth, to choose λ."""
-    layers, d = list(range(arch["n_layers"] + 1)), arch["width"]
+    layers, d = list(range(arch.n_layers + 1)), arch.width
     states = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]
     h = states[0][:, 1:].float()
     if sums is None:

@@ -23,7 +23,7 @@ def jacobian(llm, arch, ids, budget=None, tick=None):
     Row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. ids: its T ≥ 18 token ids; budget: tokens in one pass, or
     None; tick(share): told what is done. Cost: one forward pass of a batch of rows, which is kept, and d backward rows.
     """
-    n_layers, inside, of_features = arch["n_layers"], slice(SKIPPED, len(ids) - 1), []
+    n_layers, inside, of_features = arch.n_layers, slice(SKIPPED, len(ids) - 1), []
     some = _features(llm, arch, ids, budget, blocks_held=n_layers)
     with torch.enable_grad():
         with llm.trace(inputs(llm, arch, ids, batch=len(some[0])), use_cache=False):
@@ -38,7 +38,7 @@ def jacobian(llm, arch, ids, budget=None, tick=None):
                 rows = [gradient[: len(features), inside].float().mean(1).cpu() for gradient in gradients]
                 of_features.append(torch.stack(rows))
                 if tick:
-                    tick(len(features) / arch["width"])
+                    tick(len(features) / arch.width)
             finish(llm, arch, n_layers, h[-1].detach())
     return {"A": torch.cat(of_features, 1)}
 
@@ -50,7 +50,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
     is the root mean square of h_l there times the cube root of the dtype's rounding unit: the error of rounding falls
     as 1 / ε, that of curvature grows as ε². Cost: 2 d rows for each l, through blocks l..L−1, no backward pass.
     """
-    n_layers, inside, of_layers = arch["n_layers"], slice(SKIPPED, len(ids) - 1), []
+    n_layers, inside, of_layers = arch.n_layers, slice(SKIPPED, len(ids) - 1), []
     h, _ = clean_run(llm, arch, ids)
     for l in range(n_layers):
         step = torch.finfo(h[l].dtype).eps ** (1 / 3) * h[l][inside].float().square().mean().sqrt()
@@ -66,7 +66,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
                     finish(llm, arch, n_layers, final)
             of_features.append((up - down) / (2 * step.cpu()))
             if tick:
-                tick(len(rows) / arch["width"] / n_layers)
+                tick(len(rows) / arch.width / n_layers)
         of_layers.append(torch.cat(of_features).T)
     return {"A": torch.stack(of_layers)}
 
@@ -75,7 +75,7 @@ def _features(llm, arch, ids, budget, rows=1, blocks_held=1):
     """The features that are done in one pass after the other, as many rows each."""
     h, _ = clean_run(llm, arch, ids, last=0)
     some = token_budget(llm, h[0], budget, blocks_held) // (rows * len(ids))
-    return torch.arange(arch["width"]).split(max(1, some))
+    return torch.arange(arch.width).split(max(1, some))
 
 
 def _at(features, inside, rows, value):

@@ -22,8 +22,9 @@ def test_ranks_and_probabilities_of_an_answer_are_those_of_the_translated_residu
     A, b = torch.eye(D) + 0.1 * torch.randn(L, D, D, generator=draw), torch.randn(L, D, generator=draw)
     ids, places = answer_span(llm.tokenizer, QUESTION, ANSWER)
     ids, places = torch.tensor(ids), list(range(*places)) if len(places) == 2 else list(places)
-    for lens, (A, b) in ((None, (IDENTITY["A"], IDENTITY["b"])), ({"A": A, "b": b}, (A, b))):
-        z = oracle.translated(model, ids, A.double(), b.double())[:, [place - 1 for place in places]]
+    for lens in (None, {"A": A, "b": b}):
+        by = [(lens or IDENTITY)[key].double() for key in ("A", "b")]
+        z = oracle.translated(model, ids, *by)[:, [place - 1 for place in places]]
         true = ids[places].expand(L + 1, -1)[..., None]
         ours = dl.answer_lens(llm, QUESTION, ANSWER, lens=lens)
         close(ours["answer_log_probs"], z.log_softmax(-1).gather(2, true)[..., 0], 1e-4)
@@ -56,8 +57,8 @@ def test_the_speed_of_self_speculation_is_that_of_drawn_tokens():
     assert (frame.speedup == best.max(axis=1)).all() and (frame.drafts == best.idxmax(axis=1)).all()
 
 
-# Llama 2 7B of 32 blocks, trained with LayerSkip: exit layer, drafts, share of the drafts that were accepted, tokens per
-# second with self-speculation and without (the README of facebookresearch/LayerSkip, before its release)
+# Llama 2 7B of 32 blocks, trained with LayerSkip: exit layer, drafts, share of the drafts that were accepted, tokens
+# per second with self-speculation and without (the README of facebookresearch/LayerSkip, before its release)
 LAYERSKIP = [
     (8, 6, 0.4316, 50.723, 38.696),
     (8, 6, 0.7945, 80.122, 39.047),
@@ -68,7 +69,7 @@ LAYERSKIP = [
 
 @pytest.mark.parametrize("layer, k, share, faster, plain", LAYERSKIP)
 def test_layerskips_own_speeds_are_a_little_below_the_formula(layer, k, share, faster, plain):
-    """Their share of accepted drafts is Σ α^j / k; the measured 1.31 to 2.05 are 86 to 92 % of what the formula says."""
+    """Their share of accepted drafts is Σ α^j / k; the measured 1.31 to 2.05 are 86 to 92 % of the formula's."""
     alphas = np.linspace(0, 1, 100_001)
     alpha = alphas[np.argmin(abs(sum(alphas**j for j in range(1, k + 1)) / k - share))]
     speedup = dl.early_exit(generated([alpha] * 32), most=12).loc[layer, k]

@@ -16,7 +16,7 @@ if MISSING:
 
 def some_lens(llm):
     arch, draw = describe(llm), torch.Generator().manual_seed(0)
-    L, d = arch["n_layers"], arch["width"]
+    L, d = arch.n_layers, arch.width
     A = torch.eye(d) + 0.1 * torch.randn(L, d, d, generator=draw)
     return {"A": A, "b": torch.randn(L, d, generator=draw)}
 
