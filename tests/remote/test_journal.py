@@ -274,7 +274,7 @@ def test_ten_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch, pro
     prompts = [[draw.randrange(128_256) for _ in range(160)] for _ in range(10)]
     monkeypatch.setattr(known(llm), "checked", None)
     for module in (api, tokens):
-        monkeypatch.setattr(module, "tokenize", lambda llm, texts: prompts)
+        monkeypatch.setattr(module, "tokenize", lambda llm, texts, *how: prompts)
     monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
     monkeypatch.setattr(Job, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
