@@ -1,11 +1,14 @@
 """Multiple choice: texts with several endings, one of which is right."""
 
 import itertools
+import reprlib
 from pathlib import Path
 from typing import NamedTuple
 
 from .datasets import dataset_named
 from .rows import PromptError
+
+_HERE = "\0"
 
 
 class Choice(NamedTuple):
@@ -27,8 +30,24 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     """
     kind, choices = dataset_named(dataset, source), []
     for where, row in itertools.islice(kind.rows(source), n_examples):
-        if not {"ctx", "endings", "label"} <= row.keys():
-            raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
-        texts = [kind.prompt(where, row | {"label": number}) for number in range(len(row["endings"]))]
-        choices.append(Choice(row["ctx"], [text.removeprefix(row["ctx"]) for text in texts], int(row["label"])))
+        endings, label = _checked(where, row)
+        # where the template writes the ending: once, at the end of what it writes for any label
+        context, *after = kind.prompt(where, row | {"endings": [_HERE] * len(endings), "label": label}).split(_HERE)
+        context = context.rstrip(" ")  # a space belongs to the ending, as tokenizers have it
+        texts = [kind.prompt(where, row | {"endings": endings, "label": number}) for number in range(len(endings))]
+        if after != [""] or not all(text.startswith(context) for text in texts):
+            raise PromptError(f"{where}: {kind.DATASET}'s template does not end with endings[label]; correct it")
+        choices.append(Choice(context, [text.removeprefix(context) for text in texts], label))
     return choices
+
+
+def _checked(where, row):
+    """The endings of a row, and the number of the right one."""
+    if not {"ctx", "endings", "label"} <= row.keys():
+        raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
+    endings, label = row["endings"], str(row["label"]).strip()
+    if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
+        raise PromptError(f"{where}: endings is {reprlib.repr(endings)}, no list of texts; write a list")
+    if label not in map(str, range(len(endings))):
+        raise PromptError(f"{where}: label {row['label']!r} is no index of its {len(endings)} endings; correct it")
+    return endings, int(label)

@@ -5,11 +5,13 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date
 from functools import cache
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateRuntimeError
+from jinja2 import StrictUndefined, Template, TemplateRuntimeError, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
@@ -17,6 +19,7 @@ from ..params import DatasetFile, Params, ParamsError, find_dataset, not_among, 
 from .drawn import DRAWN, drawn_rows
 from .rows import PromptError, file_rows, from_hub
 
+NAMED = ("hub", "embedded", "sample")  # sources that are no file
 # The keys of a dataset's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
 
@@ -26,7 +29,30 @@ def _fail(message: str) -> None:
     raise TemplateRuntimeError(message)
 
 
-_TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+class _NotText(TemplateRuntimeError):
+    """A value that is printed as Python writes it, or of which an item is taken, though it has none."""
+
+    def __init__(self, value: object, problem: str):
+        super().__init__(problem)
+        self.value = value
+
+
+def _printable(value: object) -> object:
+    if isinstance(value, str | Number | date | Undefined):
+        return value
+    if callable(value):
+        raise _NotText(value, "is a method; the item m.items is written m['items']")
+    raise _NotText(value, f"is of type {type(value).__name__}, no text")
+
+
+class _Templates(ImmutableSandboxedEnvironment):
+    def getitem(self, obj: object, argument: object) -> object:
+        if isinstance(obj, str) and not isinstance(argument, slice):
+            raise _NotText(obj, "is a text, where the template takes one item of a list")
+        return super().getitem(obj, argument)
+
+
+_TEMPLATES = _Templates(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_printable)
 _TEMPLATES.globals["fail"] = _fail
 
 
@@ -45,14 +71,17 @@ class Dataset(DatasetFile):
         return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
     def rows(self, source: str | Path, seed: int = 123) -> Iterator[tuple[str, Any]]:
-        """Every row of a source, after its name in error messages; PromptError if the source cannot be read."""
-        if self.DATASET in DRAWN:
+        """Every row of a source, after its name in error messages; PromptError if the source cannot be read.
+
+        Drawn are those of a dataset in DRAWN, unless the source is a file.
+        """
+        if self.DATASET in DRAWN and source in NAMED:
             return drawn_rows(self.DATASET, seed)
         if source == "hub" and self.FILE:  # relative to the working directory, or to the folder of the YAML file
             source = Path(self.FILE) if Path(self.FILE).exists() else self.path.parent / self.FILE
         if source == "hub":
             return self._hub_rows()
-        if source in ("embedded", "sample"):
+        if source in NAMED:
             if self.DATASET not in SAMPLES:
                 samples = ", ".join(SAMPLES)
                 raise PromptError(
@@ -103,8 +132,12 @@ class Dataset(DatasetFile):
         try:
             return _compiled(template).render({field: value for field, value in row.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)
+            what = str(problem)
+            if isinstance(problem, _NotText):
+                field = next((name for name, value in row.items() if value is problem.value), None)
+                what = f"{field or 'something in it'} {what}"
             raise PromptError(
-                f"{where} does not fit the template of {self.DATASET} ({problem}); correct the row, or {key} in "
+                f"{where} does not fit the template of {self.DATASET} ({what}); correct the row, or {key} in "
                 f"{self.path}"
             ) from None
 

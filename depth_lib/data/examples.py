@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from .datasets import Dataset, dataset_named, with_levels
+from .datasets import NAMED, Dataset, dataset_named, with_levels
 from .drawn import one_sum
 from .rows import PromptError, check_count
 
@@ -42,7 +42,7 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     if not kind.LEVEL:
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
-    examples = _sums(n_per_level, seed) if dataset == "sums" else _from_rows(kind, source, seed)
+    examples = _sums(n_per_level, seed) if dataset == "sums" and source in NAMED else _from_rows(kind, source, seed)
     chosen, fewer = [], []
     for level in sorted({example.level for example in examples}):
         group = [example for example in examples if example.level == level][:n_per_level]

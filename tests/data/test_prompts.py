@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from depth_lib.data.choices import load_choices
 from depth_lib.data.datasets import dataset_named
 from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
@@ -220,6 +221,79 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
     own(**keys)
     with pytest.raises(PromptError, match=re.escape(message)):
         load_prompts("mine", 1)
+
+
+@pytest.mark.parametrize(
+    "row, template, message",
+    [
+        ({"q": {"items": "x"}}, "{{ q.items }}", "something in it is a method; the item m.items is written m['items']"),
+        ({"q": {"text": "2 + 2"}}, "{{ q }}", "q is of type dict, no text"),
+        ({"q": ["2 + 2"]}, "{{ q }}", "q is of type list, no text"),
+        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "of is of type list, no text"),
+        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "q is a text, where the template takes one item of a list"),
+    ],
+)
+def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, template, message):
+    rows(row)
+    for keys in ({"TEMPLATE": template}, {"QUESTION_TEMPLATE": template, "ANSWER_TEMPLATE": " 4", "LEVEL": "q"}):
+        own(FILE="rows.jsonl", **keys)
+        with pytest.raises(PromptError, match=re.escape(f"row 1 does not fit the template of mine ({message})")):
+            load_prompts("mine", 1)
+
+
+def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_path):
+    pd.DataFrame([{"q": b"2 + 2"}]).to_parquet(tmp_path / "rows.parquet")
+    own(FILE="rows.parquet", TEMPLATE="{{ q }}")
+    with pytest.raises(PromptError, match="q is of type bytes, no text"):
+        load_prompts("mine", 1)
+    pd.DataFrame([{"q": "2 + 2", "n": 4, "x": 1.5, "of": ["a", "b"]}]).to_parquet(tmp_path / "rows.parquet")
+    own(FILE="rows.parquet", TEMPLATE="{{ q[:1] }} {{ n }} {{ x }} {{ of[1] }} {{ q | length }}")
+    assert load_prompts("mine", 1) == ["2 4 1.5 b 5"]
+
+
+def test_endings_that_a_csv_made_a_text_are_refused(rows):
+    path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
+    with pytest.raises(PromptError, match=r"row 1 .*\(endings is a text, where the template takes one item"):
+        load_prompts("hellaswag", 1, path)
+    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, no list of texts; write a list"):
+        load_choices("hellaswag", 1, path)
+
+
+@pytest.mark.parametrize("label", ["7", 7, "", "-1", None, "one"])
+def test_a_label_that_is_no_ending_is_refused(rows, label):
+    path = rows(HELLASWAG[0] | {"label": label})
+    with pytest.raises(PromptError, match=re.escape(f"row 1: label {label!r} is no index of its 2 endings")):
+        load_choices("hellaswag", 1, path)
+
+
+def test_choices_are_what_a_template_writes_before_the_ending_and_the_ending(own, rows):
+    rows(*HELLASWAG)
+    own(FILE="rows.jsonl", TEMPLATE="Question: {{ ctx }} {{ ctx }} {{ endings[label | int] }}")
+    assert load_choices("mine", 2, "hub") == [
+        ("Question: A man opens a door. He A man opens a door. He", [" flies.", " walks in."], 1),
+        ("Question: A dog sits A dog sits", [" , then barks.", " sings."], 0),
+    ]
+    assert load_choices("hellaswag", 2, rows(*HELLASWAG)) == [
+        ("A man opens a door. He", [" flies.", " walks in."], 1),
+        ("A dog sits", [", then barks.", " sings."], 0),
+    ]
+    for template in ("{{ ctx }} {{ endings[0] }} or {{ endings[1] }}", "{{ endings[label | int] }} {{ ctx }}"):
+        own(FILE="rows.jsonl", TEMPLATE=template)
+        with pytest.raises(PromptError, match="mine's template does not end with endings"):
+            load_choices("mine", 1)
+
+
+@pytest.mark.parametrize("dataset", ["addition", "multiplication", "sums"])
+def test_a_file_is_read_for_what_is_drawn_otherwise(dataset, rows):
+    with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+        load_prompts(dataset, 2, source="nonexistent.jsonl")
+    with pytest.raises(PromptError, match='no source "elsewhere"; use "hub"'):
+        load_prompts(dataset, 2, source="elsewhere")
+    if dataset == "sums":
+        with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+            load_examples(dataset, 2, source="nonexistent.jsonl")
+    else:
+        assert load_prompts(dataset, 1, rows({"a": 2, "b": 3}))[0].startswith("Give the answer directly: 2 ")
 
 
 def test_a_mistake_in_a_yaml_with_levels_is_not_said_to_be_a_lack_of_levels(own):
