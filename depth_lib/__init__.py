@@ -75,6 +75,8 @@ _HOMES = {
     "removals": "data.orders",
     "repeats": "data.orders",
     "reversals": "data.orders",
+    "accuracy": "effective_depth.accuracy",
+    "accuracy_change": "effective_depth.accuracy",
     "removable": "effective_depth.removal",
     "remove_blocks": "models.removal",
     "save_artifact": "results.artifacts",

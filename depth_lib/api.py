@@ -365,7 +365,8 @@ def choice_accuracy(
 
     An ending's score is Σ log p of its tokens, given the context. choices: from `load_choices`, or a list of (context,
     endings, number of the right one), all with the same number E of endings; removed: (s, n), without blocks
-    s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1]. Raises ValueError if
+    s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1], of which `dl.accuracy`
+    has the interval, and `dl.accuracy_change` that of the change between two results. Raises ValueError if
     there are no choices, an ending has no token, or there are no such blocks.
     Cost: a forward pass per ending; nothing is held.
     """

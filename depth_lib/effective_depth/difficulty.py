@@ -17,24 +17,32 @@ _ON = {"layer": "later layers", "output": "the output"}
 class Difficulty:
     """The depth score of each level, in layers, and its slope over the levels, layers per level.
 
-    effect: "layer", on later layers, or "output". As text it is the answer in one line.
+    effect: "layer", on later layers, or "output". without_first: the slope of the score over layers 1..L − 1, since
+    layer 0 has much of the effect in many models; None where these have none. As text it is the answer in one line.
     """
 
     effect: str
     scores: dict[int, Estimate]
     slope: Estimate
+    without_first: Estimate | None
 
     def __str__(self) -> str:
         """Do harder questions use more depth?"""
-        answer = "Whether harder questions use more depth is not decided"
-        if self.slope.low > 0:
+        answer, slopes = "Whether harder questions use more depth is not decided", (self.slope, self.without_first)
+        if all(slope and slope.low > 0 for slope in slopes):
             answer = "Harder questions use more depth"
-        elif self.slope.high < 0:
+        elif all(slope and slope.high < 0 for slope in slopes):
             answer = "Harder questions use less depth"
+        elif self.slope.low > 0 or self.slope.high < 0:
+            answer = "What moves with the level is the share of layer 0, not the depth of the others"
+        later = "unknown"
+        if self.without_first:
+            later = f"{self.without_first.value:+.2f} [{self.without_first.low:+.2f}, {self.without_first.high:+.2f}]"
         return (
             f"{answer}: by the effect on {_ON[self.effect]} the depth score moves by {self.slope.value:+.2f} layers a "
-            f"level (levels {min(self.scores)} to {max(self.scores)}), 95 % interval "
-            f"[{self.slope.low:+.2f}, {self.slope.high:+.2f}]."
+            f"level (levels {min(self.scores)} to {max(self.scores)}), 95 % interval [{self.slope.low:+.2f}, "
+            f"{self.slope.high:+.2f}]; without layer 0: {later}. Harder questions are often longer, which is not taken "
+            "out."
         )
 
 
@@ -60,9 +68,10 @@ def importance_by_level(result: Mapping, effect: str) -> dict[int, np.ndarray]:
 def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> Difficulty:
     """Depth score d = Σ_s s·e_s / Σ_s e_s of each level, e the mean importance of its examples, and the slope of d.
 
-    The slope is that of the least-squares line through the levels' scores. Intervals: examples are drawn with
-    replacement within each level, deviations studentised (see `intervals`); examples without any effect change no score
-    and are left out. How often the intervals cover the truth: docs/coverage.md.
+    The slope is that of the least-squares line through the levels' scores, of all layers and without layer 0. Harder
+    questions are often longer, and length alone may move a score: that is not taken out. Intervals: examples are drawn
+    with replacement within each level, deviations studentised (see `intervals`); examples without any effect change no
+    score and are left out. How often the intervals cover the truth: docs/coverage.md.
 
     result: what `depth_by_difficulty` returns or `load_artifact` reads. Raises NoInterval for a single level, or fewer
     than 3 examples of one that have an effect. Source: Csordás et al. 2025, section 4; the slope is ours.
@@ -70,6 +79,16 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> 
     groups = importance_by_level(result, effect)
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
+    scores, slope = _scores_and_slope(groups, draws)
+    try:
+        _, without_first = _scores_and_slope({level: values[:, 1:] for level, values in groups.items()}, draws)
+    except NoInterval:
+        without_first = None
+    return Difficulty(effect, dict(zip(groups, scores, strict=True)), slope, without_first)
+
+
+def _scores_and_slope(groups, draws):
+    """The score of each level, and its slope; groups: level -> importance of its examples [examples, layers]."""
     affected = [with_effect(values, f"examples of level {level}") for level, values in groups.items()]
     drawn = [drawn_centres(values, draws, SEED + k) for k, values in enumerate(affected)]  # each level draws its own
     limits = 0, affected[0].shape[1] - 1
@@ -78,16 +97,15 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> 
     from_mean = np.array(list(groups)) - np.mean(list(groups))
     weights = from_mean / (from_mean**2).sum()
     n = sum(map(len, affected)) - len(affected) + 1
-    slope = studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
-    return Difficulty(effect, dict(zip(groups, scores, strict=True)), slope)
+    return scores, studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
 
 
 def scores_by_level(study: Mapping) -> pd.DataFrame:
     """The depth score of every level in a study's results of `depth_by_difficulty`, and whether it rises.
 
     Columns: model, dataset, effect ("layer" or "output"), level, examples, score, score_low and score_high (its 95 %
-    interval); and, the same for all levels of an effect, slope, slope_low, slope_high and the answer, a sentence, or
-    why there is no interval. study: a `Study`.
+    interval); and, the same for all levels of an effect, slope, slope_low, slope_high, slope_without_layer_0 and the
+    answer, a sentence, or why there is no interval. study: a `Study`.
     """
     return pd.DataFrame(
         [
@@ -106,10 +124,12 @@ def score_rows(result: Mapping, effect: str) -> list[dict]:
     try:
         difficulty = depth_scores(result, effect)
         scores, slope, answer = difficulty.scores, difficulty.slope, str(difficulty)
+        later = difficulty.without_first and difficulty.without_first.value
     except NoInterval as reason:
         scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
-        slope, answer = Estimate(None, None, None), f"{reason}."
-    of_all = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high, "answer": answer}
+        slope, later, answer = Estimate(None, None, None), None, f"{reason}."
+    of_all = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high}
+    of_all |= {"slope_without_layer_0": later, "answer": answer}
     return [
         {"level": level, "examples": len(groups[level])}
         | {"score": score.value, "score_low": score.low, "score_high": score.high}

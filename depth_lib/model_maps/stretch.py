@@ -1,4 +1,4 @@
-"""Is the deep model a stretched shallow one? Four numbers from the errors of all maps, with intervals over text."""
+"""Is the deep model a stretched shallow one? Four numbers from the errors of all maps, two with intervals."""
 
 from collections.abc import Mapping
 
@@ -9,6 +9,7 @@ CLOSE = 0.3  # relative error within which a target layer counts as predicted
 ELSEWHERE = 0.1  # of the depth: source layers further away than this are at another relative depth
 N_DRAWS, LEVEL, _SEED = 1000, 0.95, 0
 
+OF_BEST = ("rank_correlation", "distance")  # read off which source layer is the best
 MEASURES = {
     "rank_correlation": "Spearman's correlation of the best source layer with the target layer (stretched: 1)",
     "distance": "mean |m*/M − l/N| of the best source layer from the diagonal, in relative depth (stretched: 0)",
@@ -17,11 +18,12 @@ MEASURES = {
 }
 
 
-def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
+def stretch(result: Mapping) -> dict[str, tuple[float, float | None, float | None]]:
     """Each of MEASURES as (value, low, high), the ends of a 95 % interval over the tested sequences of text.
 
-    result: what linear_maps returns. The interval is a bootstrap: sequences are drawn with replacement 1000 times, and
-    every draw has its own best source layers; nan where every draw has the same best layer for all (no ranks).
+    result: what linear_maps returns. The interval is a bootstrap: sequences are drawn with replacement 1000 times. What
+    is read off the best source layers has none (None, None): a best layer jumps, and the bootstrap of an argmin does
+    not cover the truth. Their correlation is nan where one layer is the best for all (no ranks).
     """
     sums, n_tokens = (np.asarray(result[key], dtype=float) for key in ("relative_sums", "n_tokens"))
     n = len(n_tokens)
@@ -30,7 +32,10 @@ def stretch(result: Mapping) -> dict[str, tuple[float, float, float]]:
     relative = np.tensordot(weights, sums, 1) / (weights @ n_tokens)[:, None, None]
     values = pd.DataFrame(measure(relative))  # the first row is of the sequences as they are
     ends = values[1:].quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {name: (float(values[name][0]), *map(float, ends[name])) for name in values}
+    return {
+        name: (float(values[name][0]), *((None, None) if name in OF_BEST else map(float, ends[name])))
+        for name in values
+    }
 
 
 def measure(relative: np.ndarray) -> dict[str, np.ndarray]:

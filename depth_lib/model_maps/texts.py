@@ -15,7 +15,7 @@ from ..remote.errors import one_line
 
 SPLITS = {"fit": 0.8, "choose": 0.1, "test": 0.1}  # shares of tokens: for the maps, their ridge and their error
 LONGEST = 512  # tokens of a sequence; both models may take fewer
-_FEWEST_SEQUENCES = 40
+_FEWEST_SEQUENCES, _FEWEST_DOCUMENTS = 40, 10
 
 
 class TextError(ParamsError):
@@ -93,18 +93,27 @@ def same_ids(source: TransformersModel, target: TransformersModel, texts: list[s
 
 
 def cut(documents: list[list[int]], longest: int, width: int) -> list[Excerpt]:
-    """Documents cut into sequences of at most `longest` tokens, each of one split.
+    """Documents cut into sequences of at most `longest` tokens; all of a document are of one split.
 
     The sequences to fit on come first, those to test on last. width: d of the source. TextError for fewer than 4 d
-    tokens to fit on (a map has d inputs), a warning for fewer than 20 d.
+    tokens to fit on (a map has d inputs), a warning for fewer than 20 d, and for fewer than 10 documents: then each
+    sequence has a split of its own, and what is tested has its neighbours among what was fitted.
     """
     total = sum(map(len, documents))
     size = max(1, min(LONGEST, longest, max(16, total // _FEWEST_SEQUENCES)))
     n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
-    for ids in [document[k : k + size] for document in documents for k in range(0, len(document), size)]:
+    together = [[document[k : k + size] for k in range(0, len(document), size)] for document in documents]
+    if len(documents) < _FEWEST_DOCUMENTS:
+        warnings.warn(
+            f"{len(documents)} documents are too few to test on others than are fitted on: parts of one are in both, "
+            f"and errors are too low; give {_FEWEST_DOCUMENTS} or more (in a file, blank lines separate them)",
+            stacklevel=3,
+        )
+        together = [[sequence] for of_document in together for sequence in of_document]
+    for sequences in together:
         split = max(SPLITS, key=lambda name: SPLITS[name] * sum(n_tokens.values()) - n_tokens[name])
-        excerpts.append(Excerpt(ids, split))
-        n_tokens[split] += len(ids)
+        excerpts += [Excerpt(ids, split) for ids in sequences]
+        n_tokens[split] += sum(map(len, sequences))
     excerpts.sort(key=lambda excerpt: list(SPLITS).index(excerpt.split))
     _count_seen(excerpts)
     excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]

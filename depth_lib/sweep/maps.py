@@ -52,7 +52,8 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
         save_artifact(path, result, made_from)
     result = load_artifact(path)
     for name, (value, low, high) in stretch(result).items():
-        print(f"{name:17}{value:6.2f}  [{low:.2f}, {high:.2f}]  {MEASURES[name]}")
+        interval = "" if low is None else f"[{low:.2f}, {high:.2f}]"
+        print(f"{name:17}{value:6.2f}  {interval:12}  {MEASURES[name]}")
     print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
     return 0
 

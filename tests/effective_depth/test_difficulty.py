@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from depth_lib.effective_depth.difficulty import depth_scores, importance
+from depth_lib.effective_depth.difficulty import depth_scores, importance, score_rows
 from depth_lib.effective_depth.intervals import NoInterval
 from tests.effective_depth.coverage import scores_covered
 
 L, N = 12, 20
+HALVES = slice(N), slice(N, 2 * N)
 
 
 def result_of(layer, output, levels):
@@ -57,6 +58,20 @@ def test_the_intervals_of_scores_and_slope_cover_the_truth(skewed, n_examples):
     """As often as docs/coverage.md says, and no more: an interval of all layers would say nothing."""
     shares = scores_covered(n_examples, skewed, 400)
     assert shares.min() >= 0.9 and shares.mean() < 0.985, shares
+
+
+def test_a_slope_that_layer_0_alone_makes_is_no_use_of_depth():
+    """Without it the effects of both levels are the same."""
+    effects = drawn(np.random.default_rng(4), (6.0, 6.0))
+    effects[:N, 0] += 5 * effects[:N].sum(1)  # easy questions: most of the effect is that of layer 0
+    found = depth_scores(result_of(as_map(effects), effects, np.repeat([2, 3], N)), "output")
+    assert found.slope.low > 1 and found.without_first.low < 0 < found.without_first.high
+    assert str(found).startswith("What moves with the level is the share of layer 0, not the depth of the others: ")
+    assert str(found).endswith("Harder questions are often longer, which is not taken out.")
+    centres = [(effects[rows, 1:].mean(0) * np.arange(1, L)).sum() / effects[rows, 1:].mean(0).sum() for rows in HALVES]
+    assert found.without_first.value == pytest.approx(centres[1] - centres[0])
+    (row, _) = score_rows(result_of(as_map(effects), effects, np.repeat([2, 3], N)), "output")
+    assert row["slope_without_layer_0"] == found.without_first.value
 
 
 def test_every_level_draws_its_own_examples():

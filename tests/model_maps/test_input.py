@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 import depth_lib as dl
-from depth_lib.model_maps.texts import TextError, read_texts
+from depth_lib.model_maps.texts import SPLITS, TextError, cut, read_texts
 from tests.model_maps.models import llama, words, wrapped
 from tests.tiny_tokenizers import merging_tokenizer
 
@@ -41,6 +41,14 @@ def test_bad_input_is_refused_in_one_line(pair, texts, more, said):
     with pytest.raises(ValueError, match=said) as raised:
         dl.linear_maps(*pair, texts, **more)
     assert "\n" not in str(raised.value)
+
+
+def test_a_document_is_fitted_on_or_tested_on_never_both():
+    documents = [[d * 1000 + k for k in range(50 + 7 * d)] for d in range(20)]
+    of = {split: {ids // 1000 for e in cut(documents, 16, 4) if e.split == split for ids in e.ids} for split in SPLITS}
+    assert all(of.values()) and sum(map(len, of.values())) == 20
+    with pytest.warns(UserWarning, match="9 documents are too few to test on others than are fitted on"):
+        cut(documents[:9], 16, 4)
 
 
 def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, monkeypatch):

@@ -47,6 +47,15 @@ def test_intervals_are_those_of_sequences_drawn_again():
     assert stretch(result) == stretch(result)  # the same draws every time
 
 
+def test_what_is_read_off_the_best_layers_has_no_interval_as_none_covers_the_truth():
+    """Best layers jump: where two source layers are nearly as good, the noise of a draw decides between them."""
+    draw = np.random.default_rng(3)
+    truth = 1 - 0.02 * np.eye(6)
+    found = stretch({"relative_sums": truth + draw.normal(0, 0.3, size=(30, 6, 6)), "n_tokens": np.full(30, 1.0)})
+    assert found["rank_correlation"][1:] == found["distance"][1:] == (None, None)
+    assert None not in found["predicted"] + found["penalty"]
+
+
 def test_the_figure_shows_every_cell_the_best_ones_and_the_diagonal():
     relative = np.random.default_rng(2).random((4, 7))
     figure = linear_maps_figure({"relative": relative, "best": relative.argmin(0)}, "toy_4$l", "toy-8l")

@@ -1,0 +1,38 @@
+"""Intervals of a share of right answers, and of its change between two models asked the same questions."""
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist
+
+from .intervals import UPPER, Estimate
+from .rules import as_array
+
+_Z = NormalDist().inv_cdf(UPPER)
+
+
+def accuracy(result: Mapping) -> Estimate:
+    """The share of right answers with its 95 % interval over questions (Wilson 1927).
+
+    result: what `choice_accuracy` returns.
+    """
+    correct = as_array(result["correct"])
+    n, share = len(correct), float(correct.mean())
+    centre, half = share + _Z**2 / (2 * n), _Z * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
+    return Estimate(share, *((centre + sign * half) / (1 + _Z**2 / n) for sign in (-1, 1)))
+
+
+def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
+    """How much the share of right answers changes, with its 95 % interval over questions, which are paired.
+
+    before, after: what `choice_accuracy` returns of the same choices, as with blocks and without. The interval is
+    Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in Medicine 24).
+    ValueError for results of different numbers of choices.
+    """
+    right, still = (as_array(result["correct"]) == 1 for result in (before, after))
+    if len(right) != len(still):
+        raise ValueError(f"{len(right)} choices before and {len(still)} after; ask both the same.")
+    n, gained, lost = len(right), int((~right & still).sum()), int((right & ~still).sum())
+    total, difference = n + 2, gained - lost
+    error = math.sqrt(gained + lost + 1 - difference**2 / total) / total
+    ends = (difference / total + sign * _Z * error for sign in (-1, 1))
+    return Estimate(difference / n, *(min(1.0, max(-1.0, end)) for end in ends))
