@@ -14,6 +14,11 @@ def accuracy(result: Mapping) -> Estimate:
     """The share of right answers with its 95 % interval over questions (Wilson 1927).
 
     result: what `choice_accuracy` returns.
+
+    >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
+    0.75 [0.30, 0.95]
+
+    Cost: nothing.
     """
     correct = as_array(result["correct"])
     n, share = len(correct), float(correct.mean())
@@ -27,6 +32,11 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     before, after: what `choice_accuracy` returns of the same choices, as with blocks and without. The interval is
     Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in Medicine 24).
     ValueError for results of different numbers of choices.
+
+    >>> print(dl.accuracy_change({"correct": [1, 1, 1, 0]}, {"correct": [1, 1, 0, 0]}))
+    -0.25 [-0.61, 0.28]
+
+    Cost: nothing.
     """
     right, still = (as_array(result["correct"]) == 1 for result in (before, after))
     if len(right) != len(still):
