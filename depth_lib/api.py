@@ -197,10 +197,10 @@ def layer_effects(
     passes; the residuals of one prompt are held, and what its blocks add.
     """
     _check_part(llm, part)
-    work = skips_of(llm, prompts, mode, ("future", "all", "remove"))
+    work, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     budget, label = tokens_per_pass(llm, budget, remote, work), f"{part} effects, {mode}"
     work = (verified_arch(llm), work, mode, part, budget)
-    effects = run(_layer_effects, llm, *work, remote=remote, over="work", label=label)
+    effects = run(_layer_effects, llm, *work, remote=remote, over="work", label=label, numbers=numbers)
     return Result("layer_effects" if part == "layer" else f"{part}_effects", _over_prompts(effects))
 
 
@@ -405,9 +405,9 @@ def local_effects(
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
-    work, label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
+    (work, numbers), label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
     work = (verified_arch(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
-    effects = run(_local_effects, llm, *work, remote=remote, over="work", label=label)
+    effects = run(_local_effects, llm, *work, remote=remote, over="work", label=label, numbers=numbers)
     return Result("local_effects", _over_prompts(effects))
 
 
@@ -475,7 +475,10 @@ def future_erasure(
 
 
 def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
-    arch, baseline = verified_arch(llm), tokenize(llm, baseline_prompts)
+    arch = verified_arch(llm)
+    if baseline_prompts is None or (not isinstance(baseline_prompts, str) and len(baseline_prompts) == 0):
+        raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
+    baseline = tokenize(llm, baseline_prompts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)])
     work = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **places}
     return run(probe, llm, arch, **work, budget=budget, remote=remote, over="layers")

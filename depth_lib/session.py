@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from nnsight import TransformersModel
 
-from .models.check import SHORTCUTS, check_call, judge, name_of, not_computed, running
+from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, not_computed, running
 from .models.errors import ArchitectureError
 from .models.families import known
 from .models.parallel import check_same
@@ -30,6 +30,7 @@ def run(
     over: str | None = None,
     label: str = "",
     per_job: int | None = None,
+    numbers: list[int] | None = None,
     **named: object,
 ) -> dict:
     """probe(llm, *args, **named) in one session; returns its dict of tensors on the CPU.
@@ -38,7 +39,8 @@ def run(
     over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
     DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
     machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
-    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). A probe with a parameter `tick` is given on this
+    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). numbers: what errors call the items (default: by
+    their places). A probe with a parameter `tick` is given on this
     machine a function that moves the bar. Each job is journalled: an interrupted run, called again, repeats at most
     one. Raises ValueError for results that are not finite (if over is given), depth_lib.remote.RemoteError and its
     kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
@@ -57,7 +59,7 @@ def run(
             "it with remote=False"
         )
     result = concatenated(run_locally(llm, probe, arguments, over, remote, label))
-    if over and (found := _not_finite(result, arguments, over)):
+    if over and (found := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
             f"{probe.__name__}: {found}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
             'dtype="float32" or "bfloat16"'
@@ -70,7 +72,7 @@ def run_locally(
 ) -> list[dict]:
     """What the probe returns here, for all items of `over` or for each prompt."""
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
-    with contextlib.ExitStack() as bar:
+    with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
         parts = [arguments]
         if "tick" in inspect.signature(probe).parameters and not remote:
             parts = [arguments | {"tick": bar.enter_context(ticked(label))}]
@@ -187,15 +189,15 @@ def _check_finite(probe, arguments, over, found):
         )
 
 
-def _not_finite(result, arguments, over):
+def _not_finite(result, arguments, over, numbers=None):
     """Where the first number is that is NaN or infinite; None if all are finite."""
     for key, value in result.items():
         if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
             first, *rest = torch.nonzero(~torch.isfinite(value))[0].tolist()
             if over == "layers":
-                where = f"layer {arguments['layers'][first]}"
+                where = f"layer {arguments['layers'][0] + first}"  # erasure has a row more, of what leaves the last
             else:
-                where = f"prompt {first}" + (f", layer {rest[0]}" if rest else "")
+                where = f"prompt {numbers[first] if numbers else first}" + (f", layer {rest[0]}" if rest else "")
             return f"{key} is not finite at {where}"
 
 

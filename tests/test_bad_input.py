@@ -47,7 +47,6 @@ def test_a_series_or_an_array_of_texts_is_a_list_of_them(llm):
 @pytest.mark.parametrize(
     "prompts, message",
     [
-        ([], "there are no prompts to measure; load some with dl.load_prompts(...)."),
         ("", "prompt 0 ('') has no tokens; leave it out."),
         ([TEXT, None], "prompt 1 is of type NoneType, not text; give a list of strings."),
         ([TEXT, 257 * "a"], "prompt 1 has 257 tokens, but the model has 256 positions; use a shorter text."),
@@ -55,6 +54,12 @@ def test_a_series_or_an_array_of_texts_is_a_list_of_them(llm):
 )
 def test_prompts_that_cannot_be_measured(llm, prompts, message):
     assert [line(probe, llm, prompts) for probe in PROBES] == [message] * len(PROBES)
+
+
+def test_a_call_without_prompts(llm):
+    said = [line(probe, llm, []) for probe in PROBES]
+    assert said[:3] == ["there are no prompts to measure; load some with dl.load_prompts(...)."] * 3
+    assert said[3].startswith("there are no baseline_prompts, of which the mean is taken")
 
 
 def test_a_models_name_is_no_model():

@@ -12,6 +12,10 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     "refined" is what `block_removal` begins with, "doubling". Raises ValueError for a number that is not in 1..L − 1,
     or if there is none.
     """
+    if n_layers == 1:
+        raise ValueError("a model of one block has none to remove.")
+    if isinstance(sizes, int):
+        raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     if sizes in ("doubling", "refined"):
         return [2**k for k in range((n_layers // 2).bit_length())]
     if sizes == "all":

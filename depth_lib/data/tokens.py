@@ -28,6 +28,7 @@ def tokenize(llm: TransformersModel, prompts: list[str], generate: int = 0) -> l
             raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
         if not ids:
             raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
+        _check_known(llm, ids, f"prompt {p}")
         _check_length(llm, ids, f"prompt {p}", generate)
         all_ids.append(ids)
     return all_ids
@@ -36,6 +37,20 @@ def tokenize(llm: TransformersModel, prompts: list[str], generate: int = 0) -> l
 def _check_model(llm):
     if isinstance(llm, str):
         raise ValueError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
+    if not isinstance(llm, TransformersModel):
+        raise ValueError(
+            f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
+        )
+
+
+def _check_known(llm, ids, name):
+    """A GPU's process dies of a token that has no embedding."""
+    n_known = llm.config.get_text_config().vocab_size
+    if max(ids) >= n_known:
+        raise ValueError(
+            f"{name} has token {max(ids)}, but the model's embedding has {n_known}: the tokenizer is another model's; "
+            "give its own, or model.resize_token_embeddings(len(tokenizer))."
+        )
 
 
 def end_tokens(llm: TransformersModel) -> list[int]:
@@ -88,6 +103,7 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
         raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
     encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    _check_known(llm, ids, "the question with its answer")
     _check_length(llm, ids, "the question with its answer")
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
@@ -99,17 +115,19 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
 def skips_of(
     llm: TransformersModel, prompts: list[str], mode: str, modes: tuple[str, ...]
-) -> list[tuple[list[int], list[int]]]:
-    """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T."""
+) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+    """Token ids and positions t of every prompt that is long enough: in future mode drawn, else only t = T; and the
+    numbers of these prompts."""
     if problem := not_among(modes, "mode", mode):
         raise ValueError(problem)
     ids = tokenize(llm, prompts)
     if mode != "future":
-        return [(x, [len(x)]) for x in ids]
+        return [(x, [len(x)]) for x in ids], [*range(len(ids))]
     positions = future_positions([len(x) for x in ids])
     short = [f"prompt {p} ({len(ids[p])} tokens)" for p, drawn in enumerate(positions) if not drawn]
     if len(short) == len(ids):
         raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
     if short:
         warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
-    return [(x, drawn) for x, drawn in zip(ids, positions, strict=True) if drawn]
+    numbers = [p for p, drawn in enumerate(positions) if drawn]
+    return [(ids[p], positions[p]) for p in numbers], numbers

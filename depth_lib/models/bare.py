@@ -24,6 +24,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(
             f"a {type(model).__name__} is no transformers model; give a model of AutoModelForCausalLM, or a name."
         )
+    if base.get_output_embeddings() is None:
+        raise ModelError(f"a {type(base).__name__} has no head that gives logits; give one of AutoModelForCausalLM.")
     model.eval()
     if base is not model:
         _check_same(model, base, tokenizer)

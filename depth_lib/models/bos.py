@@ -19,8 +19,10 @@ def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str)
     if adds_bos is None or adds_bos == begins_with_bos(tokenizer) or tokenizer.bos_token_id is None:
         return
     tokenizer.add_bos_token = adds_bos
+    followed = begins_with_bos(tokenizer) == adds_bos
+    then = "the checkpoint is followed" if followed else "this tokenizer cannot be changed: correct its tokenizer.json"
     warnings.warn(
         f"{name}: this version of transformers {'left out' if adds_bos else 'added'} the BOS token, against what the "
-        f"checkpoint says (add_bos_token: {adds_bos}); the checkpoint is followed.",
+        f"checkpoint says (add_bos_token: {adds_bos}); {then}.",
         stacklevel=2,
     )

@@ -157,7 +157,7 @@ def _run(model, mode, exemplars, n_rows):
         marks.append((y, y.grad_fn))
         return with_hidden_states(output, y)
 
-    with ExitStack() as stack, mode, _QUIET, torch.enable_grad():
+    with ExitStack() as stack, mode, _QUIET, torch.inference_mode(False), torch.enable_grad():
         # biases that are added outside of a module are then seen in the graph
         for vector in [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]:
             stack.callback(vector.requires_grad_().requires_grad_, False)

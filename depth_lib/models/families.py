@@ -30,15 +30,18 @@ class Record:
     running: dict | None = None  # what computed where it ran last
 
 
+_ASKED = ("output_router_logits", "output_hidden_states", "output_attentions")  # by a config, which we do without
 RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 
 def known(llm: TransformersModel) -> Record:
     """The record of a model; ArchitectureError if load_model did not make one."""
     if not isinstance(llm, TransformersModel):
-        given = f"dl.load_model({llm!r})" if isinstance(llm, str) else "dl.load_model(model, tokenizer)"
-        what = repr(llm) if isinstance(llm, str) else f"a {type(llm).__name__}"
-        raise ArchitectureError(f"{what} is not what dl.load_model returns; give {given}.")
+        if isinstance(llm, str):
+            raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
+        raise ArchitectureError(
+            f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
+        )
     if llm not in RECORDS:
         raise ArchitectureError(
             "this model is a copy, or was not loaded by dl.load_model; give dl.load_model(llm._module, llm.tokenizer)."
@@ -120,7 +123,16 @@ def describe(llm: TransformersModel) -> Arch:
         can_add_rows=found.can_add_rows,
         may_truncate=not ropes & {"longrope", "dynamic"},
         remembers="dynamic" in ropes,
+        head_dtype=_head_dtype(llm),
+        asks=tuple(name for name in _ASKED if getattr(llm.config.get_text_config(), name, False)),
     )
+
+
+def _head_dtype(llm):
+    """The unembedding's dtype, if its weights are here and plain numbers."""
+    head = llm._module.get_output_embeddings() if llm.dispatched else None
+    weight = getattr(head, "weight", None)
+    return weight.dtype if weight is not None and weight.is_floating_point() and weight.element_size() > 1 else None
 
 
 def remark(llm: TransformersModel) -> str:

@@ -35,6 +35,7 @@ logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is no
 FROM_ENTRY = "entry"  # the default: as in the registry's entry
 
 
+@torch.inference_mode(False)  # in which weights are made that no gradient can pass
 def load_model(
     name: str | Path | PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -251,7 +252,19 @@ def _load_weights(auto, source, revision, options):
     if drawn:  # at random, by transformers, which says so and goes on
         more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""
         raise ModelError(f"{source} has no weights that fit {drawn[0]}{more}; give a whole checkpoint of its config.")
+    n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    numbers = [int(n) for key in report["unexpected_keys"] for n in re.findall(r"\.(?:layers?|h|blocks)\.(\d+)\.", key)]
+    if isinstance(n_layers, int) and n_layers in numbers and not _predicts_further(model.config):
+        raise ModelError(
+            f"{source} has weights of {max(numbers) + 1} layers, and its config says {n_layers}; correct "
+            "num_hidden_layers there."
+        )
     return model
+
+
+def _predicts_further(config):
+    """Whether further layers, which transformers leaves out, predict tokens after the next one."""
+    return any("nextn" in name or "mtp" in name for name in config.get_text_config().to_dict())
 
 
 def _why(name, source, revision, error):

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
 from .errors import ModelError, reason
+from .families import known
 from .load import in_memory
 
 _OF_NNSIGHT = ("forward", "__nnsight__")
@@ -41,6 +42,7 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
     are no such blocks, if none is left, or if the model is spread over several devices.
     Cost: no weight is copied; two forward passes of 4 tokens, as of a model that is loaded.
     """
+    known(llm)
     if hasattr(s, "n"):
         s, n = s.s, s.n
         if not n:

@@ -25,6 +25,8 @@ class Arch:
     can_add_rows: bool  # the batch may grow between blocks
     may_truncate: bool  # tokens are computed alike in a sequence that ends earlier: not where rotary frequencies vary
     remembers: bool  # rotary frequencies stay those of the longest sequence so far
+    head_dtype: object = None  # torch dtype of the unembedding, where residuals may have another; None: not known here
+    asks: tuple = ()  # names of outputs that the config asks for, which fit no changed batch: they are asked not
     fetched: dict | None = None  # of a model in another process: what was read of its unembedding; None: call it
 
     def __init__(self, **values):

@@ -43,7 +43,7 @@ def identities(llm, arch, ids):
     - `can_add_rows`: the change of what the block adds in a row that was added later;
     tensors [1] of the model, `identity_2`: lens(h_L) = the logits, the largest error of a logit relative to the largest
     logit, and `logit_scale`, the error of their scale; `finite`, whether all logits are; and `eps`, the rounding unit
-    of the residual's dtype.
+    of the residual's dtype, and `eps_of_logits`, of the unembedding's where that is coarser.
     """
     n_bits = (arch.n_layers - 1).bit_length() if arch.can_skip_blocks else 0
     blocks, entered, added, after = [], [], [], None
@@ -73,13 +73,14 @@ def identities(llm, arch, ids):
             ours = lens(llm, arch, after[:FIRST_BIT].flatten(0, 1))
             logits = llm.output.logits[:FIRST_BIT].float().to(ours.device).flatten(0, 1)
             error, eps = ours - logits, torch.finfo(after.dtype).eps
+            eps_of_logits = max(eps, torch.finfo(arch.head_dtype or after.dtype).eps)
             last = {
                 "identity_2": float(error.abs().max() / logits.abs().max()),
-                "logit_scale": _off_in_scale(error, logits, eps * logits),
+                "logit_scale": _off_in_scale(error, logits, eps_of_logits * logits),
             }
         measured = {key: torch.tensor([of_block[key] for of_block in blocks]) for key in blocks[0]}
         measured |= {key: torch.tensor([value]) for key, value in last.items()}
-        measured |= {"eps": eps, "finite": bool(logits.isfinite().all())}
+        measured |= {"eps": eps, "eps_of_logits": eps_of_logits, "finite": bool(logits.isfinite().all())}
         return measured | _shortcuts(llm, verified(arch, measured), ids, entered, added)
 
 

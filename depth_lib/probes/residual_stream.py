@@ -13,7 +13,7 @@ def hidden_states(output):
 def inputs(llm, arch, ids, batch=1):
     """Model inputs for one sequence of token ids [T], `batch` times, of a model that is as before any pass."""
     forget(llm, arch)
-    return {"input_ids": torch.tensor(ids).expand(batch, -1)}
+    return {"input_ids": torch.tensor(ids).expand(batch, -1)} | dict.fromkeys(arch.asks, False)
 
 
 def forget(llm, arch):

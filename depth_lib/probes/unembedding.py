@@ -13,6 +13,7 @@ def unembedded(llm, arch, h):
     *before, unembed = arch.tail
     for name in before:
         h = getattr(llm, name)(h)
+    h = h if arch.head_dtype is None else h.to(arch.head_dtype)
     weights = _fetched(llm, arch, h)
     logits = getattr(llm, unembed)(h) if weights is None else torch.nn.functional.linear(h, weights)
     return logits.flatten(0, -2)

@@ -1,0 +1,195 @@
+"""Models that are right and are read, whatever their dtype, config, tokenizer or the mode around the call."""
+
+import functools
+import threading
+from contextlib import nullcontext
+
+import pytest
+import torch
+import transformers as tf
+from tokenizers import Tokenizer, models
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+import depth_lib as dl
+from depth_lib.data.tokens import tokenize
+from depth_lib.models.load import wrapped
+from tests.families import EXPERTS, HEAD_DIM, SHAPE, build, randomise, save_family
+from tests.models.kinds import blocks_of, errors, stream, tiny
+from tests.oracles import curves
+from tests.oracles.streams import in_float64
+from tests.probes.comparing import close
+from tests.tiny_tokenizers import char_tokenizer
+
+FOUR_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+TEXT = "The quick brown fox jumps over 13 lazy"
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "falcon_mamba", "zaya"])
+def test_residuals_wider_than_the_head_are_unembedded_in_its_dtype(kind):
+    model = tiny(kind).to(torch.bfloat16)
+    llm = wrapped(model, char_tokenizer())
+    (ids,) = tokenize(llm, [TEXT])
+    with torch.no_grad():
+        h, logits = stream(model, ids)
+        head = model.get_output_embeddings()
+        norm = {"zaya": "model.final_norm"}.get(kind, "backbone.norm_f")
+        norm = model.get_submodule(norm) if norm in dict(model.named_modules()) else llm.ln_final._module
+        log_p = head(norm(h[:-1].float()).to(torch.bfloat16)).double().log_softmax(-1)
+        log_y = logits.log_softmax(-1)
+    ours, truth = dl.logit_lens(llm, [TEXT])["res_kl_divs"], (log_p.exp() * (log_p - log_y)).sum(-1).mean(-1)
+    close(ours, truth.float(), 0.02)
+    assert len(blocks_of(model)) == len(ours)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        tf.MixtralConfig(**SHAPE | EXPERTS, output_router_logits=True),
+        tf.Qwen3MoeConfig(**SHAPE | HEAD_DIM | FOUR_EXPERTS, output_router_logits=True),
+    ],
+    ids=["mixtral", "qwen3_moe"],
+)
+def test_a_config_that_asks_for_the_routers_logits_changes_no_number(config):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = tf.AutoModelForCausalLM.from_config(config)
+        randomise(model)
+    llm = wrapped(model.eval(), char_tokenizer())
+    assert max(errors(llm).values()) < 1e-4 and model.config.output_router_logits
+
+
+def words_only(*words):
+    """A tokenizer that knows these words and else <unk>."""
+    vocabulary = {word: number for number, word in enumerate(["<unk>", *words])}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")), unk_token="<unk>"
+    )
+
+
+@pytest.mark.parametrize("words", [tuple("0123456789"), ("a",)])
+def test_a_tokenizer_that_knows_no_sentence_is_one_all_the_same(words):
+    model = build("llama")
+    llm = wrapped(model, words_only(*words))
+    truth = curves.logit_lens(in_float64(model), tokenize(llm, [words[0]]))
+    close(dl.logit_lens(llm, [words[0]])["res_kl_divs"], truth["res_kl_divs"].float(), 1e-4)
+
+
+@pytest.mark.parametrize("loading, measuring", [(True, True), (True, False), (False, True)])
+def test_inference_mode_around_a_call_changes_no_number(loading, measuring, tmp_path):
+    folder = save_family("llama", tmp_path)
+    plain = dl.load_model(folder)
+    truth = dl.logit_lens(plain, [TEXT])["res_kl_divs"], dl.integrated_gradients(plain, "5 + 7 = ", "12")["igrads"]
+    with torch.inference_mode() if loading else nullcontext():
+        llm = dl.load_model(folder)
+    with torch.inference_mode() if measuring else nullcontext():
+        found = dl.logit_lens(llm, [TEXT])["res_kl_divs"], dl.integrated_gradients(llm, "5 + 7 = ", "12")["igrads"]
+    assert all(map(torch.equal, found, truth))
+
+
+def test_two_threads_measure_one_after_the_other(tmp_path):
+    llm, texts = dl.load_model(save_family("llama", tmp_path)), [TEXT, "8 apples and 5, thirteen"]
+    truth = [dl.logit_lens(llm, [text])["res_kl_divs"] for text in texts]
+    found = {}
+
+    def measure(k):
+        found[k] = dl.logit_lens(llm, [texts[k % 2]])["res_kl_divs"]
+
+    threads = [threading.Thread(target=measure, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6 and all(torch.equal(found[k], truth[k % 2]) for k in found)
+
+
+def line(call, *args, **options):
+    """The one line with which `call` fails."""
+    with pytest.raises(ValueError) as raised:
+        call(*args, **options)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return wrapped(build("llama"), char_tokenizer())
+
+
+def test_what_a_call_gets_wrong_is_named(llama, monkeypatch):
+    beyond = wrapped(build("llama"), char_tokenizer())
+    n = llama.config.vocab_size
+    beyond.tokenizer.add_tokens([f"<{k}>" for k in range(len(beyond.tokenizer), n)] + ["fox"])
+    assert f"prompt 1 has token {n}, but the model's embedding has {n}" in line(dl.logit_lens, beyond, ["a", "a fox"])
+    assert line(dl.block_removal, llama, [TEXT], sizes=2) == "sizes=2; give a list of numbers: sizes=[2]."
+    one = wrapped(build("llama", n_blocks=1), char_tokenizer())
+    assert line(dl.block_removal, one, [TEXT]) == "a model of one block has none to remove."
+    for erase in (dl.residual_erasure, dl.future_erasure):
+        assert "there are no baseline_prompts" in line(erase, llama, "5 + 7 = ", "12", [])
+
+
+@pytest.mark.parametrize(
+    "given, said", [("toy-4l", "'toy-4l' is a name; give "), (nn.Linear(2, 2), "a Linear is not what dl.load_model")]
+)
+def test_what_is_no_loaded_model_is_named_by_every_probe(given, said):
+    answer, example = ("5 + 7 = ", "12"), [(1, "5 + 7 = ", "12")]
+    for call in (
+        lambda: dl.logit_lens(given, [TEXT]),
+        lambda: dl.relative_contribution(given, [TEXT]),
+        lambda: dl.layer_effects(given, [TEXT]),
+        lambda: dl.local_effects(given, [TEXT]),
+        lambda: dl.block_removal(given, [TEXT]),
+        lambda: dl.residual_erasure(given, *answer, [TEXT]),
+        lambda: dl.future_erasure(given, *answer, [TEXT]),
+        lambda: dl.integrated_gradients(given, *answer),
+        lambda: dl.depth_by_difficulty(given, example),
+        lambda: dl.choice_accuracy(given, [("a", ["b", "c"], 0)]),
+        lambda: dl.check_model(given),
+        lambda: dl.remove_blocks(given, 1),
+    ):
+        assert line(call).startswith(said)
+
+
+def test_numbers_that_are_not_finite_are_named_by_the_prompt_and_the_row_that_have_them(llama, monkeypatch):
+    short, texts = "abc", ["abc", TEXT, TEXT + TEXT]
+
+    def nan_in_the_last(probe):
+        @functools.wraps(probe)
+        def broken(llm, arch, work, **others):
+            found = probe(llm, arch, work, **others)
+            return {key: value * torch.nan if len(work[0][0]) > 50 else value for key, value in found.items()}
+
+        return broken
+
+    monkeypatch.setattr("depth_lib.api._layer_effects", nan_in_the_last(dl.api._layer_effects))
+    with pytest.warns(UserWarning, match="too short"):
+        assert "is not finite at prompt 2, layer 0" in line(dl.layer_effects, llama, texts)
+    erasure = dl.api._residual_erasure
+
+    @functools.wraps(erasure)
+    def nan_in_row_4(*args, **options):
+        found = erasure(*args, **options)
+        found["erasure_effect"][4] = torch.nan
+        return found
+
+    monkeypatch.setattr("depth_lib.api._residual_erasure", nan_in_row_4)
+    assert "is not finite at layer 4" in line(dl.residual_erasure, llama, "5 + 7 = ", "12", [short])
+
+
+def test_weights_that_are_nan_are_named_not_the_architecture():
+    model = build("llama")
+    model.model.layers[2].mlp.up_proj.weight[0, 0] = torch.nan
+    assert "its logits are not finite in float32: weights are NaN or infinite" in line(wrapped, model, char_tokenizer())
+
+
+def test_a_checkpoint_of_more_layers_than_its_config_is_refused(tmp_path):
+    folder = save_family("llama", tmp_path)
+    config = tf.AutoConfig.from_pretrained(folder)
+    config.num_hidden_layers = 3
+    config.save_pretrained(folder)
+    assert f"{folder} has weights of 4 layers, and its config says 3" in line(dl.load_model, folder)
+
+
+def test_a_model_without_a_head_is_named():
+    model = tf.AutoModel.from_config(tf.BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
+    assert line(dl.load_model, model, char_tokenizer()).startswith("a BertModel has no head that gives logits")
