@@ -25,7 +25,6 @@ from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
-from .known_mistakes import mistake_in
 from .memory import check_devices, check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
@@ -176,8 +175,6 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
             layer.support_avx512bf16_for_cpu = False
     llm = _recorded(module, architecture(module.config, module), tokenizer=tokenizer, **options)
     check_here(llm)
-    if mistake := mistake_in(llm.config):
-        warnings.warn(f"{name_of(llm)}: {mistake}.", stacklevel=3)
     return llm
 
 
