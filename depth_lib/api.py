@@ -133,6 +133,10 @@ def answer_lens(
 ) -> Result:
     """What each layer would answer: of each token of the answer its log-probability and rank, and the likeliest five.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.answer_lens(llm, "5 + 7 = ", "12")["answer_ranks"].shape
+    torch.Size([5, 2])
+
     At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
     `answer_ranks` = 1 + how many of z_l exceed z_l[token].
 

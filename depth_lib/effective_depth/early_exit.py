@@ -11,6 +11,10 @@ from .rules import as_array
 def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     """For each exit layer l the share of generated tokens that stay, and how fast self-speculation would be at best.
 
+    >>> llm = dl.load_model("toy-4l")
+    >>> frame = dl.early_exit(dl.logit_lens(llm, ["5 + 7 = "], generate=4))
+    After ... of 4 blocks ...
+
     α_l = `res_top1`: of the tokens that the model generates, the share that the lens at h_l, after l of L blocks, gives
     too. With k drafts by l blocks, each accepted with probability α_l, and one pass that verifies them, speed-up =
     (1 − α^{k+1}) / (1 − α) / (k l / L + 1), in tokens per time of plain generation. Tokens are taken as independent and

@@ -32,6 +32,12 @@ class LensError(ParamsError):
 def load_lens(source: str | Path, revision: str | None = None) -> dict[str, torch.Tensor | str | None]:
     """A lens from a file, a folder or the Hub, for `logit_lens(…, lens=)` and `answer_lens(…, lens=)`.
 
+    >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> fitted = dl.fit_lens(llm, texts, kind="ridge", path="lens.pt")
+    ridge lens, text 1 of 3 ...
+    >>> dl.load_lens("lens.pt")["kind"]
+    'ridge'
+
     source: a `.pt` file with a Jacobian lens (published, a checkpoint of a fit, or what `fit_lens` wrote), or a folder
     with a tuned lens, `params.pt` and `config.json`; on this machine, or on the Hub as `owner/name/path/in/it`, with
     `spaces/` before it for a Space, such as "spaces/AlignmentResearch/tuned-lens/lens/gpt2", or

@@ -36,6 +36,11 @@ def fit_lens(
 ) -> dict[str, torch.Tensor | str | None]:
     """A translation of every h_l into the last layer's coordinates, for `logit_lens(…, lens=)`.
 
+    >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
+    >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
+    ridge lens, text 1 of 3 ...
+    torch.Size([4, 128, 128])
+
     kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
     but the first 16 and the last. About 100 texts are usable, published lenses have up to 1,000. Load the model in
     float32. "ridge": A_l, b_l = argmin Σ_tokens ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l − 1‖², the λ that is best on

@@ -71,7 +71,7 @@ class Result(dict[str, Any]):
         """
         path = Path(path)
         if path.suffix != ".pt":
-            path /= ARTIFACTS[self.probe].names(self.n_prompts or 1)[0]
+            path /= self._row.names(self.n_prompts or 1)[0]
         try:
             parse_name(path)
         except ArtifactError:
@@ -81,6 +81,12 @@ class Result(dict[str, Any]):
             write_together({path: buffer.getvalue()})
             return path
         return depth_lib.save_artifact(path, self, {})
+
+    @property
+    def _row(self):
+        if self.probe not in ARTIFACTS:
+            raise ValueError(f"a result of {self.probe} has no file of its own; give the name of one, such as mine.pt")
+        return ARTIFACTS[self.probe]
 
     @property
     def n_prompts(self) -> int | None:
