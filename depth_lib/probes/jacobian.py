@@ -53,7 +53,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
     n_layers, inside, of_layers = arch.n_layers, slice(SKIPPED, len(ids) - 1), []
     h, _ = clean_run(llm, arch, ids)
     for l in range(n_layers):
-        step = torch.finfo(h[l].dtype).eps ** (1 / 3) * h[l][inside].float().square().mean().sqrt()
+        step = torch.finfo(h[l].dtype).eps ** (1 / 3) * h[l][inside].float().square().mean().sqrt().to(h[l].dtype)
         of_features = []
         for features in _features(llm, arch, ids, budget, rows=2):
             rows = h[l].expand(len(features), -1, -1)
@@ -64,7 +64,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
                     final = final_residual(llm, arch)
                     up, down = final[:, inside].float().mean(1).cpu().chunk(2)
                     finish(llm, arch, n_layers, final)
-            of_features.append((up - down) / (2 * step.cpu()))
+            of_features.append((up - down) / (2 * step.float().cpu()))
             if tick:
                 tick(len(rows) / arch.width / n_layers)
         of_layers.append(torch.cat(of_features).T)

@@ -9,10 +9,11 @@ from depth_lib.lenses import fit as module
 from depth_lib.models.families import describe
 from depth_lib.probes.jacobian import forward_jacobian, jacobian
 from depth_lib.session import run
-from tests.families import EACH_FAMILY, build, make_identity
+from tests.families import EACH_FAMILY, build, make_identity, save_family
 from tests.oracles import lenses as oracle
 from tests.oracles.streams import block_states
 from tests.probes.comparing import SIXTY, close, load, loaded
+from tests.tiny_tokenizers import char_tokenizer
 
 TEXTS = [SIXTY[:30], SIXTY[10:45], SIXTY[25:], SIXTY[::-1][:40]]
 
@@ -42,6 +43,14 @@ def test_forward_differences_are_within_one_percent_of_the_gradients(pair):
     reverse, forward = (run(probe, llm, describe(llm), ids)["A"] for probe in (jacobian, forward_jacobian))
     off = (forward - reverse).norm(dim=(1, 2)) / reverse.norm(dim=(1, 2))
     assert (off < 0.01).all(), off
+
+
+def test_in_bfloat16_forward_differences_are_within_a_tenth_of_float32s_gradients(tmp_path):
+    folder = str(save_family("llama", tmp_path, char_tokenizer()))
+    truth = dl.fit_lens(dl.load_model(folder), [SIXTY])["A"]
+    ours = dl.fit_lens(dl.load_model(folder, dtype="bfloat16"), [SIXTY], method="increments")["A"]
+    off = (ours - truth).norm(dim=(1, 2)) / truth.norm(dim=(1, 2))
+    assert (off < 0.1).all() and (off > 1e-3).all(), off
 
 
 def test_through_identities_the_jacobian_is_one(tmp_path):
