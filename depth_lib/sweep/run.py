@@ -22,7 +22,6 @@ from ..models.bos import begins_with_bos
 from ..models.errors import ModelError
 from ..models.families import known, remark
 from ..models.gguf import WHEELS
-from ..models.known_mistakes import mistake_in
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
@@ -226,7 +225,6 @@ class Run(RunSpec):
             "check": record.checked,
             "runs": record.running,
             "blocks": remark(self.llm),
-            "mistake": "" if self.on_server else mistake_in(self.llm.config),
             "bos": begins_with_bos(self.llm.tokenizer),
             "where": self._where(),
             "remote": self.remote,
