@@ -9,7 +9,7 @@ The obvious loop (tests/oracles/lenses.py):
 
 import torch
 
-from .residual_stream import finish, first_residual, inputs, read_stream
+from .residual_stream import first_residual, inputs, read_stream, skip_rest
 from .unembedding import lens as unembed
 from .unembedding import translated
 
@@ -30,6 +30,6 @@ def answer_lens(llm, arch, ids, answer, lens=None):
                 rank = 1 + (z > z.gather(1, true)).sum(1)
                 numbers = [z.log_softmax(-1).gather(1, true), rank[:, None], z.topk(5).indices]
                 of_layers.append(torch.cat([x.float() for x in numbers], 1).cpu())
-            finish(llm, arch, arch.n_layers, h[-1][None])
+            skip_rest(llm, arch, arch.n_layers, h[-1][None])
     log_probs, ranks, *top = torch.stack(of_layers).unbind(-1)
     return {"answer_log_probs": log_probs, "answer_ranks": ranks, "answer_top": torch.stack(top, -1)}

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import entering, final_residual, finish, inputs, leave
+from .residual_stream import entering, final_residual, inputs, leave, skip_rest
 from .unembedding import lens
 
 
@@ -21,5 +21,5 @@ def ending_log_probs(llm, arch, texts, removed):
                 final = final_residual(llm, arch)
                 log_p = lens(llm, arch, final[0, [place - 1 for place in ending]]).log_softmax(-1)
                 sums.append(sum(log_p[k, ids[place]] for k, place in enumerate(ending)).cpu())
-                finish(llm, arch, arch.n_layers, final)
+                skip_rest(llm, arch, arch.n_layers, final)
     return {"log_probs": torch.stack(sums)}

@@ -3,7 +3,7 @@
 import torch
 
 from .budget import bytes_in_pass, compares_in_batch, token_budget
-from .residual_stream import finish, first_residual, inputs, read_stream
+from .residual_stream import first_residual, inputs, read_stream, skip_rest
 
 
 class CleanRun:
@@ -11,9 +11,9 @@ class CleanRun:
 
     llm, arch, ids: as the probes have them. h: h_0..h_L [T, d] in the model's dtype, each on its block's device.
     c: what the blocks add, c_0..c_{L−1} [T, d], float32; empty where it is not needed. budget: tokens in one pass.
-    in_batch: whether each pass begins with an unmodified row, which interventions are compared with in place of this
-    run (see `compares_in_batch`). Where the budget has no room for two rows a pass has one, as this run had, and rounds
-    as it did.
+    has_clean_row: whether each pass begins with an unmodified row, which interventions are compared with in place of
+    this run (see `compares_in_batch`). Where the budget has no room for two rows a pass has one, as this run had, and
+    rounds as it did.
     """
 
     def __init__(self, llm, arch, ids, budget, with_c=False, compares_c=False):
@@ -23,14 +23,14 @@ class CleanRun:
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 h = first_residual(llm)
                 self.budget = token_budget(llm, h, budget)
-                self.in_batch = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)
-                needed = with_c or (compares_c and not self.in_batch)
+                self.has_clean_row = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)
+                needed = with_c or (compares_c and not self.has_clean_row)
                 self.h, self.c = read_stream(llm, arch, h, needed)
-                finish(llm, arch, arch.n_layers, self.h[-1][None])
+                skip_rest(llm, arch, arch.n_layers, self.h[-1][None])
 
     def rows(self, n_tokens):
         """How many interventions on the first n_tokens tokens share a pass: fewer where each token has long rows of
         attention scores."""
         llm, h = self.llm, self.h[0]
         tokens = self.budget * bytes_in_pass(llm, h, 0) // bytes_in_pass(llm, h, n_tokens)
-        return max(1, tokens // n_tokens - self.in_batch)
+        return max(1, tokens // n_tokens - self.has_clean_row)

@@ -2,7 +2,7 @@
 
 import torch
 
-from .residual_stream import final_residual, finish, inputs
+from .residual_stream import final_residual, inputs, skip_rest
 from .unembedding import lens
 
 
@@ -45,5 +45,5 @@ def _likeliest(llm, arch, ids, proposed):
         with llm.trace(inputs(llm, arch, read), use_cache=False):
             final = final_residual(llm, arch)
             found = lens(llm, arch, final[0, len(ids) - 1 :]).argmax(-1).tolist()
-            finish(llm, arch, arch.n_layers, final)
+            skip_rest(llm, arch, arch.n_layers, final)
     return found

@@ -4,7 +4,7 @@ import torch
 
 from .budget import compares_in_batch, rounding_unit, tokens_of_finals
 from .distributions import output_change
-from .residual_stream import finish, hidden_states, inputs, silence, start_at
+from .residual_stream import hidden_states, inputs, silence, skip_rest, start_at
 from .updates import Updates, relative_change
 
 
@@ -43,13 +43,15 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
     n_layers, size = arch.n_layers, clean.rows(n_tokens)
     changes, relative = [None] * len(rows), torch.zeros(len(rows), n_layers, dtype=torch.float32)
     # finals are kept until they are as many as are best unembedded together, or for one pass if that has a clean row
-    finals, most = {}, 0 if clean.in_batch else tokens_of_finals(clean.budget) - size * n_tokens
+    finals, most = {}, 0 if clean.has_clean_row else tokens_of_finals(clean.budget) - size * n_tokens
     for start in range(0, len(rows), size):
         numbers = sorted(range(len(rows))[start : start + size], key=lambda k: rows[k].joins)
         some = [rows[k] for k in numbers]
         end = max(row.leaves or n_layers for row in some)
         with torch.no_grad():
-            encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch.can_add_rows else clean.in_batch + len(some))
+            encoding = inputs(
+                llm, arch, clean.ids[:n_tokens], 1 if arch.can_add_rows else clean.has_clean_row + len(some)
+            )
             with llm.trace(encoding, use_cache=False) as tracer:
                 residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens, end)
                 for k, residual in zip(numbers, residuals, strict=True):
@@ -60,8 +62,8 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
                         changes[k] = change
                     finals.clear()
                 # where no block runs gpt2 reshapes what leaves its final norm to the tokens of its input
-                every = clean.h[-1][:n_tokens].expand(clean.in_batch + len(some), -1, -1)
-                finish(llm, arch, end if some[0].joins < n_layers else 0, every)
+                every = clean.h[-1][:n_tokens].expand(clean.has_clean_row + len(some), -1, -1)
+                skip_rest(llm, arch, end if some[0].joins < n_layers else 0, every)
         if tick:
             tick(len(some) / len(rows))
     return changes, relative
@@ -71,7 +73,7 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
     """Inside a trace, of rows in the order in which they join: their final residuals, a list of [len(read), d], or with
     which they leave [T, d]; those of the unmodified row [T, d]; and the changes of what blocks add [len(rows), L]. No
     block runs from `end` on."""
-    llm, arch, in_batch = clean.llm, clean.arch, int(clean.in_batch)
+    llm, arch, n_clean = clean.llm, clean.arch, int(clean.has_clean_row)
     h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch.n_layers, rows[0].joins
     relative = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=h[-1].device)
     first = min(row.read[0] for row in rows)
@@ -79,23 +81,23 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
     early = early.to(h[-1].device)  # positions from first on that a row does not read
     added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
-    batch = h[begin].repeat(in_batch if arch.can_add_rows else in_batch + len(rows), 1, 1)
+    batch = h[begin].repeat(n_clean if arch.can_add_rows else n_clean + len(rows), 1, 1)
     n_joined, output, before, left = 0, None, h[begin - 1] if begin else None, [None] * len(rows)
     for l in range(begin, end + 1):
         joining = [row for row in rows if row.joins == l]
-        unmodified = batch[0] if in_batch else h[l]
+        unmodified = batch[0] if n_clean else h[l]
         if joining:
             new = unmodified.repeat(len(joining), 1, 1)
             for row, x in zip(joining, new, strict=True):
                 if row.edit:
                     row.edit(x, before)
-            n_rows = in_batch + n_joined
+            n_rows = n_clean + n_joined
             batch = torch.cat([batch[:n_rows], new.to(batch.device), batch[n_rows + len(joining) :]])
             n_joined += len(joining)
-        before = batch[0].clone() if in_batch else h[l]  # a copy, as some families add in place
+        before = batch[0].clone() if n_clean else h[l]  # a copy, as some families add in place
         for k, row in enumerate(rows[:n_joined]):
             if l == (row.leaves or n_layers):
-                left[k] = batch[in_batch + k].clone() if row.leaves else batch[in_batch + k, list(row.read)]
+                left[k] = batch[n_clean + k].clone() if row.leaves else batch[n_clean + k, list(row.read)]
         if l == end:
             if output is not None and arch.can_add_rows:
                 output.data = output[:1].clone()  # all that the final norm gets
@@ -105,12 +107,12 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
         elif joining:  # in place, as what has been read is sent back anyway
             output.data = batch.unflatten(-1, arch.streams)
         block = llm.blocks[l]
-        silent = [(in_batch + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
+        silent = [(n_clean + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
         if silent:
             silence(block, arch, batch, part, silent)
         if updates:
             added.before(block, batch)
-        passing = [in_batch + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
+        passing = [n_clean + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
         entered = batch[passing].unflatten(-1, arch.streams) if passing else None  # indexing copies
         output = hidden_states(block.output)
         if passing:
@@ -118,7 +120,7 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
         batch = output.flatten(2)
         if updates:
             truth = clean.c[l][first:n_tokens] if clean.c else None
-            changed = relative_change(added.after(first), truth, in_batch)[in_batch : in_batch + n_joined]
+            changed = relative_change(added.after(first), truth, n_clean)[n_clean : n_clean + n_joined]
             changed = changed.masked_fill_(early[:n_joined].to(changed.device), 0).amax(1)
             relative[:n_joined, l] = changed.to(relative.device)
 

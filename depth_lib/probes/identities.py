@@ -6,12 +6,12 @@ import torch
 from .residual_stream import (
     enter,
     entering,
-    finish,
     hidden_states,
     inputs,
     leaving,
     parts,
     rescaling,
+    skip_rest,
     start_at,
     total_output,
     with_hidden_states,
@@ -157,7 +157,7 @@ def _shortcuts(llm, arch, ids, entered, added):
             rounding = torch.finfo(after.dtype).eps * (after.float().norm(dim=-1) + rows.norm(dim=-1))
             off = ((after.float() - rows - truth).norm(dim=-1) - rounding).relu() / truth.norm(dim=-1)
             errors.append(float(off[MIDDLE].median()))
-        finish(llm, arch, arch.n_layers, after)
+        skip_rest(llm, arch, arch.n_layers, after)
     return {"can_add_rows": torch.tensor(errors)}
 
 

@@ -23,13 +23,13 @@ from .residual_stream import (
     a_and_m,
     entering,
     final_residual,
-    finish,
     hidden_states,
     inputs,
     leave,
     leaving,
     parts,
     rescaling,
+    skip_rest,
     start_at,
     with_hidden_states,
 )
@@ -130,7 +130,7 @@ def _paths(llm, arch, ids, end, layers, at):
                 path = {"l": l if within else l + 1, "within": within, "scale": scale, "dtype": h.dtype}
                 paths.append(path | {"b": b, "step": x[:end] - b, "rest": rest})
             # as many tokens as were run: gpt2 and gptj reshape what leaves their final norm to that
-            finish(llm, arch, layers[-1] + 1, b.to(h.dtype).expand(1, len(ids), -1))
+            skip_rest(llm, arch, layers[-1] + 1, b.to(h.dtype).expand(1, len(ids), -1))
     return paths
 
 
@@ -190,7 +190,7 @@ def _one_pass(llm, arch, pieces, ids, target, with_gradients):
                 gradients = torch.autograd.grad(f.sum(), moving)
                 slopes = [(g * path["step"]).sum(-1).cpu() for g, (_, path, _) in zip(gradients, pieces, strict=True)]
             f = [piece.tolist() for piece in f.split(n_rows)]
-            finish(llm, arch, 0 if pieces[0][1]["l"] == n_layers else n_layers, rows.detach())
+            skip_rest(llm, arch, 0 if pieces[0][1]["l"] == n_layers else n_layers, rows.detach())
     return list(zip(slopes, f, strict=True))
 
 

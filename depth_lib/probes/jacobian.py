@@ -12,7 +12,7 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); the estima
 import torch
 
 from .budget import token_budget
-from .residual_stream import clean_run, enter, entering, final_residual, finish, inputs, leave, leaving, start_at
+from .residual_stream import clean_run, enter, entering, final_residual, inputs, leave, leaving, skip_rest, start_at
 
 SKIPPED = 16  # first tokens, which models use as attention sinks
 
@@ -39,7 +39,7 @@ def jacobian(llm, arch, ids, budget=None, tick=None):
                 of_features.append(torch.stack(rows))
                 if tick:
                     tick(len(features) / arch.width)
-            finish(llm, arch, n_layers, h[-1].detach())
+            skip_rest(llm, arch, n_layers, h[-1].detach())
     return {"A": torch.cat(of_features, 1)}
 
 
@@ -63,7 +63,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
                     start_at(llm, arch, l, torch.cat([rows + moves, rows - moves]))
                     final = final_residual(llm, arch)
                     up, down = final[:, inside].float().mean(1).cpu().chunk(2)
-                    finish(llm, arch, n_layers, final)
+                    skip_rest(llm, arch, n_layers, final)
             of_features.append((up - down) / (2 * step.float().cpu()))
             if tick:
                 tick(len(rows) / arch.width / n_layers)

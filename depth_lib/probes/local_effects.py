@@ -13,7 +13,7 @@ import torch
 
 from .clean_run import CleanRun
 from .growing_batch import rounding_floor
-from .residual_stream import finish, inputs, leave, start_at
+from .residual_stream import inputs, leave, skip_rest, start_at
 from .updates import Updates, relative_change
 
 
@@ -42,7 +42,7 @@ def _of_prompt(clean, positions, mode):
     cases = [(s, t) for s in range(n_layers - 1) for t in positions if t > 1]
     for begin in range(0, len(cases), size):
         some = cases[begin : begin + size]
-        n_rows = 1 if arch.can_add_rows else clean.in_batch + len(some)
+        n_rows = 1 if arch.can_add_rows else clean.has_clean_row + len(some)
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, clean.ids, n_rows), use_cache=False) as tracer:
                 of_pass = _one_pass(tracer, clean, some, 0 if mode == "all" else min(positions)).cpu()
@@ -54,7 +54,7 @@ def _of_prompt(clean, positions, mode):
 def _one_pass(tracer, clean, cases, first):
     """Inside a trace, for each (s, t) of `cases`, in ascending order of s, the effect of taking what block s adds out
     of tokens 1..t − 1 on tokens from t on, or on all if `first` is 0: [len(cases), L]."""
-    llm, arch, h, c, in_batch = clean.llm, clean.arch, clean.h, clean.c, int(clean.in_batch)
+    llm, arch, h, c, n_clean = clean.llm, clean.arch, clean.h, clean.c, int(clean.has_clean_row)
     n_layers, begin, ran = arch.n_layers, cases[0][0] + 1, None
     effects = torch.zeros(len(cases), n_layers, dtype=torch.float32, device=h[-1].device)
     starts = torch.tensor([[t if first else 0] for _, t in cases])
@@ -62,15 +62,15 @@ def _one_pass(tracer, clean, cases, first):
     updates = Updates(tracer, llm, arch, range(begin, n_layers))
 
     def compare(l, n_earlier):
-        change = relative_change(updates.after(first), c[l][first:], in_batch)[in_batch : in_batch + n_earlier]
+        change = relative_change(updates.after(first), c[l][first:], n_clean)[n_clean : n_clean + n_earlier]
         change = change.masked_fill_(early[:n_earlier].to(change.device), 0).amax(1)
         effects[:n_earlier, l] = change.to(effects.device)
 
     for l in range(begin, n_layers):
         earlier = [(s, t) for s, t in cases if s < l]
         # what cannot grow has clean rows to spare
-        rows = h[l].repeat(in_batch + len(earlier if arch.can_add_rows else cases), 1, 1)
-        for row, (s, t) in zip(rows[in_batch:], earlier, strict=False):
+        rows = h[l].repeat(n_clean + len(earlier if arch.can_add_rows else cases), 1, 1)
+        for row, (s, t) in zip(rows[n_clean:], earlier, strict=False):
             row[1:t] = (row[1:t].float() - c[s][1:t].to(row.device)).to(row.dtype)
         if ran is None:
             start_at(llm, arch, l, rows)
@@ -81,5 +81,5 @@ def _one_pass(tracer, clean, cases, first):
         ran = l, len(earlier)
     leave(llm, arch, n_layers - 1, rows[:1].clone())
     compare(*ran)
-    finish(llm, arch, n_layers, rows)
+    skip_rest(llm, arch, n_layers, rows)
     return effects

@@ -14,7 +14,7 @@ Here it is one forward pass per prompt, and all tokens of a block at once.
 
 import torch
 
-from .residual_stream import a_and_m, entering, finish, inputs, leaving
+from .residual_stream import a_and_m, entering, inputs, leaving, skip_rest
 from .updates import Updates
 
 KEYS = ("rc_att", "att_cos", "rc_mlp", "mlp_cos", "rc_layer", "layer_cos", "io_cos", "norm_att", "norm_mlp")
@@ -53,7 +53,7 @@ def _of_prompt(llm, arch, ids):
             measures = torch.stack([x.to(h.device) for x in measures], dim=1).cpu()
             norms = torch.stack([x.float().norm(dim=-1).to(h.device) for x in residuals]).cpu()
             geometry = _geometry(residuals)
-            finish(llm, arch, arch.n_layers, h)
+            skip_rest(llm, arch, arch.n_layers, h)
     per_token = dict(zip(KEYS, measures, strict=True)) | {"norm_residual": norms}  # [L, T], [L + 1, T]
     result = {f"{key}_sums": values.sum(-1) for key, values in per_token.items()}
     result |= {f"max_{key}_by_prompt": per_token[key].amax(-1) for key in WITH_MAXIMUM}

@@ -21,7 +21,7 @@ def forget(llm, arch):
     stay those of the longest sequence so far until a short one runs, so one of a single token does."""
     if arch.remembers:
         with llm.trace({"input_ids": torch.zeros(1, 1, dtype=torch.long)}, use_cache=False):
-            finish(llm, arch, arch.n_layers, final_residual(llm, arch))
+            skip_rest(llm, arch, arch.n_layers, final_residual(llm, arch))
 
 
 def with_hidden_states(output, h):
@@ -59,7 +59,7 @@ def start_at(llm, arch, l, h):
     _skip(llm, arch, 0, l, h)
 
 
-def finish(llm, arch, l, h):
+def skip_rest(llm, arch, l, h):
     """Let no block run from l on, nor the head: what a trace returns is sent back, and logits are large. (After
     `tracer.stop()` a server would run no further trace of the session.) h [B, T, d]: any residuals of this trace."""
     if l < arch.n_layers and arch.can_skip_blocks:
@@ -188,5 +188,5 @@ def clean_run(llm, arch, ids, with_contributions=False, last=None):
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
             h, c = read_stream(llm, arch, first_residual(llm), with_contributions, last)
-            finish(llm, arch, len(h) - 1, h[-1][None])
+            skip_rest(llm, arch, len(h) - 1, h[-1][None])
     return h, c

@@ -41,11 +41,11 @@ class Updates:
         return self.copies.get(module.path, entry.output)
 
 
-def relative_change(updates, clean, in_batch):
+def relative_change(updates, clean, has_clean_row):
     """‖c − c̄‖ / max(‖c‖, 1e-6) of each row and position [B, M].
 
     updates: c̄, what a block adds in each row [B, M, d], overwritten; clean [M, d]: c, for which the batch's unmodified
     row, the first, stands in where there is one.
     """
-    clean = updates[0].clone() if in_batch else clean
+    clean = updates[0].clone() if has_clean_row else clean
     return updates.sub_(clean).norm(dim=-1) / clean.norm(dim=-1).clamp_min(1e-6)

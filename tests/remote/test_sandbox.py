@@ -43,7 +43,7 @@ def mutated(monkeypatch, folder, pattern, replacement):
 MUTATIONS = {
     # what is put back, and what the server says of it
     "a stop before another trace": (
-        r"use_cache=False\):(\n(?: {8}.*\n)*? +)finish\(.*\)",
+        r"use_cache=False\):(\n(?: {8}.*\n)*? +)skip_rest\(.*\)",
         r"use_cache=False) as tracer:\1tracer.stop()",
         "Broken pipe|unpack|empty|timeout|NoneType",  # what a trace should have given is not there
     )
