@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from depth_lib.probes.arch import Arch
 from depth_lib.probes.distributions import damage, softmax_and_log
-from depth_lib.probes.logit_lens import KEYS, _of_tokens
+from depth_lib.probes.lens_distances import distances as distances_of
+from depth_lib.probes.logit_lens import KEYS
 
-PLAIN = {"logit_scale": 1.0, "logit_softcap": None}
+PLAIN = Arch(logit_scale=1.0, logit_softcap=None)
 
 
 def wide(rows, seed):
@@ -24,9 +26,9 @@ def test_no_probability_is_subnormal_and_each_is_that_of_float64():
 
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
-    distances = dict(zip(KEYS, _of_tokens(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
+    distances = dict(zip(KEYS, distances_of(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
     alone = torch.stack([wide(6, 2), wide(6, 1)], dim=1)
-    for value, key in zip(_of_tokens(PLAIN, alone, 2**12, further=False)[..., 0], KEYS, strict=False):
+    for value, key in zip(distances_of(PLAIN, alone, 2**12, further=False)[..., 0], KEYS, strict=False):
         torch.testing.assert_close(value, distances[key], rtol=1e-6, atol=1e-6)
     kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
     y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
@@ -54,7 +56,7 @@ def test_a_token_that_shares_the_first_place_is_ranked_first_by_every_key(top):
     """In half precision logits are often equal; whichever of them topk names first."""
     logits = torch.zeros(1, 2, 1000)  # one layer and the output
     logits[0, 0, [3, 300, 700]], logits[0, 1, top] = 5.0, 9.0
-    found = dict(zip(KEYS, _of_tokens(PLAIN, logits, 10**6)[:, 0, 0].tolist(), strict=True))
+    found = dict(zip(KEYS, distances_of(PLAIN, logits, 10**6)[:, 0, 0].tolist(), strict=True))
     assert (found["res_top1"], found["res_mrr"], found["res_in_top3"]) == (1, 1, 1)
 
 
@@ -68,8 +70,8 @@ def test_of_tokens_that_tie_overlap_and_rank_say_the_same(n_tokens):
     in_top_five = []
     for k in range(5):  # with each of the model's five as its first
         first = own.scatter(1, own.topk(5).indices[:, [k]], 2.0 * n_tokens)
-        distances = _of_tokens(PLAIN, torch.stack([tied, first], dim=1), 10**6)[..., 0]
+        distances = distances_of(PLAIN, torch.stack([tied, first], dim=1), 10**6)[..., 0]
         in_top_five.append(distances[KEYS.index("res_in_top5")])
     for further in (True, False):
-        overlap = _of_tokens(PLAIN, logits.clone(), 10**6, further)[1, :, 0]
+        overlap = distances_of(PLAIN, logits.clone(), 10**6, further)[1, :, 0]
         torch.testing.assert_close(overlap, torch.stack(in_top_five).mean(0))
