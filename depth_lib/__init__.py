@@ -36,6 +36,7 @@ _HOMES = {
     "RemoteError": "remote.errors",
     "Superseded": "results.provenance",
     "answer_lens": "api",
+    "best_order": "effective_depth.gains",
     "block_orders": "api",
     "block_removal": "api",
     "choice_accuracy": "api",

@@ -359,9 +359,14 @@ def _orders(orders, n_layers):
 
 
 def choice_accuracy(
-    llm: TransformersModel, choices: Sequence[Choice], removed: tuple[int, int] | None = None, remote: Remote = False
+    llm: TransformersModel,
+    choices: Sequence[Choice],
+    removed: tuple[int, int] | None = None,
+    remote: Remote = False,
+    order: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    budget: int | None = None,
 ) -> Result:
-    """How often the likeliest ending of a text is the right one, with blocks removed or not.
+    """How often the likeliest ending of a text is the right one, with the blocks as they are or in another order.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)])["log_probs"].shape
@@ -369,22 +374,36 @@ def choice_accuracy(
 
     An ending's score is Σ log p of its tokens, given the context. choices: from `load_choices`, or a list of (context,
     endings, number of the right one), all with the same number E of endings; removed: (s, n), without blocks
-    s..s + n − 1. Returns float32 `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1], of which `dl.accuracy`
-    has the interval, and `dl.accuracy_change` that of the change between two results. Raises ValueError if
-    there are no choices, an ending has no token, or there are no such blocks.
-    Cost: a forward pass per ending; nothing is held.
+    s..s + n − 1; order: block numbers, or K lists of them; remote, budget: as for `layer_effects`. Returns float32
+    `log_probs` [C, E], `correct` [C] (1 or 0) and `accuracy` [1], of K orders [K, C, E], [K, C] and [K]; with blocks
+    removed or an order also `unchanged_correct` [C], of the model as it is. `dl.accuracy` has
+    its interval, `dl.accuracy_change` that of one order's change, `dl.best_order` says whether the best of several gains anything. Raises ValueError if there are
+    no choices, an ending has no token, or there are no such blocks.
+    Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
     """
     arch, n_endings = verified_arch(llm), {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
+    n_layers = arch.n_layers
+    if removed and order is not None:
+        raise ValueError("give removed or order, not both: an order may lack blocks.")
     s, n = removed or (0, 1)
-    if not (0 <= s and 1 <= n and s + n <= arch.n_layers):
-        raise ValueError(f"removed={removed} are not blocks of this model; it has {arch.n_layers}.")
+    if not (0 <= s and 1 <= n and s + n <= n_layers):
+        raise ValueError(f"removed={removed} are not blocks of this model; it has {n_layers}.")
+    several = order is not None and len(order) > 0 and not isinstance(order[0], int)
+    orders = (
+        [[*range(s), *range(s + n, n_layers)]] if removed else [] if order is None else order if several else [order]
+    )
+    orders = [checked_order(one, n_layers) for one in orders]
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
-    found = run(_ending_log_probs, llm, arch, texts, removed, remote=remote, over="texts", label="choices")
-    log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings))
-    correct = (log_probs.argmax(1) == torch.tensor([right for *_, right in choices])).float()
-    return {"log_probs": log_probs, "correct": correct, "accuracy": correct.mean()[None]}
+    budget = tokens_per_pass(llm, budget, remote, texts)
+    found = run(_ending_log_probs, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
+    log_probs = found["log_probs"].unflatten(0, (len(choices), *n_endings)).movedim(2, 0)  # [1 + K, C, E]
+    correct = (log_probs.argmax(2) == torch.tensor([right for *_, right in choices])).float()
+    unchanged = {"unchanged_correct": correct[0]} if orders else {}
+    which = slice(1, None) if several else -1
+    accuracy = correct[which].mean(-1)
+    return {"log_probs": log_probs[which], "correct": correct[which], "accuracy": accuracy.reshape(-1)} | unchanged
 
 
 def local_effects(

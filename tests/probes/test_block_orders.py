@@ -115,6 +115,23 @@ def check_reordered(llm, order, folder):
     assert len(dl.logit_lens(changed, TEXTS)["res_kl_divs"]) == len(order)
 
 
+def test_endings_are_scored_with_the_blocks_in_each_order(llama):
+    choices = [(TEXTS[0], [" fox", "13"], 1), (SIXTY, [" and", "lazy"], 0)]
+    orders = [[0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 2, 1, 2, 3], [3]]
+    several = dl.choice_accuracy(llama, choices, order=orders)
+    assert several["correct"].shape == (4, 2) and several["accuracy"].shape == (4,)
+    as_it_is = dl.choice_accuracy(llama, choices)
+    assert torch.equal(several["log_probs"][0], as_it_is["log_probs"])
+    assert torch.equal(several["unchanged_correct"], as_it_is["correct"])
+    for k, order in enumerate(orders):
+        one = dl.choice_accuracy(llama, choices, order=order)
+        rebuilt = dl.choice_accuracy(dl.reorder_blocks(llama, order), choices)
+        for found in (one["log_probs"], several["log_probs"][k]):
+            torch.testing.assert_close(found, rebuilt["log_probs"], rtol=1e-5, atol=1e-4)
+    with pytest.raises(ValueError, match="not both"):
+        dl.choice_accuracy(llama, choices, removed=(0, 1), order=[0])
+
+
 def test_mergekits_recipe_has_a_slice_for_each_stretch():
     recipe = yaml.safe_load(dl.mergekit_yaml("owner/name", [0, 1, 2, 1, 2, 3, 5]))
     ranges = [piece["sources"][0]["layer_range"] for piece in recipe["slices"]]
