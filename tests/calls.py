@@ -45,6 +45,12 @@ EVERY = {
     "depth_by_difficulty": _call(dl.depth_by_difficulty, EXAMPLES),
     "block_removal": _call(dl.block_removal, TEXTS, sizes="all"),
     "block_removal, mlp": _call(dl.block_removal, TEXTS, part="mlp"),
+    "block_orders": _call(
+        dl.block_orders, TEXTS, [[0, 1, 2, 3], [1, 0, 2, 3], [0, 1, 2, 1, 2, 3], [3, 2, 1, 0], [0, 2]]
+    ),
+    "choice_accuracy, orders": _call(
+        dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)], order=[[1, 0, 2, 3], [0, 1, 2, 2, 3]]
+    ),
     "choice_accuracy": _call(dl.choice_accuracy, [("5 + 7 = ", ["12", "13"], 0)], (1, 2)),
 }
 EVERY |= {
@@ -65,5 +71,6 @@ PAIRWISE = (
     "gradients, mlp",
     "depth_by_difficulty",
     "block_removal",
+    "block_orders",
 )
 PAIRWISE += ("layer_effects, all, attention", "layer_effects, remove, mlp")
