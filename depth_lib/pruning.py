@@ -3,19 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 
-import numpy as np
 from nnsight import TransformersModel
 
 from .api import block_removal, choice_accuracy
 from .data.choices import Choice
-from .effective_depth.intervals import UPPER
+from .effective_depth.accuracy import accuracy_change
 from .effective_depth.removal import Removable, removable
 from .effective_depth.rules import AT_MOST
 from .models.removal import remove_blocks, save_model
 
-_Z = NormalDist().inv_cdf(UPPER)
 _CARD = """---
 base_model: {base}
 tags: [pruned]
@@ -112,9 +109,12 @@ def prune(
     """
     found = removable(block_removal(llm, prompts, sizes=_sizes(at_most)), at_most)
     shorter = remove_blocks(llm, found)
-    accuracy = (
-        accuracy_change(*(choice_accuracy(one, choices)["correct"] for one in (llm, shorter))) if choices else None
-    )
+    accuracy = None
+    if choices:
+        before, after = (choice_accuracy(one, choices) for one in (llm, shorter))
+        change = accuracy_change(before, after)
+        shares = (float(answers["accuracy"]) for answers in (before, after))
+        accuracy = Accuracy(*shares, change.low, change.high, len(choices))
     base = getattr(llm.config, "_name_or_path", "") or "a model"
     return Pruned(found, shorter, accuracy, Path(base).name if Path(base).exists() else base, len(prompts))
 
@@ -122,19 +122,3 @@ def prune(
 def _sizes(at_most):
     """The sizes to try: those that lie about the default cost, or, for another one, all."""
     return "refined" if at_most == AT_MOST else "all"
-
-
-def accuracy_change(before: Sequence[float], after: Sequence[float]) -> Accuracy:
-    """The accuracy of the same choices twice, from 1 for a right and 0 for a wrong answer, with its paired interval.
-
-    The interval is Wald's with half a choice added to either kind of change and two to all (Agresti and Min 2005), so
-    that few choices of which none changes do not look certain. ValueError for fewer than two, or different numbers of
-    them.
-    """
-    before, after = (np.asarray(values, dtype=float) for values in (before, after))
-    if len(before) != len(after) or len(before) < 2:
-        raise ValueError(f"{len(before)} and {len(after)} answers cannot be paired; give two or more of the same.")
-    n, lost, won = len(before) + 2, (before > after).sum() + 0.5, (after > before).sum() + 0.5
-    centre, half = (won - lost) / n, _Z * np.sqrt(won + lost - (won - lost) ** 2 / n) / n
-    ends = max(-1.0, centre - half), min(1.0, centre + half)
-    return Accuracy(before.mean().item(), after.mean().item(), *map(float, ends), len(before))

@@ -1,12 +1,10 @@
 """A model without the blocks that it can do without: chosen, saved with a card, its accuracy paired."""
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.pruning import accuracy_change
 from depth_lib.sweep.cli import main
 
 
@@ -26,22 +24,6 @@ def test_the_command_writes_a_folder_that_transformers_loads_and_a_card_that_say
     assert str(found) in card and f"toy-8l without blocks {found.s} to {found.s + found.n - 1}" in card
     with pytest.raises(SystemExit, match="no block can be removed at this cost"):
         main([*words[:2], "--at-most", "-1", "--source", "embedded", "--choices", "0", "--n-examples", "1"])
-
-
-def test_the_paired_interval_of_accuracy_holds_the_truth_and_knows_that_both_answer_the_same_questions():
-    draw, covered, truth = np.random.default_rng(0), [], -0.05
-    for _ in range(400):
-        hard = draw.random(100)
-        before, after = (hard < 0.6).astype(float), (hard < 0.6 + truth).astype(float)
-        found = accuracy_change(before, after)
-        assert found.difference == pytest.approx(after.mean() - before.mean())
-        covered.append(found.low <= truth <= found.high)
-    assert np.mean(covered) >= 0.93
-    assert found.high - found.low < 0.15, "unpaired it would be 0.27"
-    same = accuracy_change([1, 0, 1, 1], [1, 0, 1, 1])
-    assert same.difference == 0 and same.low < 0 < same.high, "four choices are not certain"
-    with pytest.raises(ValueError, match="1 and 1 answers cannot be paired"):
-        accuracy_change([1], [1])
 
 
 def test_two_folders_are_compared_on_the_command_line(tmp_path, capsys):

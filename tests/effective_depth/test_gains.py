@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from depth_lib.effective_depth.accuracy import accuracy_change
 
+from depth_lib.effective_depth.accuracy import accuracy_change
 from depth_lib.effective_depth.gains import best_order
 
 
