@@ -83,7 +83,7 @@ def token_budget(llm, h, budget, blocks_held=1):
 def memory_of_a_pass(llm, h):
     """Bytes: 4 GiB, and at most half of what NDIF (0.1.2) lets a model's process take on each GPU beside the weights,
     15 % of them and 500 MiB, shared by as many GPUs of 40 GB as hold them. The other half is for what a probe keeps
-    from pass to pass."""
+    between passes."""
     weights = sum(weight.numel() for weight in llm._module.parameters()) * h.dtype.itemsize
     n_gpus = 1 + int(1.15 * weights / 40e9)
     return min(2**32, (15 * weights // 100 + 500 * 2**20) // n_gpus // 2)

@@ -80,5 +80,6 @@ def _log_y(arch, unembedded_last, ids, start):
     logits = to_logits(arch, unembedded_last)[: len(ids) - 1 - start].clamp_min(-1e3)  # a bias may take a token out
     following = torch.tensor(ids[1:], device=logits.device)
     of_next = logits.gather(1, following[start : start + len(logits), None]).sum()
-    total, share = logits.logsumexp(-1).sum(), torch.bincount(following, minlength=logits.shape[-1]) / len(following)
+    counts = torch.bincount(following, minlength=logits.shape[-1]).float()  # a quotient of integers has torch's default
+    total, share = logits.logsumexp(-1).sum(), counts / len(following)
     return torch.stack([of_next - total, (logits.sum(0) * share).sum() - total])
