@@ -173,12 +173,14 @@ def test_a_probe_that_failed_is_named_with_its_error_and_the_others_are_kept(com
 
 
 def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study):
-    chosen = ("--models", "toy-4l", "--datasets", "aime24", "addition", "--probes", "logit_lens")
     (study / "bad.jsonl").write_text('{"text": "without the fields of a row"}\n')
-    assert command("sweep", *chosen, "--source", "bad.jsonl", "--keep-going").status == 1
+    dataset = {"DATASET": "bad", "N_EXAMPLES": 1, "FILE": "bad.jsonl", "TEMPLATE": "{{ question }}"}
+    (study / "params/datasets/bad.yaml").write_text(json.dumps(dataset | {"PROBES": ["logit_lens"]}))
+    chosen = ("--models", "toy-4l", "--datasets", "bad", "addition", "--probes", "logit_lens")
+    assert command("sweep", *chosen, "--keep-going").status == 1
     assert "bad × toy-4l: FAILED: PromptError: " in command.output
     assert "addition × toy-4l: done in" in command.output
-    assert command("sweep", *chosen, "--source", "bad.jsonl").calls == []
+    assert command("sweep", *chosen).calls == []
     assert "bad.jsonl row 1" in command.error, "before anything runs, if nothing is to go on"
 
 
