@@ -16,6 +16,7 @@ from benchmarks.markdown import markdown
 from benchmarks.shapes import model_of
 from benchmarks.workloads import random_prompt
 from depth_lib.data.prompts import ANSWER, QUESTION
+from depth_lib.models.check import verified_arch
 from tests.oracles import effect_positions
 from tests.probes.device_tags import CPU, MOVES, SET, PretendDevices, device_of, place
 
@@ -81,6 +82,9 @@ def counted(llm, call):
     with Transfers() as transfers, Kernels() as kernels:
         for tensor in (*llm._module.parameters(), *llm._module.buffers()):
             place(tensor, "cuda:0")
+        verified_arch(llm)  # anew, as its weights are elsewhere; what that takes is not the probe's
+        transfers.to_host = transfers.to_device = transfers.reads = kernels.kernels = kernels.passes = 0
+        kernels.peak = kernels.alive
         try:
             call()
         finally:

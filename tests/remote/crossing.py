@@ -42,12 +42,11 @@ def seconds(n_bytes: int, n_tokens: int, weights: int) -> float:
 
 
 def _of_effects(probe, arch, n_positions, n_tokens):
-    """For each position, row l, whose block l is changed, joins the batch there: block l runs l + 2 rows, one of them
-    unmodified."""
+    """For each position, row l, whose block l is changed, joins the batch there: block l runs l + 1 rows of each
+    position, and one that is unmodified for all that share a pass, which are taken to be all."""
     of_prompt, of_row, n_rounding, most = _EFFECTS[probe]
     n_layers = arch.n_layers
-    rows = n_layers * (n_layers + 3) // 2
-    changed = rows * n_positions * n_tokens
+    changed = (n_positions * n_layers * (n_layers + 1) // 2 + n_layers) * n_tokens
     return of_prompt * n_layers * n_tokens + of_row * (changed + n_rounding * n_layers * min(most, n_tokens))
 
 
