@@ -63,7 +63,7 @@ def _of_prompt(llm, arch, ids, first, further, lens):
                 some = [residual[start : start + at_a_time].to(h[-1].device) for residual in h]
                 logits = unembedded(llm, arch, torch.stack(some, dim=1).flatten(0, 1)).unflatten(0, (-1, len(h)))
                 if start < len(ids) - 1:
-                    log_y = log_y + _log_y(arch, logits[:, -1].clone(), ids, start)
+                    log_y += _log_y(arch, logits[:, -1].clone(), ids, start).to(log_y.device)
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
                 sums += torch.cat([distances(arch, part, at_once, further) for part in parts], dim=1).sum(1)

@@ -5,6 +5,7 @@ import torch
 
 import depth_lib as dl
 from benchmarks.counts import Kernels
+from depth_lib.models.check import verified_arch
 from tests.families import L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
@@ -61,6 +62,8 @@ def test_scores_of_eager_attention_are_within_the_default_budget(attention, tmp_
     llm.config.get_text_config()._attn_implementation = attention
     rows = []
     llm._module.model.layers[-1].register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
+    verified_arch(llm)  # anew, as there is a hook
+    rows.clear()
     text, d = (SIXTY * 4)[:199], llm.config.hidden_size
     with Kernels() as kernels:
         dl.layer_effects(llm, [text], mode="all", part="attention")
