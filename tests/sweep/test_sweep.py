@@ -172,10 +172,15 @@ def test_a_probe_that_failed_is_named_with_its_error_and_the_others_are_kept(com
     assert command.status == 1 and "4 of 5 done, 1 missing" in command("status", "--out", "outputs/demo").output
 
 
-def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study):
+def bad_dataset(study):
+    """A dataset whose first row lacks a field."""
     (study / "bad.jsonl").write_text('{"text": "without the fields of a row"}\n')
     dataset = {"DATASET": "bad", "N_EXAMPLES": 1, "FILE": "bad.jsonl", "TEMPLATE": "{{ question }}"}
     (study / "params/datasets/bad.yaml").write_text(json.dumps(dataset | {"PROBES": ["logit_lens"]}))
+
+
+def test_prompts_that_cannot_be_read_fail_their_run_and_no_other(command, study):
+    bad_dataset(study)
     chosen = ("--models", "toy-4l", "--datasets", "bad", "addition", "--probes", "logit_lens")
     assert command("sweep", *chosen, "--keep-going").status == 1
     assert "bad × toy-4l: FAILED: PromptError: " in command.output
@@ -418,8 +423,8 @@ def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
 def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
     shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
-    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=bad.jsonl", "OUT=outputs/{0}")
-    (study / "bad.jsonl").write_text("{}\n")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition bad", "PROBES=logit_lens", "OUT=outputs/{0}")
+    bad_dataset(study)
     done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
     assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
     assert "bad × toy-4l: FAILED: PromptError: " in done.stdout
