@@ -25,6 +25,7 @@ def toy():
     return llm, prompts, dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
 
 
+@pytest.mark.timeout(900)  # forty models, built and measured
 @pytest.mark.parametrize("models", [FEW, pytest.param(untrained(), marks=pytest.mark.slow)], ids=["few", "forty"])
 def test_of_random_models_at_most_one_in_twenty_has_a_depth(models):
     rows = pd.DataFrame(map(measured, models))
