@@ -5,22 +5,13 @@ import copy
 import torch
 from torch.nn.functional import log_softmax
 
-from tests.oracles.streams import PLACES, block_states, first, hooks, norm, places, with_first
+from tests.oracles.orders import in_order
+from tests.oracles.streams import block_states, first, hooks, norm, places, with_first
 
 
 def without(model, removed):
     """A copy of the model, on the same weights, whose list of blocks and config's lists of layers lack these."""
-    shorter = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    path = PLACES[model.config.model_type][0]
-    parent, name = shorter.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
-    blocks = getattr(parent, name)
-    kept = [l for l in range(len(blocks)) if l not in removed]
-    setattr(parent, name, torch.nn.ModuleList(blocks[l] for l in kept))
-    for key in ("layer_types", "mlp_layer_types"):
-        if kinds := getattr(shorter.config, key, None):
-            setattr(shorter.config, key, [kinds[l] for l in kept])
-    shorter.config.num_hidden_layers = len(kept)
-    return shorter
+    return in_order(model, [l for l in range(len(places(model)[0])) if l not in removed])
 
 
 @torch.no_grad()
