@@ -86,7 +86,7 @@ class RunSpec:
         """The parameters that are not as the params files say, but OUT: the options of a command for this run."""
         cell, asked = {"MODEL": self.params["MODEL"], "DATASET": self.params["DATASET"]}, self.params
         known = find_model(asked["MODEL"])
-        if not known or known["MODEL_ID"] != asked["MODEL_ID"]:
+        if not known:
             cell = as_cell(Params().model_dump(include={*OF_MODELS})) | cell
         said = filled_in(cell)[0] | {"OUT": asked["OUT"]}
         if not known:  # looked up in its checkpoint if nothing is given

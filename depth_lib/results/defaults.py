@@ -60,12 +60,11 @@ def _file_of(kind: str, name: str) -> str:
 
 
 def _model(name: str, model_id: str | None, values: Mapping) -> dict:
-    """The parameters of the model of this name, or of another model under this name; only the name if all are given."""
-    known = find_model(name)
-    if known and model_id in (None, name, known["MODEL_ID"]):
-        return known
+    """The parameters of the model of this name, with another MODEL_ID if one is given; only the name if all are."""
     if all(key in values for key in OF_MODELS if key in Params.model_fields):
         return {"MODEL": name}
+    if known := find_model(name):
+        return known
     return model_params(model_id) | {"MODEL": name} if model_id else model_params(name)
 
 

@@ -11,7 +11,7 @@ import depth_lib as dl
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import toy_path
 from depth_lib.models.families import known
-from depth_lib.params import Params, ParamsError
+from depth_lib.params import PARAMS, Params, ParamsError, load_params
 from depth_lib.results.asked import RunSpec
 from depth_lib.results.defaults import in_project
 from depth_lib.results.provenance import Superseded, differing, judge, made_from
@@ -419,6 +419,16 @@ def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_
     (tmp_path / "params/datasets/rows.yaml").write_text("REPOSITORY: owner/rows\n")
     asked = {name: RunSpec({"MODEL": "toy-4l", "DATASET": name}).params["SOURCE"] for name in ("gsm8k", "rows")}
     assert asked == {"gsm8k": "embedded", "rows": "hub"}, "a toy's samples are of the datasets that ship"
+
+
+def test_a_models_params_file_applies_though_other_weights_are_given_under_its_name():
+    """An option for one thing leaves the params file's other values as they are."""
+    name = "Qwen2.5-Coder-1.5B-Instruct"
+    said = load_params(PARAMS / f"models/real/{name}.yaml")
+    for given in ({}, {"MODEL_ID": "some/file.gguf"}, {"REVISION": "v1"}, {"DTYPE": "float32"}, {"SEED": 7}):
+        asked = Plan(MODELS=[name], DATASETS=["gsm8k"], **given).runs()[0].params
+        expected = {key: value for key, value in said.items() if key in asked} | given
+        assert {key: asked[key] for key in expected} == expected and asked["SOURCE"] == "sample"
 
 
 def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
