@@ -138,14 +138,15 @@ def answer_lens(
     torch.Size([5, 2])
 
     At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
-    `answer_ranks` = 1 + how many of z_l exceed z_l[token].
+    `answer_ranks` = 1 + how many of z_l exceed z_l[token], `answer_kl` = KL(softmax(z_l) ‖ the model's output) in nats.
 
     question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens` (default: the logit lens, A = 1,
-    b = 0). Returns float32 `answer_log_probs`, `answer_ranks` [L + 1, A] (row l reads h_l, what enters block l; row L
-    is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5], likeliest first,
-    `top_tokens`, their texts, and `tokens`, the answer's A strings. Raises ValueError if the answer has no token of its
-    own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes a job.
-    Cost: one pass, and L + 1 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
+    b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l, what enters
+    block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5],
+    likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Of a text as the answer to its
+    first word they are what each layer says at each token. Raises ValueError if the answer has no token of its own;
+    LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes a job.
+    Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
     2510.18871): early guesses are frequent words.
     """
     ids, places, tokens = answer_span(llm, question, answer)

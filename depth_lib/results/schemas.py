@@ -137,7 +137,7 @@ ARTIFACTS = {
     "answer_lens": Schema(
         "answer_lens_{n}exps.pt",
         "L+1 T: answer_log_probs answer_ranks",
-        "L+1 T 5: answer_top",
+        "L+1 T: answer_kl; L+1 T 5: answer_top",
         "answer_lens_tokens_{n}exps.txt",
         settings=_PAIR,
     ),

@@ -29,6 +29,8 @@ def test_ranks_and_probabilities_of_an_answer_are_those_of_the_translated_residu
         ours = dl.answer_lens(llm, QUESTION, ANSWER, lens=lens)
         close(ours["answer_log_probs"], z.log_softmax(-1).gather(2, true)[..., 0], 1e-4)
         assert torch.equal(ours["answer_ranks"], 1 + (z > z.gather(2, true)).sum(-1).float())
+        log_p = z.log_softmax(-1)
+        close(ours["answer_kl"], (log_p.exp() * (log_p - log_p[-1])).sum(-1), 1e-4)
         assert torch.equal(ours["answer_top"].long(), z.topk(5).indices)
     assert ours["tokens"] == list(ANSWER) and ours["top_tokens"][-1][0][0] == llm.tokenizer.decode(z[-1, 0].argmax())
 
