@@ -68,7 +68,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     tokens `<key>_sums` [P, …] and `n_tokens` [P]; `chance_cos` [1], 1 / √d, the size of a random direction's cosine. Of
     a model that is read block by block, what needs a or m is NaN.
     Raises ValueError for a prompt without tokens.
-    Sources: Csordás et al. 2025 (arXiv 2505.13898), section 3.1; angles: Gromov et al. 2024 (arXiv 2403.17887).
+    Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
     ids, arch = tokenize(llm, prompts), verified_arch(llm)
@@ -113,7 +113,7 @@ def logit_lens(
     token, and `shuffled_loss` [P], what it would be if the tokens came in any other order: where they are the same, the
     model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
     tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
-    et al. 2025, section 3.2; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
+    et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
     2602.13517.
     Cost: a forward pass per prompt and the unembedding at L + 1 places; of a prompt h is held, [L + 1, T, d], and the
     logits of a few tokens. `generate` adds a pass over one token for each, a lens 2 L d² operations for each token.
@@ -197,7 +197,7 @@ def layer_effects(
     the embeddings by one rounding unit causes: smaller effects may be rounding. A prompt too short for a position
     (under 13 tokens) is left out of future mode with a warning. Raises ValueError for an unknown mode or part, a
     prompt without tokens, a part of a model that is read block by block, or if no prompt is long enough. Source:
-    Csordás et al. 2025, section 3.3.
+    Csordás et al. 2025, Figures 3 and 17.
     Cost: per prompt a forward pass and, for each position, that of a batch which grows by a row per block, so L / 2
     passes; the residuals of one prompt are held, and what its blocks add.
     """
@@ -423,7 +423,7 @@ def local_effects(
     prompts, mode ("future" or "all"), remote and budget: as for `layer_effects`. Returns float32 `max_<mode>_local`
     [L, L] (row = taken out, column = affected; 0 for l ≤ s), `max_<mode>_local_by_prompt` [P, L, L] and, where
     `layer_effects` has it, `max_<mode>_local_rounding_floor` [P]. Raises ValueError as `layer_effects` does, and for a
-    model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, section 3.3.
+    model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, Figure 5.
     Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
     """
     if not verified_arch(llm).can_skip_blocks:
@@ -461,7 +461,7 @@ def residual_erasure(
     number, the largest change of an output that moving the embeddings by one rounding unit causes, or, if that is more,
     twice the largest difference between two such runs that erase the same token: smaller effects may be rounding.
     Raises ValueError if the answer has no token of its own or nothing precedes it. Source: Csordás et al. 2025,
-    section 3.4.
+    Figure 6.
     Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
     blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
     """
@@ -547,7 +547,7 @@ def integrated_gradients(
     precision is coarse. Raises ValueError for an unknown quadrature, method or place, for a part of a model that is
     read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
     method "gradients" on a server that runs this key's jobs in its sandbox.
-    Source: Sundararajan et al. 2017; Csordás et al. 2025, section 3.4; the quadrature: Piessens et al. 1983, QUADPACK.
+    Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6; the quadrature: Piessens et al. 1983, QUADPACK.
     Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
     after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
     """
@@ -618,7 +618,7 @@ def depth_by_difficulty(
     `output_effect_rounding_floor` [E], as for `layer_effects`. Raises ValueError if there are no examples,
     or if one is not (level, question, answer), has no answer, or no token between the first and t.
     `effective_depth.difficulty.depth_scores` makes one number per level.
-    Source: Csordás et al. 2025, section 4.
+    Source: Csordás et al. 2025, Figure 7.
     Cost: as `layer_effects` for one position per example, up to four `within` an answer.
     """
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]

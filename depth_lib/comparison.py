@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from .effective_depth.changes import Change, depth_change
+from .effective_depth.changes import Change, depth_change, same_prompts
 from .effective_depth.rules import METRICS, PAPER_METRICS
 from .figures import KINDS, plot
 from .figures.grid import save
-from .results.artifacts import load_artifact
-from .results.schemas import ARTIFACTS, ArtifactError, MissingArtifact, parse_name, without_pair
+from .results.schemas import ARTIFACTS, MissingArtifact, without_pair
 from .results.study import Study
 
 FIGURES = ("cosine", "relative_contribution", "lens_kl", "lens_overlap", "layer_effects", "output_change")
@@ -52,12 +52,7 @@ class Comparison:
     def plot(self, kind: str = "") -> list[Figure]:
         """Draw a kind of figure, or those of `FIGURES` that the results allow: curves in one panel, heat maps of two
         with their difference. A figure per dataset. ValueError for a kind that no result has the keys of."""
-        figures = []
-        for name in [kind] if kind else FIGURES:
-            for (dataset, probe), results in self.results.items():
-                if KINDS[name].probe == probe and all(KINDS[name].can_draw(result) for result in results.values()):
-                    title = ": ".join(filter(None, [KINDS[name].title, dataset]))
-                    figures.append(plot(name, results, title=title).figure)
+        figures = [figure for name in ([kind] if kind else FIGURES) for _, figure in self._drawn(name)]
         if kind and not figures:
             raise ValueError(f"{kind} is drawn from {KINDS[kind].probe}, which these results do not all have")
         return figures
@@ -65,21 +60,21 @@ class Comparison:
     def save(self, folder: str | Path) -> list[Path]:
         """Write the figures, the frame as depths.csv and the sentences as comparison.txt; the paths written."""
         folder = Path(folder)
-        paths = []
-        for name in FIGURES:
-            for k, figure in enumerate(self.plot(name) if self._has(name) else []):
-                paths += save(figure, folder / (f"{name}_{k}" if k else name))
         folder.mkdir(parents=True, exist_ok=True)
-        self.depths().to_csv(folder / "depths.csv", index=False)
-        (folder / "comparison.txt").write_text(f"{self}\n", encoding="utf-8")
-        return [*paths, folder / "depths.csv", folder / "comparison.txt"]
+        texts = {"depths.csv": self.depths().to_csv(index=False), "comparison.txt": f"{self}\n"}
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        drawn = [(label, figure) for name in FIGURES for label, figure in self._drawn(name)]
+        figures = [path for label, figure in drawn for path in save(figure, folder / label)]
+        return [*figures, *(folder / name for name in texts)]
 
-    def _has(self, name: str) -> bool:
+    def _drawn(self, name: str):
+        """The name of a file and the figure of one kind, for each dataset that has it."""
         kind = KINDS[name]
-        return any(
-            probe == kind.probe and all(map(kind.can_draw, results.values()))
-            for (_, probe), results in self.results.items()
-        )
+        for (dataset, probe), results in self.results.items():
+            if kind.probe == probe and all(map(kind.can_draw, results.values())):
+                title = ": ".join(filter(None, [kind.title, dataset]))
+                yield "_".join(filter(None, [dataset, name])), plot(name, results, title=title).figure
 
     def _each(self):
         return [(dataset, change) for dataset, changes in self.changes.items() for change in changes]
@@ -99,7 +94,6 @@ def compare(of: Mapping[str, Source]) -> Comparison:
 
     Returns a `Comparison`: as text its sentences; `.depths()` is the frame, `.plot()` draws, `.save(folder)` writes
     both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
-    Cost: no forward pass.
     Cost: no forward pass; the bootstrap of an interval for each depth.
     """
     if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
@@ -123,6 +117,17 @@ def compare(of: Mapping[str, Source]) -> Comparison:
     return Comparison(results, changes)
 
 
+def beside_the_first(study: Study) -> list[str]:
+    """A sentence for each effective depth of each model beside the study's first, where both have read the same
+    prompts."""
+    lines, (first, *others) = [], study.models
+    for dataset, other, metric in product(study.datasets, others, PAPER_METRICS):
+        both = [study.get((dataset, model, METRICS[metric].probe), {}) for model in (first, other)]
+        if all(METRICS[metric].keys[0] in result for result in both) and same_prompts(*both):
+            lines.append(f"{dataset}: {depth_change(*both, metric, (first, other))}")
+    return lines
+
+
 def _spoken(key: tuple[str, str]) -> str:
     return " on ".join(filter(None, reversed(key)))
 
@@ -131,23 +136,15 @@ def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
     """(dataset, probe) -> result of one model."""
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
-    folder = Path(getattr(source, "folder", source))
-    if paths := sorted(folder.glob("*.pt")):
-        return {(folder.parent.name, probe): load_artifact(path) for path in paths if (probe := _probe_in(path))}
+    folder = Path(getattr(source, "folder", source)).resolve()
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
-    study = Study(folder)
+    of_run = any(folder.glob("*.pt"))
+    study = Study(folder.parents[1], [folder.name], [folder.parent.name]) if of_run else Study(folder)
     if len(study.models) > 1:
         several = ", ".join(study.models)
         raise ValueError(f"{name}: {folder} has {several}; give one model's, {folder}/{study.datasets[0]}/NAME.")
     return {(dataset, probe): result for (dataset, _, probe), result in study.items()}
-
-
-def _probe_in(path: Path) -> str:
-    try:
-        return parse_name(path).key
-    except ArtifactError:  # somebody else's file
-        return ""
 
 
 def _probe_of(name: str, result: Mapping) -> str:

@@ -8,9 +8,11 @@ from matplotlib.figure import Figure
 from nnsight import TransformersModel
 
 from . import api
-from .data.prompts import ANSWER, QUESTION, load_prompts
+from .data.examples import load_examples
+from .data.pairs import find_pair
+from .data.prompts import load_prompts
 from .effective_depth.published import published_depths
-from .figures import KINDS, PAPER_FIGURES, grid, paper_figure, plot
+from .figures import KINDS, PAPER_FIGURES, grid, linear_maps_figure, paper_figure, plot
 from .figures.grid import short_name
 from .figures.marks import GREY
 from .results.schemas import of_pair
@@ -19,26 +21,47 @@ from .results.study import Study
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper: what it is called there, the kind of `KINDS` that draws it and its keys."""
+    """A figure of a paper: what it is called there, the kind of `KINDS` that draws it, and of several keys its own.
+
+    about: the question pair of erasure and gradients, or the dataset of levels of difficulty.
+    """
 
     title: str
     kind: str
-    keys: tuple[str, ...] = ()
+    key: str = ""
+    about: str = ""
 
 
-# Of Csordás et al. 2025 (arXiv 2505.13898), numbered as nnsight's own reproduction of it cites them.
+_SKIP, _LOCAL = "Effect of skipping a layer on later layers", "Local effect of a layer on later layers"
+_SUM, _TWO_HOPS = "a math question", "a two-hop question"
+# Of Csordás et al. 2025 (arXiv 2505.13898), numbered as at NeurIPS 2025; 15 to 17 are in its appendix.
 FIGURES = {
-    "2a": PaperFigure("Relative contribution of each layer to the residual stream", "relative_contribution"),
+    "2a": PaperFigure("Relative norm of layer and sublayer contributions", "relative_contribution"),
     "2b": PaperFigure("Cosine similarity of contributions with the residual stream", "cosine"),
-    "3a": PaperFigure(
-        "Effect of skipping a layer on later layers, future tokens", "layer_effects", ("max_future_layer",)
-    ),
-    "3b": PaperFigure("Effect of skipping a layer on the output, future tokens", "output_change", ("max_future_out",)),
+    "3a": PaperFigure(f"{_SKIP}, all tokens", "layer_effects", "max_all_layer"),
+    "3b": PaperFigure(f"{_SKIP}, future tokens", "layer_effects", "max_future_layer"),
     "4a": PaperFigure("Logit lens: KL divergence from the output", "lens_kl"),
     "4b": PaperFigure("Logit lens: overlap of the top five tokens with the output's", "lens_overlap"),
-    "6a": PaperFigure("Integrated gradients", "integrated_gradients"),
-    "6b": PaperFigure("Residual erasure", "residual_erasure"),
+    "5a": PaperFigure(f"{_LOCAL}, all tokens", "local_effects", "max_all_local"),
+    "5b": PaperFigure(f"{_LOCAL}, future tokens", "local_effects", "max_future_local"),
+    "6a": PaperFigure(f"Integrated gradients on {_SUM}", "integrated_gradients", about="sum"),
+    "6b": PaperFigure(f"Residual erasure on {_SUM}", "residual_erasure", about="sum"),
+    "6c": PaperFigure(f"Integrated gradients on {_TWO_HOPS}", "integrated_gradients", about="spouse"),
+    "6d": PaperFigure(f"Residual erasure on {_TWO_HOPS}", "residual_erasure", about="spouse"),
+    "7a": PaperFigure("Depth score by difficulty of MATH", "depth_score_by_level", about="math"),
+    "7b": PaperFigure("Depth score by hops of MQuAKE", "depth_score_by_level", about="mquake"),
+    "8": PaperFigure("Linear maps from a shallow model to a deep one", "linear_maps"),
+    "15": PaperFigure("Norms of the residual stream and of contributions", "norms"),
+    "16": PaperFigure("Cosine similarity of the residual stream at neighbouring layers", "io_cos"),
+    "17a": PaperFigure("Effect of skipping a layer on the output, all tokens", "output_change", "max_all_out"),
+    "17b": PaperFigure("Effect of skipping a layer on the output, future tokens", "output_change", "max_future_out"),
 }
+# The paper's figures that no call draws, and why.
+NOT_DRAWN = {
+    "1": "it shows benchmark scores of 132 models over their depth, which no probe measures",
+    "9": "it compares erasure in two trained models, a Transformer and a MoEUT; draw 6b of each of yours",
+}
+HU = {"hu6": "gsm8k_hellaswag_layer_effects", "hu7": "gsm8k_hellaswag_output_change"}
 
 
 def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
@@ -47,62 +70,80 @@ def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
     >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
     'Input of block $l$'
 
-    figure: a number of Csordás et al. 2025 ("2a", "2b", "3a", "3b", "4a", "4b", "6a", "6b"), or a name of
-    Hu et al. 2025, such as "gsm8k_logit_lens_kl" (`PAPER_FIGURES`). of: a model from `load_model`, on which the probe
-    is run with ten GSM8K prompts that ship; what the probe returned; or a study's folder (for a name always).
-    Where Hu et al. publish a depth for a panel's model and dataset, a grey line marks it.
+    figure: a number of Csordás et al. 2025 (`papers.FIGURES`: "2a" to "8", and of the appendix "15" to "17b"), or a
+    name of Hu et al. 2025, such as "gsm8k_logit_lens_kl" (`PAPER_FIGURES`; "hu6" and "hu7" are their Figures 6 and 7).
+    of: a model from `load_model`, on which the probe is run with ten GSM8K prompts that ship (7: with the shipped
+    questions of each level); what the probe returned (8: `linear_maps`, always); or a study's folder (of a name
+    always). Where Hu et al. publish a depth for a panel's model and dataset, a grey line marks it.
 
-    ValueError for an unknown figure, a result of another probe, or a name without a folder; MissingArtifact for a
-    folder without its results.
+    ValueError for an unknown figure, one that nothing draws, a result of another probe, or a name without a folder;
+    MissingArtifact for a folder without its results.
     Cost: of a model, its probe on these prompts; else no forward pass.
     """
-    if figure not in FIGURES and figure not in PAPER_FIGURES:
-        raise ValueError(f"no figure is called {figure!r}; there are {', '.join((*FIGURES, *PAPER_FIGURES))}")
+    name = HU.get(figure, figure)
+    if figure in NOT_DRAWN:
+        raise ValueError(f"Figure {figure} is not drawn: {NOT_DRAWN[figure]}.")
     folder = of if isinstance(of, str | Path) else None
-    if figure in PAPER_FIGURES:
+    if name in PAPER_FIGURES:
         if folder is None:
-            raise ValueError(
-                f'{figure} has a panel per model: give a folder of results, dl.paper("{figure}", "outputs").'
-            )
+            raise ValueError(f'{name} has a panel per model: give a folder of results, dl.paper("{name}", "outputs").')
         study = Study(folder)
-        drawn = paper_figure(figure, study)
-        _mark_published(drawn, figure, study)
+        drawn = paper_figure(name, study)
+        _mark_published(drawn, name, study)
         return drawn
-    row = FIGURES[figure]
+    if figure not in FIGURES:
+        parts = [part for part in FIGURES if part.startswith(figure)] or [*FIGURES, *HU, *PAPER_FIGURES]
+        raise ValueError(f"no figure is called {figure!r}; there are {', '.join(parts)}")
+    row, title = FIGURES[figure], f"Figure {figure}. {FIGURES[figure].title}"
+    if row.kind == "linear_maps":
+        if not isinstance(of, Mapping):
+            raise ValueError(f'Figure {figure} is of two models: dl.paper("8", dl.linear_maps(shallow, deep, texts)).')
+        drawn = linear_maps_figure(of, "the shallow model", "the deep model")
+        drawn.suptitle(title)
+        return drawn
     results = _of_folder(row, folder) if folder is not None else of
     if isinstance(of, TransformersModel):
         results = _measured(row, of)
-    if row.keys:
-        results = _only(results, row.keys)
-    return plot(row.kind, results, title=f"Figure {figure}. {row.title}").figure
+    return plot(row.kind, _only(results, row.key), title=title).figure
 
 
 def _of_folder(row, folder):
     """One result by the name of each model and dataset."""
-    study, probe = Study(folder), KINDS[row.kind].probe
-    found = study.of(of_pair(probe, ""))
+    kind, study = KINDS[row.kind], Study(folder)
+    pair = find_pair(row.about).label if kind.of_question else ""
+    datasets = [row.about] if row.about and not kind.of_question else study.datasets
+    found = {run: one for run, one in study.of(of_pair(kind.probe, pair)).items() if run[0] in datasets}
     if not found:
-        grid(row.kind, study)  # which says what is missing
+        grid(row.kind, study, pair, datasets=datasets)  # which says what is missing
     if len(found) == 1:
         return next(iter(found.values()))
     return {f"{model}, {dataset}": result for (dataset, model), result in found.items()}
 
 
 def _measured(row, llm):
-    prompts = load_prompts("gsm8k", 10, source="sample")
     probe = KINDS[row.kind].probe
-    if probe == "residual_erasure":
-        return api.residual_erasure(llm, QUESTION, ANSWER, prompts)
-    if probe == "integrated_gradients":
-        return api.integrated_gradients(llm, QUESTION, ANSWER)
-    return getattr(api, probe)(llm, prompts)
+    if probe == "depth_by_difficulty":
+        return api.depth_by_difficulty(llm, load_examples(row.about, source="embedded"))
+    prompts = load_prompts("gsm8k", 10, source="sample")
+    if KINDS[row.kind].of_question:
+        pair = find_pair(row.about)
+        if probe == "residual_erasure":
+            return api.residual_erasure(llm, pair.question, pair.answer, prompts)
+        return api.integrated_gradients(llm, pair.question, pair.answer)
+    modes = {"mode": "all" if "_all_" in row.key else "future"} if row.key else {}
+    return getattr(api, probe)(llm, prompts, **modes)
 
 
-def _only(results, keys):
-    """A result, or each of several, with these of the keys that the figure draws."""
+def _only(results, key):
+    """A result, or each of several, without what the figure's other parts draw."""
+    if not key:
+        return results
     if all(isinstance(one, Mapping) for one in results.values()):
-        return {name: _only(one, keys) for name, one in results.items()}
-    return {key: value for key, value in results.items() if key in keys or not key.startswith("max_")}
+        return {name: _only(one, key) for name, one in results.items()}
+    if any(name.startswith("max_") for name in results) and key not in results:
+        mode = "all" if "_all_" in key else "future"
+        raise ValueError(f'this result has no {key}; give one of mode="{mode}"')
+    return {name: value for name, value in results.items() if name == key or not name.startswith("max_")}
 
 
 def _mark_published(figure, name, study):

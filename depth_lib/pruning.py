@@ -33,43 +33,19 @@ model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCa
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """The shares of choices that are right before and after; difference, after − before, with its paired 95 % interval
-    [low, high] over n choices. As text it is a sentence."""
-
-    before: float
-    after: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def difference(self) -> float:
-        """After − before."""
-        return self.after - self.before
-
-    def __str__(self) -> str:
-        """Both shares, and their difference with its interval."""
-        return (
-            f"Of {self.n} choices {self.before:.1%} are right before and {self.after:.1%} after: "
-            f"{self.difference:+.1%} [{self.low:+.1%}, {self.high:+.1%}], 95 % paired."
-        )
-
-
-@dataclass(frozen=True)
 class Pruned:
-    """What `prune` returns: the blocks that went, the model without them, the accuracy with its interval, if choices
-    were given. As text it is their sentences."""
+    """What `prune` returns: the blocks that went, the model without them, and, if choices were given, a sentence on the
+    accuracy before and after. As text it is both sentences."""
 
     removable: Removable
     model: TransformersModel
-    accuracy: Accuracy | None
+    accuracy: str
     base: str
     n_prompts: int
 
     def __str__(self) -> str:
         """Which blocks went, and what that does to the accuracy."""
-        return "\n".join(str(one) for one in (self.removable, self.accuracy) if one)
+        return f"{self.removable}\n{self.accuracy}".strip()
 
     def save(self, folder: str | Path) -> Path:
         """Write the model, its tokenizer and README.md, a card that says what was removed, as transformers reads them.
@@ -82,7 +58,7 @@ class Pruned:
             base=self.base,
             which=f"{s} to {s + n - 1}",
             removable=self.removable,
-            accuracy=self.accuracy or "",
+            accuracy=self.accuracy,
             n_prompts=self.n_prompts,
             loss=self.removable.loss,
             folder=Path(folder).name,
@@ -107,18 +83,17 @@ def prune(
     go at this cost.
     Cost: `block_removal`, and two forward passes per ending of the choices.
     """
-    found = removable(block_removal(llm, prompts, sizes=_sizes(at_most)), at_most)
+    sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
+    found = removable(block_removal(llm, prompts, sizes=sizes), at_most)
     shorter = remove_blocks(llm, found)
-    accuracy = None
+    said = ""
     if choices:
         before, after = (choice_accuracy(one, choices) for one in (llm, shorter))
         change = accuracy_change(before, after)
-        shares = (float(answers["accuracy"]) for answers in (before, after))
-        accuracy = Accuracy(*shares, change.low, change.high, len(choices))
+        shares = [float(answers["accuracy"]) for answers in (before, after)]
+        said = (
+            f"Of {len(choices)} choices {shares[0]:.1%} are right before and {shares[1]:.1%} after: "
+            f"{change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], 95 % paired."
+        )
     base = getattr(llm.config, "_name_or_path", "") or "a model"
-    return Pruned(found, shorter, accuracy, Path(base).name if Path(base).exists() else base, len(prompts))
-
-
-def _sizes(at_most):
-    """The sizes to try: those that lie about the default cost, or, for another one, all."""
-    return "refined" if at_most == AT_MOST else "all"
+    return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, len(prompts))

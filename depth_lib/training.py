@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -81,9 +82,6 @@ class DepthLog:
         figure.colorbar(image, ax=below, label="KL(lens ‖ output), nats")
         return figure
 
-    def _repr_html_(self) -> str:
-        return self.to_frame().to_html(index=False, float_format="%.3f")
-
 
 class DepthCallback(TrainerCallback):
     """Measures effective depths while transformers' Trainer trains: Trainer(…, callbacks=[DepthCallback(prompts)]).
@@ -96,47 +94,29 @@ class DepthCallback(TrainerCallback):
     def __init__(
         self, prompts: Sequence[str], every: int = 50, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        if type(every) is not int or every < 1:
-            raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
         self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
         self.log: DepthLog | None = None
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        processing_class: PreTrainedTokenizerBase | None = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        tokenizer = self.tokenizer or processing_class
+        tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
             raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer.")
         self.log = DepthLog(self.prompts, tokenizer, Path(args.output_dir) / "depth_log.csv")
-        self._measure(state, model)
+        self._measure(state, trainer["model"])
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
         if state.global_step % self.every == 0:
-            self._measure(state, model)
+            self._measure(state, trainer["model"])
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
         if state.global_step % self.every:
-            self._measure(state, model)
+            self._measure(state, trainer["model"])
 
     def _measure(self, state, model):
         if state.is_world_process_zero:

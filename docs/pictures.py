@@ -25,6 +25,8 @@ if __name__ == "__main__":
     (DOCS / "smollm2").mkdir(exist_ok=True)
     for kind in SIX:
         save(grid(kind, smollm2), DOCS / "smollm2" / f"{kind}.png")
+    if smollm2.of("block_removal"):
+        save(grid("block_removal", smollm2), DOCS / "removal.png")
     save(card_figure(depths(smollm2)), DOCS / "card.png")
     save(overview_figure(smollm2), DOCS / "smollm2_gsm8k.png")
     toys = ["toy-4l", "toy-8l", "toy-16l"]

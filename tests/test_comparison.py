@@ -8,9 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
+from depth_lib.comparison import beside_the_first
 from depth_lib.embedded import toy_path
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
+from depth_lib.results.study import Study
 from depth_lib.sweep.run import Run
 from tests.synthetic import result_of, write_run
 
@@ -67,9 +69,16 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
     (heat,) = found.plot("layer_effects")
     assert any("tuned - base" in ax.get_title() for ax in heat.axes)
     written = found.save(tmp_path / "both")
-    assert {path.name for path in written} >= {"lens_kl.png", "layer_effects.pdf", "depths.csv", "comparison.txt"}
+    assert {path.name for path in written} >= {
+        "gsm8k_lens_kl.png",
+        "gsm8k_layer_effects.pdf",
+        "depths.csv",
+        "comparison.txt",
+    }
     assert len(pd.read_csv(tmp_path / "both/depths.csv")) == 3
     cell = {"MODEL": "base", "MODEL_ID": "toy-8l", "DATASET": "gsm8k", "OUT": str(tmp_path)}
+    assert "hellaswag" not in "".join(said := beside_the_first(Study(tmp_path, ["base", "tuned"])))
+    assert said == str(found).splitlines()
     run = Run(cell | {"N_EXAMPLES": 10})
     assert str(dl.compare({"base": run, "tuned": tmp_path / "gsm8k/tuned"})) == str(found)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.depths import CONTROL, untrained
+from depth_lib.depths import CONTROL, control_line, untrained
 
 
 def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
@@ -18,6 +18,7 @@ def test_the_control_has_the_same_architecture_other_weights_and_no_depth():
     pd.testing.assert_frame_equal(dl.effective_depths(llm, prompts), own)
     control = found.loc[CONTROL]
     assert control.ed.isna().all() and control.note.str.startswith("no signal: ").all()
+    assert control_line("toy-8l").startswith(f"toy-8l with {CONTROL}: cosine –, kl –, overlap – (no signal: ")
     random, again = untrained(llm)._module, untrained(llm)._module
     shapes = {name: weight.shape for name, weight in llm._module.named_parameters()}
     assert {name: weight.shape for name, weight in random.named_parameters()} == shapes

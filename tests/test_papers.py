@@ -17,19 +17,29 @@ def close_figures():
     plt.close("all")
 
 
-@pytest.mark.parametrize("number", FIGURES)
-def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys(number):
-    row = FIGURES[number]
-    result = result_of(KINDS[row.kind].probe, 8)
-    figure = dl.paper(number, result)
-    assert f"Figure {number}." in figure._suptitle.get_text().replace("\n", " ")
-    if row.keys:
-        panels = [ax for ax in figure.axes if ax.has_data() and ax.get_label() != "<colorbar>"]
-        assert len(panels) == len(row.keys) == 1
-        if ax_image := panels[0].images:
-            drawn, key = np.ma.filled(ax_image[0].get_array(), np.nan), row.keys[0]
-            upper = np.triu_indices(8, 1)
-            assert np.allclose(drawn[upper], result[key].numpy()[upper])
+def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys():
+    for number, row in FIGURES.items():
+        result = {"relative": np.eye(3), "best": np.arange(3)}
+        if row.kind in KINDS:
+            result = result_of(KINDS[row.kind].probe, 8)
+        figure = dl.paper(number, result)
+        assert f"Figure {number}." in figure._suptitle.get_text().replace("\n", " ")
+        if row.key and row.kind != "output_change":
+            (panel,) = [ax for ax in figure.axes if ax.has_data() and ax.get_label() != "<colorbar>"]
+            drawn, upper = np.ma.filled(panel.images[0].get_array(), np.nan), np.triu_indices(8, 1)
+            assert np.allclose(drawn[upper], result[row.key].numpy()[upper])
+        plt.close(figure)
+
+
+def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper():
+    llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 10, source="sample")
+    for number, mode in (("3a", "all"), ("3b", "future")):
+        truth = dl.layer_effects(llm, prompts, mode)[f"max_{mode}_layer"].numpy()
+        image = dl.paper(number, llm).axes[0].images[0].get_array()
+        upper = np.triu_indices(4, 1)
+        assert np.allclose(np.ma.filled(image, np.nan)[upper], truth[upper], atol=1e-5)
+    with pytest.raises(ValueError, match='no max_all_layer; give one of mode="all"'):
+        dl.paper("3a", dl.layer_effects(llm, prompts[:1]))
 
 
 def test_a_model_is_measured_on_the_prompts_that_ship():
@@ -55,6 +65,11 @@ def test_a_name_draws_a_panel_per_model_with_the_published_depth_in_grey(tmp_pat
 def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     with pytest.raises(ValueError, match=f"no figure is called '9z'; there are 2a, .*{[*PAPER_FIGURES][-1]}"):
         dl.paper("9z", {})
+    with pytest.raises(ValueError, match="no figure is called '3'; there are 3a, 3b$"):
+        dl.paper("3", {})
+    for number, why in (("1", "not drawn: it shows benchmark scores"), ("9", "draw 6b"), ("8", "is of two models")):
+        with pytest.raises(ValueError, match=why):
+            dl.paper(number, tmp_path)
     with pytest.raises(ValueError, match="has a panel per model: give a folder of results"):
         dl.paper("gsm8k_logit_lens_kl", result_of("logit_lens", 8))
     with pytest.raises(ValueError, match="it is relative_contribution's"):

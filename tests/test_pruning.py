@@ -34,7 +34,7 @@ def test_two_folders_are_compared_on_the_command_line(tmp_path, capsys):
     folders = [str(tmp_path / "gsm8k" / model) for model in ("base", "tuned")]
     assert main(["compare", *folders, "--to", str(tmp_path / "both")]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("gsm8k: By kl the prediction forms at the same layer in tuned and base")
-    assert (tmp_path / "both/lens_kl.png").exists()
+    assert said.startswith("gsm8k: By kl the prediction forms as early in tuned as in base")
+    assert (tmp_path / "both/gsm8k_lens_kl.png").exists()
     with pytest.raises(SystemExit, match="there is no folder"):
         main(["compare", folders[0], "nowhere"])

@@ -48,30 +48,22 @@ class Change:
         """Which of both forms its prediction earlier, by how much, and whether it is decided."""
         if self.difference is None:
             return f"By {self.metric} there is nothing to compare: {self.note}."
-        d, low, high = self.difference, self.low, self.high
-        at = " and ".join(f"{l} of {n}" for l, n in zip(self.depths, self.n_layers, strict=True))
-        decided = (low is not None and low > 0) or (high is not None and high < 0)
-        said = f"{_WHAT[self.metric]} {self._amount(d)} in {self.second} than in {self.first}"
+        d, (of_first, of_second) = self.difference, self.n_layers
+        size = f"{abs(d):.0%} of the depth"
+        if of_first == of_second:
+            size = f"{abs(d)} layer{'s' * (abs(d) != 1)}"
+        said = f"{_WHAT[self.metric]} {size} {'earlier' if d < 0 else 'later'} in {self.second} than in {self.first}"
         if not d:
-            said = f"{_WHAT[self.metric]} at the same {self._unit} in {self.second} and {self.first}"
+            said = f"{_WHAT[self.metric]} as early in {self.second} as in {self.first}"
+        said += f" (layers {self.depths[0]} of {of_first} and {self.depths[1]} of {of_second}"
         if self.note:
-            return f"By {self.metric} {said} (layers {at}); no interval: {self.note}."
-        ends = ["open" if end is None else f"{end:+.3g}" for end in (low, high)]
-        doubt = "" if decided or (low == high == 0) else "; that may be chance"
+            return f"By {self.metric} {said}); no interval: {self.note}."
+        low, high = ("open" if end is None else f"{end:+.3g}" for end in (self.low, self.high))
+        chance = (self.low is None or self.low <= 0) and (self.high is None or self.high >= 0)
+        doubt = "; that may be chance" if chance and (d or low != high) else ""
         return (
-            f"By {self.metric} {said} (layers {at}; difference [{', '.join(ends)}], 95 % over {self.n_prompts} shared "
-            f"prompts){doubt}."
+            f"By {self.metric} {said}; difference [{low}, {high}], 95 % over {self.n_prompts} shared prompts){doubt}."
         )
-
-    def _amount(self, d: float) -> str:
-        way = "earlier" if d < 0 else "later"
-        if self._unit == "layer":
-            return f"{abs(d)} layer{'s' * (abs(d) != 1)} {way}"
-        return f"{abs(d):.0%} of the depth {way}"
-
-    @property
-    def _unit(self) -> str:
-        return "layer" if self.n_layers[0] == self.n_layers[1] else "share of the depth"
 
 
 def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str, str] = ("first", "second")) -> Change:
@@ -88,12 +80,13 @@ def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str,
     depths = rule.rule(*rule.arguments(first)), rule.rule(*rule.arguments(second))
     if None in depths:
         return Change(metric, *names, depths, n_layers, None, note=f"{names[depths.index(None)]} has no such layer")
-    found = Change(metric, *names, depths, n_layers, _difference(*depths, n_layers))
+    low = high = None
+    n_prompts, note = 0, ""
     try:
         low, high, n_prompts = _paired_interval(rule, results, depths, n_layers)
     except NoInterval as reason:
-        return Change(metric, *names, depths, n_layers, found.difference, note=str(reason))
-    return Change(metric, *names, depths, n_layers, found.difference, low, high, n_prompts)
+        note = str(reason)
+    return Change(metric, *names, depths, n_layers, _difference(*depths, n_layers), low, high, n_prompts, note)
 
 
 def _difference(a, b, n_layers):
@@ -104,15 +97,15 @@ def _paired_interval(rule: Metric, results: tuple, depths: tuple, n_layers: tupl
     """The ends of the interval, None where one is open, and the number of prompts."""
     if not same_prompts(*results):
         raise NoInterval("they have read different prompts")
-    sums = [per_prompt(result, rule) for result in results]
-    n_prompts = len(sums[0][1])
-    curves = [bootstrap_curves(*of_prompts, DRAWS) for of_prompts in sums]  # the same draws for both
-    gaps = [rule.gap(curve).astype(float) for curve, _ in curves]
-    deviations = [
-        widening(n_prompts) * (rule.gap(drawn).astype(float) - gap)
-        for (_, drawn), gap in zip(curves, gaps, strict=True)
-    ]
-    possible = [_layers(rule, gap, moved, depth) for gap, moved, depth in zip(gaps, deviations, depths, strict=True)]
+    gaps, deviations, possible = [], [], []
+    for result, depth in zip(results, depths, strict=True):
+        sums, n_tokens = per_prompt(result, rule)
+        curve, drawn = bootstrap_curves(sums, n_tokens, DRAWS)  # the same draws for both
+        gap, moved = rule.gap(curve).astype(float), rule.gap(drawn).astype(float)
+        gaps.append(gap)
+        deviations.append(widening(len(n_tokens)) * (moved - gap))
+        layers = [depth, *possible_depths(rule, *_ends(gap, deviations[-1]))]
+        possible.append(range(min(layers), max(layers) + 1))
     pairs = [*product(*possible)]
     if n_layers[0] == n_layers[1] and not rule.turns:
         pairs = [(a, b) for a, b in pairs if a == b or _may_differ(gaps, deviations, (a, b), int(b < a))]
@@ -123,22 +116,15 @@ def _paired_interval(rule: Metric, results: tuple, depths: tuple, n_layers: tupl
     high = None if last_second in seconds or -1 in firsts else max(known)
     if low is None and high is None:
         raise NoInterval("the prompts rule out no layer")
-    return low, high, n_prompts
+    return low, high, len(n_tokens)
 
 
 def _may_differ(gaps: list, deviations: list, pair: tuple[int, int], early: int) -> bool:
     """Whether the one that is early may have crossed at its layer, and the other not yet before its own."""
-    places = (early, pair[early]), (1 - early, pair[1 - early] - 1)
-    gap, moved = (
-        of[places[0][0]][..., places[0][1]] - of[places[1][0]][..., places[1][1]] for of in (gaps, deviations)
-    )
+    late = 1 - early
+    here, there = pair[early], pair[late] - 1
+    gap, moved = (of[early][..., here] - of[late][..., there] for of in (gaps, deviations))
     return _ends(gap, moved)[0] < 0
-
-
-def _layers(rule: Metric, gap: np.ndarray, deviations: np.ndarray, depth: int) -> range:
-    """The layers that a depth may be, numbered as in `Metric.depths`."""
-    possible = [depth, *possible_depths(rule, *_ends(gap, deviations)).tolist()]
-    return range(min(possible), max(possible) + 1)
 
 
 def _ends(values: np.ndarray, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

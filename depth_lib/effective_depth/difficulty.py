@@ -28,21 +28,18 @@ class Difficulty:
 
     def __str__(self) -> str:
         """Do harder questions use more depth?"""
-        answer, slopes = "Whether harder questions use more depth is not decided", (self.slope, self.without_first)
-        if all(slope and slope.low > 0 for slope in slopes):
-            answer = "Harder questions use more depth"
-        elif all(slope and slope.high < 0 for slope in slopes):
-            answer = "Harder questions use less depth"
-        elif self.slope.low > 0 or self.slope.high < 0:
+        answer = "Whether harder questions use more depth is not decided"
+        signs = [one and int(one.low > 0) - int(one.high < 0) for one in (self.slope, self.without_first)]
+        if signs[0]:
             answer = "What moves with the level is the share of layer 0, not the depth of the others"
-        later = "unknown"
-        if self.without_first:
-            later = f"{self.without_first.value:+.2f} [{self.without_first.low:+.2f}, {self.without_first.high:+.2f}]"
+            if signs[0] == signs[1]:
+                answer = f"Harder questions use {'more' if signs[0] > 0 else 'less'} depth"
+        ends = "[{0.low:+.2f}, {0.high:+.2f}]".format
+        later = "unknown" if not self.without_first else f"{self.without_first.value:+.2f} {ends(self.without_first)}"
         return (
             f"{answer}: by the effect on {_ON[self.effect]} the depth score moves by {self.slope.value:+.2f} layers a "
-            f"level (levels {min(self.scores)} to {max(self.scores)}), 95 % interval [{self.slope.low:+.2f}, "
-            f"{self.slope.high:+.2f}]; without layer 0: {later}. Harder questions are often longer, which is not taken "
-            "out."
+            f"level (levels {min(self.scores)} to {max(self.scores)}), 95 % interval {ends(self.slope)}; without layer "
+            f"0: {later}. Harder questions are often longer, which is not taken out."
         )
 
 

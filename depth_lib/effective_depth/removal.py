@@ -31,24 +31,16 @@ class Removable:
 
     def __repr__(self) -> str:
         """Which blocks can go, and for how much."""
-        if not self.n:
-            return (
-                f"None of {self.n_layers} blocks can go for {self.at_most:g} nats per token{self._interval}; sizes "
-                f"tried: {self._tried}"
+        tried = "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
+        interval = "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
+        said = f"None of {self.n_layers} blocks can go for {self.at_most:g} nats per token"
+        if self.n:
+            which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
+            said = (
+                f"{self.n} of {self.n_layers} blocks, {which}, can go for {self.at_most:g} nats per token: they cost "
+                f"{self.loss:.3f}"
             )
-        which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
-        return (
-            f"{self.n} of {self.n_layers} blocks, {which}, can go for {self.at_most:g} nats per token: they cost "
-            f"{self.loss:.3f}{self._interval}; sizes tried: {self._tried}"
-        )
-
-    @property
-    def _interval(self) -> str:
-        return "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
-
-    @property
-    def _tried(self) -> str:
-        return "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
+        return f"{said}{interval}; sizes tried: {tried}"
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:

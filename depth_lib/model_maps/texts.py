@@ -15,7 +15,7 @@ from ..remote.errors import one_line
 
 SPLITS = {"fit": 0.8, "choose": 0.1, "test": 0.1}  # shares of tokens: for the maps, their ridge and their error
 LONGEST = 512  # tokens of a sequence; both models may take fewer
-_FEWEST_SEQUENCES, _FEWEST_DOCUMENTS = 40, 10
+_FEWEST_DOCUMENTS = 10
 
 
 class TextError(ParamsError):
@@ -27,35 +27,29 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
 
     source: "embedded" (all samples of the package), the path of a UTF-8 file (documents are separated by blank lines),
     or a Hub dataset with a column `text`, `owner/name[:config[:split]]` (split train unless given), which is streamed.
-    Raises TextError for a source that is none of these, is unreachable or is empty.
+    Raises TextError for a source that is none of these.
     """
     texts, length = [], 0
-    if Path(source).suffix == ".txt" and not (source := Path(source).expanduser()).is_file():
-        raise TextError(f"no file {source.absolute()}; check the path")
     try:
-        for text in filter(str.strip, _documents(source, n_characters)):
+        for text in filter(str.strip, _documents(source)):
             texts.append(text[: n_characters - length])
             length += len(texts[-1])
             if length >= n_characters:
                 break
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, columns and networks)
         raise TextError(
-            f"{source} is neither a text file in UTF-8 nor a dataset of the Hub with a column text "
-            f'({one_line(error)}); give as texts= (TEXTS= of make and the notebook) "embedded", a text file, or a Hub '
-            "dataset owner/name[:config[:split]]"
+            f'no text can be read from {source} ({one_line(error)}); give as texts= or TEXTS= "embedded", a text file '
+            "in UTF-8, or a Hub dataset with a column text, owner/name[:config[:split]]"
         ) from None
-    if not texts:
-        raise TextError(f"{source} has no text; give another")
     return texts
 
 
-def _documents(source: str | Path, n_characters: int) -> Iterator[str]:
+def _documents(source: str | Path) -> Iterator[str]:
     if source == "embedded":
         for dataset in map(dataset_named, DATASETS):
             yield from (dataset.prompt(*row) for row in dataset.rows("embedded"))
-    elif Path(source).is_file():
-        with open(source, encoding="utf-8") as file:
-            yield from file.read(n_characters).split("\n\n")
+    elif Path(source).suffix == ".txt" or Path(source).is_file():
+        yield from Path(source).read_text(encoding="utf-8").split("\n\n")
     else:
         import datasets  # takes seconds, and a file does not need it
 
@@ -96,33 +90,25 @@ def cut(documents: list[list[int]], longest: int, width: int) -> list[Excerpt]:
     """Documents cut into sequences of at most `longest` tokens; all of a document are of one split.
 
     The sequences to fit on come first, those to test on last. width: d of the source. TextError for fewer than 4 d
-    tokens to fit on (a map has d inputs), a warning for fewer than 20 d, and for fewer than 10 documents: then each
-    sequence has a split of its own, and what is tested has its neighbours among what was fitted.
+    tokens to fit on (a map has d inputs) or than 10 documents, a warning for fewer than 20 d.
     """
-    total = sum(map(len, documents))
-    size = max(1, min(LONGEST, longest, max(16, total // _FEWEST_SEQUENCES)))
-    n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
-    together = [[document[k : k + size] for k in range(0, len(document), size)] for document in documents]
     if len(documents) < _FEWEST_DOCUMENTS:
-        warnings.warn(
-            f"{len(documents)} documents are too few to test on others than are fitted on: parts of one are in both, "
-            f"and errors are too low; give {_FEWEST_DOCUMENTS} or more (in a file, blank lines separate them)",
-            stacklevel=3,
+        raise TextError(
+            f"{len(documents)} documents are too few to test on others than are fitted on; give {_FEWEST_DOCUMENTS} or "
+            "more (in a file, blank lines separate them)"
         )
-        together = [[sequence] for of_document in together for sequence in of_document]
-    for sequences in together:
+    size = min(LONGEST, longest)
+    n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
+    for document in documents:
         split = max(SPLITS, key=lambda name: SPLITS[name] * sum(n_tokens.values()) - n_tokens[name])
-        excerpts += [Excerpt(ids, split) for ids in sequences]
-        n_tokens[split] += sum(map(len, sequences))
+        excerpts += [Excerpt(document[k : k + size], split) for k in range(0, len(document), size)]
+        n_tokens[split] += len(document)
     excerpts.sort(key=lambda excerpt: list(SPLITS).index(excerpt.split))
     _count_seen(excerpts)
     excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]
     n_fit, enough = n_tokens["fit"], 20 * width
     if n_fit < 4 * width:
-        raise TextError(
-            f"{n_fit} tokens to fit maps of {width} inputs (of {total}, without those held out); give at least "
-            f"{4 * width}, better {enough}"
-        )
+        raise TextError(f"{n_fit} tokens to fit maps of {width} inputs; give at least {4 * width}, better {enough}")
     if excerpts[-1].split != "test":
         raise TextError("every text to test on is one that the maps were fitted on; give texts that differ")
     if n_fit < enough:

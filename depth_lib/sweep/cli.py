@@ -32,7 +32,12 @@ def demo(plan: Plan) -> int:
     plan = plan.model_copy(update={"SET": "demo", "JOBS": plan.JOBS or 2})  # a toy's run is mostly imports
     if not plan.LIST and not Path(plan.folder).is_dir():
         say(f"three toy models on three datasets, then table and figures in {plan.folder}: 3 to 8 minutes, once")
-    return sweep(plan)
+    failed = sweep(plan)
+    if not failed and not plan.LIST:
+        from ..depths import control_line  # loads torch
+
+        say(control_line("toy-8l"))
+    return failed
 
 
 def real(plan: Plan) -> int:

@@ -13,6 +13,7 @@ from ..files import move_aside
 from ..model_maps.maps import linear_maps
 from ..model_maps.stretch import MEASURES, stretch
 from ..model_maps.texts import read_texts
+from ..models.load import load_model
 from ..params import command
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
@@ -43,7 +44,7 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     else:
         start = time.time()
         given = {name: value for name, value in loading.items() if value}
-        result = linear_maps(*models, documents, plan.WHAT, **given)
+        result = linear_maps(*(load_model(model, **given) for model in models), documents, plan.WHAT)
         if state.kept:
             print(f"{path} is kept as {move_aside(path, 'superseded').name}")
         made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS}
@@ -51,9 +52,8 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
         made_from |= wanted | {"of_models": _weights(models)}  # a model of the Hub has a commit now
         save_artifact(path, result, made_from)
     result = load_artifact(path)
-    for name, (value, low, high) in stretch(result).items():
-        interval = "" if low is None else f"[{low:.2f}, {high:.2f}]"
-        print(f"{name:17}{value:6.2f}  {interval:12}  {MEASURES[name]}")
+    for name, value in stretch(result).items():
+        print(f"{name:17}{value:6.2f}  {MEASURES[name]}")
     print(path, *save(linear_maps_figure(result, *names), path.with_suffix("")), sep="\n")
     return 0
 

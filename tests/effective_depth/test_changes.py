@@ -7,13 +7,13 @@ import torch
 from depth_lib.effective_depth.changes import depth_change
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
 from tests.effective_depth.coverage import CURVES, N_LAYERS, depths_of, noise, spread
+from tests.effective_depth.coverage import result_of as of_prompts
 
 
 def result_of(metric, curves):
     """A result in which each prompt has its own curve [P, L] and 50 tokens, with its means."""
     curves = torch.as_tensor(np.asarray(curves), dtype=torch.float32)
-    result = {key: curves.mean(0) for key in METRICS[metric].keys}
-    return result | {f"{key}_sums": 50 * curves for key in result} | {"n_tokens": torch.full((len(curves),), 50.0)}
+    return of_prompts(metric, curves) | dict.fromkeys(METRICS[metric].keys, curves.mean(0))
 
 
 def shifted(curve, layers):
@@ -58,14 +58,12 @@ def test_of_a_result_and_itself_nothing_changes_and_of_two_the_sentence_says_whi
     common = 0.1 * noise(draw, (10, N_LAYERS), 0)
     base, tuned = result_of("kl", curve + common), result_of("kl", shifted(curve, 3) + common)
     same = depth_change(base, base, "kl")
-    assert (same.difference, same.low, same.high) == (0, 0, 0) and "at the same layer" in str(same)
+    assert (same.difference, same.low, same.high) == (0, 0, 0) and "as early in second as in first" in str(same)
     found = depth_change(base, tuned, "kl", ("base", "tuned"))
     assert found.difference == -3 and found.low <= -3 <= found.high < 0 and found.n_prompts == 10
     assert str(found).startswith("By kl the prediction forms 3 layers earlier in tuned than in base (layers ")
     assert "95 % over 10 shared prompts" in str(found) and "may be chance" not in str(found)
-    assert str(depth_change(tuned, base, "kl", ("tuned", "base"))).startswith(
-        "By kl the prediction forms 3 layers later"
-    )
+    assert "3 layers later" in str(depth_change(tuned, base, "kl"))
 
 
 def test_what_has_no_interval_or_no_depth_says_why():
@@ -82,6 +80,4 @@ def test_what_has_no_interval_or_no_depth_says_why():
         f"By kl there is nothing to compare: b has no signal: largest KL {curve.max() / 100:.2f} nats."
     )
     shallow = result_of("kl", np.tile(curve[::2], (10, 1)))
-    assert "of the depth" in str(depth_change(ten, shallow, "kl")) or "share of the depth" in str(
-        depth_change(ten, shallow, "kl")
-    )
+    assert "in second" in str(depth_change(ten, shallow, "kl")) and depth_change(ten, shallow, "kl").low is not None

@@ -26,15 +26,10 @@ def test_tokenizers_that_give_other_ids_are_refused_with_the_first_text_that_sho
 @pytest.mark.parametrize(
     ("texts", "more", "said"),
     [
-        (words(2, 20), {}, r"\d+ tokens to fit maps of 16 inputs .of 42,.*give at least 64, better 320"),
-        (TEXTS, {"dtype": "bfloat16"}, "dtype is for models given by name, and both are loaded; leave it out"),
+        (words(12, 4), {}, r"\d+ tokens to fit maps of 16 inputs; give at least 64, better 320"),
+        (TEXTS[:9], {}, "9 documents are too few to test on others than are fitted on; give 10 or more"),
         (TEXTS, {"what": "logits"}, 'what "logits" is not known; use "residual", "contribution"'),
-        ("nowhere.txt", {}, "no file /.*/nowhere.txt; check the path"),
-        (
-            "nobody/nowhere",
-            {},
-            "nobody/nowhere is neither a text file in UTF-8 nor a dataset of the Hub .*give as texts= .*embedded",
-        ),
+        ("nowhere.txt", {}, "no text can be read from nowhere.txt .*No such file.*; give as texts= .*embedded"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(pair, texts, more, said):
@@ -47,16 +42,14 @@ def test_a_document_is_fitted_on_or_tested_on_never_both():
     documents = [[d * 1000 + k for k in range(50 + 7 * d)] for d in range(20)]
     of = {split: {ids // 1000 for e in cut(documents, 16, 4) if e.split == split for ids in e.ids} for split in SPLITS}
     assert all(of.values()) and sum(map(len, of.values())) == 20
-    with pytest.warns(UserWarning, match="9 documents are too few to test on others than are fitted on"):
-        cut(documents[:9], 16, 4)
 
 
 def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree", encoding="utf-8")
     assert read_texts(tmp_path / "a.txt") == ["one", "two", "three"]
-    assert read_texts(tmp_path / "a.txt", 6) == ["one", "t"]
+    assert read_texts(tmp_path / "a.txt", 4) == ["one", "t"]
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(TextError, match="latin.txt is neither .*UnicodeDecodeError: 'utf-8' codec"):
+    with pytest.raises(TextError, match="latin.txt .*UnicodeDecodeError: 'utf-8' codec"):
         read_texts(tmp_path / "latin.txt")
     assert len(read_texts("embedded")) >= 36
     asked, drawn = [], []
@@ -70,5 +63,5 @@ def test_texts_come_from_a_file_the_package_or_a_streamed_hub_dataset(tmp_path, 
     read_texts("owner/corpus", 10)
     assert asked == [("owner/corpus", "20231101.en", "validation", True), ("owner/corpus", None, "train", True)]
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [{"words": "a"}])
-    with pytest.raises(TextError, match="owner/corpus is neither .*with a column text .KeyError: 'text'."):
+    with pytest.raises(TextError, match="from owner/corpus .KeyError: 'text'.; .*with a column text"):
         read_texts("owner/corpus")

@@ -6,54 +6,22 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from depth_lib.embedded import toy_path
 from depth_lib.figures import linear_maps_figure
-from depth_lib.model_maps.stretch import measure, stretch
+from depth_lib.model_maps.stretch import stretch
 from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.schemas import SCHEMAS, MissingArtifact, parse_name
 from depth_lib.results.study import Study
 from depth_lib.sweep.cli import main
 
 
-def one(relative):
-    return {name: float(value[0]) for name, value in measure(np.asarray(relative, dtype=float)[None]).items()}
-
-
 def test_a_perfect_stretch_has_rank_correlation_one_no_distance_and_a_price_elsewhere():
     relative = np.full((5, 5), 0.8) - 0.7 * np.eye(5)
-    assert one(relative) == pytest.approx({"rank_correlation": 1, "distance": 0, "predicted": 1, "penalty": 0.7})
-
-
-def test_ranks_with_ties_correlate_as_those_counted_by_hand():
-    best = np.random.default_rng(0).integers(0, 4, size=(20, 9))
-    relative = np.ones((20, 5, 9))
-    for b, row in enumerate(best):
-        relative[b, row, range(9)] = 0
-    ranks = [[(np.sum(row < r) + np.sum(row <= r)) / 2 for r in row] for row in best]
-    assert measure(relative)["rank_correlation"] == pytest.approx([np.corrcoef(r, range(9))[0, 1] for r in ranks])
-    assert np.isnan(measure(np.ones((1, 3, 4)))["rank_correlation"]).all(), "one best layer for all has no order"
-
-
-def test_intervals_are_those_of_sequences_drawn_again():
-    draw = np.random.default_rng(1)
-    sums = np.abs(draw.normal(1, 0.5, size=(40, 3, 3))) * 10 - 3 * np.eye(3)
-    result = {"relative_sums": torch.tensor(sums), "n_tokens": torch.full((40,), 10.0)}
-    value, low, high = stretch(result)["penalty"]
-    again = [sums[draw.integers(0, 40, 40)].sum(0) / 400 for _ in range(1000)]
-    assert low < value < high
-    assert (high - low) == pytest.approx(3.92 * measure(np.stack(again))["penalty"].std(), rel=0.3)
-    assert stretch(result) == stretch(result)  # the same draws every time
-
-
-def test_what_is_read_off_the_best_layers_has_no_interval_as_none_covers_the_truth():
-    """Best layers jump: where two source layers are nearly as good, the noise of a draw decides between them."""
-    draw = np.random.default_rng(3)
-    truth = 1 - 0.02 * np.eye(6)
-    found = stretch({"relative_sums": truth + draw.normal(0, 0.3, size=(30, 6, 6)), "n_tokens": np.full(30, 1.0)})
-    assert found["rank_correlation"][1:] == found["distance"][1:] == (None, None)
-    assert None not in found["predicted"] + found["penalty"]
+    expected = {"rank_correlation": 1, "distance": 0, "predicted": 1, "penalty": 0.7}
+    assert stretch({"relative": relative}) == pytest.approx(expected)
+    flat = stretch({"relative": np.ones((3, 4))})
+    assert np.isnan(flat["rank_correlation"]) and flat["predicted"] == 0, "one best layer for all has no order"
 
 
 def test_the_figure_shows_every_cell_the_best_ones_and_the_diagonal():
@@ -100,12 +68,6 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     remedy = re.search("dtype: stored None, asked bfloat16.*compute it again: .*depth-lib (.*)", str(refused.value))[1]
     assert main(shlex.split(remedy)) == 0
     assert "linear_map_toy-4l_to_toy-4l.pt.superseded-1" in capsys.readouterr().out
-    found = load_artifact(path)
-    assert found["meta"]["dtype"] == "bfloat16" and not np.array_equal(found["relative"], result["relative"])
-    assert main([*asked, str(text), "--what", "contribution"]) == 0
-    assert (folder / "linear_map_contribution_toy-4l_to_toy-4l.pt").is_file()
-    assert torch.equal(load_artifact(path)["relative"], found["relative"])
+    assert load_artifact(path)["meta"]["dtype"] == "bfloat16"
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
-    with pytest.raises(SystemExit, match="no file .*none.txt; check the path"):
-        main([*asked, str(tmp_path / "none.txt")])

@@ -4,14 +4,12 @@ import datetime
 import os
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
 import depth_lib as dl
 from depth_lib import api
-from depth_lib.model_maps import maps
 from tests.calls import EVERY, PAIRWISE
 from tests.forked import processes
 from tests.model_maps.models import words
@@ -44,8 +42,6 @@ def _measure_on_both(rank, out, folder, rank_local):
     torch.set_num_threads(1)
     how = {"init_method": f"file://{out}/meeting", "timeout": datetime.timedelta(seconds=SECONDS)}
     dist.init_process_group("gloo", rank=rank, world_size=2, **how)
-    free = [2_000_000, 2_000_000_000][rank]  # bytes: maps to two layers at once, and to all
-    maps.psutil = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=free))
     if rank_local:
         api.tokens_per_pass = lambda *_, **__: 64 * (1 + rank)
     torch.save(_measure(dl.load_model(folder, tensor_parallel=2)), out / f"{rank}.pt")
