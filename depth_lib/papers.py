@@ -111,8 +111,9 @@ def _of_folder(row, folder):
     """One result by the name of each model and dataset."""
     kind, study = KINDS[row.kind], Study(folder)
     pair = find_pair(row.about).label if kind.of_question else ""
-    datasets = [row.about] if row.about and not kind.of_question else study.datasets
-    found = {run: one for run, one in study.of(of_pair(kind.probe, pair)).items() if run[0] in datasets}
+    datasets = [row.about] if row.about and not kind.of_question else []
+    found = study.of(of_pair(kind.probe, pair))
+    found = {run: one for run, one in found.items() if run[0] in (datasets or study.datasets)}
     if not found:
         grid(row.kind, study, pair, datasets=datasets)  # which says what is missing
     if len(found) == 1:
