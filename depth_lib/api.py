@@ -23,6 +23,8 @@ from .data.orders import NAMED, checked_order, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
 from .lenses.files import Lens, LensError, check_lens
 from .models.check import verified_arch
+from .models.removal import order_without
+from .params import not_among
 from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
@@ -71,7 +73,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     Sources: Csordás et al. 2025 (arXiv 2505.13898), Figures 2, 15, 16; angles: Gromov et al. 2024 (arXiv 2403.17887).
     Cost: a forward pass per prompt; the residuals of one prompt are held, [L + 1, T, d].
     """
-    ids, arch = tokenize(llm, prompts), verified_arch(llm)
+    arch, ids = verified_arch(llm), tokenize(llm, prompts)
     sums = run(_relative_contribution, llm, arch, ids, remote=remote, over="prompts", label="contribution")
     result = {"first_change": sums.pop("change")[: len(ids[0])].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
@@ -120,8 +122,8 @@ def logit_lens(
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
-    ids, stops = tokenize(llm, prompts, generate), end_tokens(llm) if generate else []
-    work = (verified_arch(llm), ids, generate, further, stops, _translators(llm, lens, remote))
+    arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
+    work = (arch, ids, generate, further, end_tokens(llm) if generate else [], _translators(llm, lens, remote))
     result = run(_logit_lens, llm, *work, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
@@ -149,8 +151,8 @@ def answer_lens(
     Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
     2510.18871): early guesses are frequent words.
     """
-    ids, places, tokens = answer_span(llm, question, answer)
-    result = run(_answer_lens, llm, verified_arch(llm), ids, places, _translators(llm, lens, remote), remote=remote)
+    arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = run(_answer_lens, llm, arch, ids, places, _translators(llm, lens, remote), remote=remote)
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
     return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[place] for place in places]})
 
@@ -201,11 +203,10 @@ def layer_effects(
     Cost: per prompt a forward pass and, for each position, that of a batch which grows by a row per block, so L / 2
     passes; the residuals of one prompt are held, and what its blocks add.
     """
-    _check_part(llm, part)
+    arch = _arch(llm, part)
     work, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
-    budget, label = tokens_per_pass(llm, budget, remote, work), f"{part} effects, {mode}"
-    work = (verified_arch(llm), work, mode, part, budget)
-    effects = run(_layer_effects, llm, *work, remote=remote, over="work", label=label, numbers=numbers)
+    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"{part} effects, {mode}", "numbers": numbers}
+    effects = run(_layer_effects, llm, arch, work, mode, part, remote=remote, over="work", **how)
     return Result("layer_effects" if part == "layer" else f"{part}_effects", _over_prompts(effects))
 
 
@@ -249,8 +250,7 @@ def block_removal(
     Cost: per prompt a forward pass and a row of later blocks for each n and s, about L / 2 passes for each n; the
     residuals of one prompt are held.
     """
-    _check_part(llm, part)
-    arch, ids = verified_arch(llm), tokenize(llm, prompts)
+    arch, ids = _arch(llm, part), tokenize(llm, prompts)
     budget = tokens_per_pass(llm, budget, remote, [(of_prompt, None) for of_prompt in ids])
     n_layers = arch.n_layers
 
@@ -389,14 +389,10 @@ def choice_accuracy(
     n_layers = arch.n_layers
     if removed and order is not None:
         raise ValueError("give removed or order, not both: an order may lack blocks.")
-    s, n = removed or (0, 1)
-    if not (0 <= s and 1 <= n and s + n <= n_layers):
-        raise ValueError(f"removed={removed} are not blocks of this model; it has {n_layers}.")
+    if removed:
+        order = order_without(*removed, n_layers)
     several = order is not None and len(order) > 0 and not isinstance(order[0], int)
-    orders = (
-        [[*range(s), *range(s + n, n_layers)]] if removed else [] if order is None else order if several else [order]
-    )
-    orders = [checked_order(one, n_layers) for one in orders]
+    orders = [checked_order(one, n_layers) for one in (order if several else [order])] if order is not None else []
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     budget = tokens_per_pass(llm, budget, remote, texts)
     found = run(_ending_log_probs, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
@@ -426,13 +422,14 @@ def local_effects(
     model whose blocks read more of earlier ones than the residual. Source: Csordás et al. 2025, Figure 5.
     Cost: per prompt a forward pass, and one of L − 1 rows for each position; residuals and what blocks add are held.
     """
-    if not verified_arch(llm).can_skip_blocks:
+    arch = verified_arch(llm)
+    if not arch.can_skip_blocks:
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
-    (work, numbers), label = skips_of(llm, prompts, mode, ("future", "all")), f"local effects, {mode}"
-    work = (verified_arch(llm), work, mode, tokens_per_pass(llm, budget, remote, work))
-    effects = run(_local_effects, llm, *work, remote=remote, over="work", label=label, numbers=numbers)
+    work, numbers = skips_of(llm, prompts, mode, ("future", "all"))
+    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"local effects, {mode}", "numbers": numbers}
+    effects = run(_local_effects, llm, arch, work, mode, remote=remote, over="work", **how)
     return Result("local_effects", _over_prompts(effects))
 
 
@@ -465,8 +462,8 @@ def residual_erasure(
     Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
     blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
     """
-    ids, places, tokens = answer_span(llm, question, answer)
-    result = _erased(_residual_erasure, llm, ids, baseline_prompts, remote, budget, answer=places)
+    arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = _erased(_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=places)
     n_answer = torch.tensor([len(ids) - places[0]], dtype=torch.float32)
     return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens})
 
@@ -494,13 +491,12 @@ def future_erasure(
     Source: Csordás et al. 2025, section 3.4.
     Cost: twice that of `residual_erasure`.
     """
-    ids, _, tokens = answer_span(llm, question, answer)
-    result = _erased(_future_erasure, llm, ids, baseline_prompts, remote, budget)
+    arch, (ids, _, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = _erased(_future_erasure, llm, arch, ids, baseline_prompts, remote, budget)
     return Result("future_erasure", result | {"tokens": tokens})
 
 
-def _erased(probe, llm, ids, baseline_prompts, remote, budget, **places):
-    arch = verified_arch(llm)
+def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **places):
     if baseline_prompts is None or (not isinstance(baseline_prompts, str) and len(baseline_prompts) == 0):
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
     baseline = tokenize(llm, baseline_prompts)
@@ -554,19 +550,16 @@ def integrated_gradients(
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance <= 1:
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
-    if at not in ("block", "attention", "mlp"):
-        raise ValueError(f'there are no gradients at {at!r}; use "block", "attention" or "mlp".')
-    if method not in (None, "gradients", "increments"):
-        raise ValueError(f'method {method!r} is not known; use "gradients", "increments" or None.')
+    if method and (problem := not_among(("gradients", "increments"), "method", method)):
+        raise ValueError(problem)
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
-    _check_parts(llm, at != "block")
-    ids, places, tokens = answer_span(llm, question, answer)
+    arch, (ids, places, tokens) = _arch(llm, at, "block"), answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
-    arch, left_ends = verified_arch(llm), 256 if quadrature == "riemann" else None
+    left_ends = 256 if quadrature == "riemann" else None
     held = arch.n_layers if method == "gradients" else 1
     budget = tokens_per_pass(llm, budget, remote, [(ids, places)], blocks_held=held)
     work = (arch, ids, places, list(range(arch.n_layers)), at)
@@ -624,7 +617,7 @@ def depth_by_difficulty(
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
-    work, draw = [], random.Random(123)
+    arch, work, draw = verified_arch(llm), [], random.Random(123)
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)
         starts = [answer[0] - 1]
@@ -633,8 +626,8 @@ def depth_by_difficulty(
         if min(starts) < 2:
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
-    budget, how = tokens_per_pass(llm, budget, remote, work), {"over": "work", "label": "depth by difficulty"}
-    effects = run(_layer_effects, llm, verified_arch(llm), work, "future", "layer", budget, remote=remote, **how)
+    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": "depth by difficulty"}
+    effects = run(_layer_effects, llm, arch, work, "future", "layer", remote=remote, over="work", **how)
     effects["max_future_out"] = effects["max_future_out"][..., 0]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
@@ -691,16 +684,14 @@ def tokens_per_pass(
     return from_rank_0(tokens_in(room, n_bytes, blocks_held), is_sharded(llm))
 
 
-def _check_part(llm, part):
-    if part not in ("layer", "attention", "mlp"):
-        raise ValueError(f'part {part!r} is not known; use "layer", "attention" or "mlp".')
-    _check_parts(llm, part != "layer")
-
-
-def _check_parts(llm, needed):
-    """ValueError where a and m are needed, and the model is read block by block."""
-    if needed and not verified_arch(llm).parts:
+def _arch(llm, part, whole="layer"):
+    """`verified_arch`; ValueError for an unknown part, or one of a model that is read block by block."""
+    if problem := not_among((whole, "attention", "mlp"), "part", part):
+        raise ValueError(problem)
+    arch = verified_arch(llm)
+    if part != whole and not arch.parts:
         raise ValueError("what attention and MLP of this model add is not known; use whole blocks.")
+    return arch
 
 
 def _pool(sums):

@@ -2,6 +2,9 @@
 
 import random
 import warnings
+from collections import Counter
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,12 +46,10 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
     examples = _sums(n_per_level, seed) if dataset == "sums" and source in NAMED else _from_rows(kind, source, seed)
-    chosen, fewer = [], []
-    for level in sorted({example.level for example in examples}):
-        group = [example for example in examples if example.level == level][:n_per_level]
-        chosen += group
-        if len(group) < n_per_level:
-            fewer.append(f"{len(group)} of level {level}")
+    level = attrgetter("level")
+    by_level = groupby(sorted(examples, key=level), level)
+    chosen = [example for _, group in by_level for example in islice(group, n_per_level)]
+    fewer = [f"{n} of level {one}" for one, n in Counter(map(level, chosen)).items() if n < n_per_level]
     if fewer:
         warnings.warn(f"{dataset} has {', '.join(fewer)}, not {n_per_level}: using those", stacklevel=2)
     return chosen
@@ -66,18 +67,14 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
 
 def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]:
     """The examples of all rows with a level, shuffled."""
-    examples, n_without = [], 0
-    for where, row in dataset.rows(source):
-        pair, level = dataset.pair(where, row), dataset.level_of(row)
-        if level:
-            examples.append(Example(level, *pair, dataset.WITHIN_ANSWER))
-        else:
-            n_without += 1
+    rows = [
+        (dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER) for where, row in dataset.rows(source)
+    ]
+    examples = [Example(*row) for row in rows if row[0]]
     name = f"{dataset.DATASET} from {source}"
     if not examples:
         raise PromptError(f"{name} has no row with a level in {dataset.LEVEL!r}; write a number there")
-    if n_without:
-        n_rows = n_without + len(examples)
-        warnings.warn(f"{n_without} of {n_rows} rows of {name} have no level and are left out", stacklevel=3)
+    if n_without := len(rows) - len(examples):
+        warnings.warn(f"{n_without} of {len(rows)} rows of {name} have no level and are left out", stacklevel=3)
     random.Random(seed).shuffle(examples)
     return examples

@@ -14,43 +14,43 @@ def tokenize(llm: TransformersModel, prompts: list[str], generate: int = 0) -> l
     generate: how many tokens the model will append to each. ValueError for a prompt without tokens, or for more tokens
     than the model has positions.
     """
-    _check_model(llm)
     prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
-    all_ids = []
-    for p, prompt in enumerate(prompts):
-        if not isinstance(prompt, str):
-            raise ValueError(f"prompt {p} is of type {type(prompt).__name__}, not text; give a list of strings.")
-        try:
-            ids = llm.tokenizer(prompt)["input_ids"]
-        except (TypeError, UnicodeError) as error:
-            raise ValueError(f"prompt {p} ({prompt!r}) cannot be tokenised: {error}; mend its text.") from error
-        if not ids:
-            raise ValueError(f"prompt {p} ({prompt!r}) has no tokens; leave it out.")
-        _check_known(llm, ids, f"prompt {p}")
-        _check_length(llm, ids, f"prompt {p}", generate)
-        all_ids.append(ids)
-    return all_ids
+    return [_tokenized(llm, prompt, f"prompt {p}", generate)["input_ids"] for p, prompt in enumerate(prompts)]
 
 
-def _check_model(llm):
-    if isinstance(llm, str):
-        raise ValueError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
-    if not isinstance(llm, TransformersModel):
+def _tokenized(llm, text, name, generate=0, **options):
+    """What the tokenizer makes of a text, if the model can read it."""
+    if not isinstance(text, str):
+        raise ValueError(f"{name} is of type {type(text).__name__}, not text; give a list of strings.")
+    try:
+        encoding = llm.tokenizer(text, **options)
+    except (TypeError, UnicodeError) as error:
+        raise ValueError(f"{name} ({text!r}) cannot be tokenised: {error}; mend its text.") from error
+    ids, config = encoding["input_ids"], llm.config.get_text_config()
+    if not ids:
+        raise ValueError(f"{name} ({text!r}) has no tokens; leave it out.")
+    if max(ids) >= config.vocab_size:  # a GPU's process dies of a token that has no embedding
         raise ValueError(
-            f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
+            f"{name} has token {max(ids)}, but the model's embedding has {config.vocab_size}: the tokenizer is another "
+            "model's; give its own, or model.resize_token_embeddings(len(tokenizer))."
         )
-
-
-def _check_known(llm, ids, name):
-    """A GPU's process dies of a token that has no embedding."""
-    n_known = llm.config.get_text_config().vocab_size
-    if max(ids) >= n_known:
+    # after the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense
+    limit, n_tokens = _n_positions(config), len(ids) + max(generate - 1, 0)  # nobody reads the last one
+    if limit and n_tokens > limit:
+        more = f" with {generate} generated ones" if generate else ""
         raise ValueError(
-            f"{name} has token {max(ids)}, but the model's embedding has {n_known}: the tokenizer is another model's; "
-            "give its own, or model.resize_token_embeddings(len(tokenizer))."
+            f"{name} has {len(ids)} tokens{more}, but the model has {limit:.0f} positions; use a shorter text."
         )
+    return encoding
+
+
+def _n_positions(config):
+    limit, rope = getattr(config, "max_position_embeddings", None), getattr(config, "rope_parameters", None) or {}
+    if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
+        limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])
+    return limit
 
 
 def end_tokens(llm: TransformersModel) -> list[int]:
@@ -59,22 +59,6 @@ def end_tokens(llm: TransformersModel) -> list[int]:
     found = next((eos for holder in of_model if (eos := getattr(holder, "eos_token_id", None)) is not None), None)
     found = llm.tokenizer.eos_token_id if found is None else found
     return found if isinstance(found, list) else [] if found is None else [found]
-
-
-def _check_length(llm, ids, name, generate=0):
-    """After the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense."""
-    config = llm.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
-        limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])
-    if limit and len(ids) > limit:
-        raise ValueError(f"{name} has {len(ids)} tokens, but the model has {limit:.0f} positions; use a shorter text.")
-    if limit and generate and len(ids) + generate - 1 > limit:  # the last one is read by nobody
-        raise ValueError(
-            f"{name} has {len(ids)} tokens, and with {generate} generated ones more than the model's {limit:.0f} "
-            f"positions; generate at most {limit - len(ids) + 1:.0f}, or use a shorter text."
-        )
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:
@@ -95,16 +79,8 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
-    _check_model(llm)
-    if not llm.tokenizer.is_fast:
-        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
-    if not (isinstance(question, str) and isinstance(answer, str)):
-        types = f"{type(question).__name__} and {type(answer).__name__}"
-        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
-    encoding = llm.tokenizer(question + answer, return_offsets_mapping=True)
+    encoding = _tokenized(llm, question + answer, "the question with its answer", return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    _check_known(llm, ids, "the question with its answer")
-    _check_length(llm, ids, "the question with its answer")
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
         raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")

@@ -16,13 +16,10 @@ def toy_path(name: str) -> Path:
 
 
 def prompts_path(dataset: str, published: bool = False) -> Path:
-    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `SAMPLES`.
+    """JSONL file of the sample rows of `dataset`, one of `SAMPLES`, in the hub's schema.
 
     published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
     """
-    folders = ("by_level", "published", "") if published else ("by_level", "")
-    for folder in folders:
-        path = HERE / "prompts" / folder / f"{dataset}.jsonl"
-        if path.is_file():
-            return path
-    raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(SAMPLES)}")
+    folders = ["by_level", *["published"] * published, ""]
+    paths = [HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders]
+    return next(filter(Path.is_file, paths))

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..probes.arch import Arch
 from ..probes.identities import N_TOKENS, identities, verified
+from .bare import differ, logits_of
 from .discovery import Architecture
 from .errors import ArchitectureError, ModelError
 from .families import describe, known, remark
@@ -33,12 +34,12 @@ def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
 
 
 def _distinct_tokens(llm):
-    """N_TOKENS different tokens: a sentence's first, and where it has fewer that the model knows, others."""
+    """N_TOKENS different ordinary tokens: a sentence's first, and where it has fewer that the model knows, others."""
     tokenizer, n_known = llm.tokenizer, llm.config.get_text_config().vocab_size
     special = {*tokenizer.all_special_ids} - {tokenizer.bos_token_id}
-    ids = [*tokenizer(_SENTENCE)["input_ids"], *range(min(len(tokenizer), n_known)), *range(n_known)]
-    found = [token for token in dict.fromkeys(ids) if token < n_known and token not in special]
-    return (found or [0])[:N_TOKENS] + [found[-1] if found else 0] * (N_TOKENS - len(found))
+    ids = [*tokenizer(_SENTENCE)["input_ids"], *range(n_known)]
+    found = [*dict.fromkeys(token for token in ids if token < n_known and token not in special)] or [0]
+    return (found * N_TOKENS)[:N_TOKENS]
 
 
 def verified_arch(llm: TransformersModel) -> Arch:
@@ -165,14 +166,23 @@ def _problems(arch, measured, tolerance):
 
 
 def check_here(llm: TransformersModel) -> None:
-    """Measure the identities of a model whose weights are here. Raises ArchitectureError if one fails."""
+    """Measure the identities of a model whose weights are here, and that it gives the logits that probes read. Raises
+    ArchitectureError if one of these fails."""
     function, arguments = check_call(llm)
     try:
-        with ONE_AT_A_TIME, torch.inference_mode(False), llm.session():
-            measured = nnsight.save(function(llm, **arguments))
+        with ONE_AT_A_TIME, torch.inference_mode(False), torch.no_grad():
+            with llm.session():
+                measured = nnsight.save(function(llm, **arguments))
+            with llm.trace(arguments["ids"], use_cache=False):
+                read = llm.output.logits.save()
+            problem = differ(read, logits_of(llm._module, arguments["ids"]))
     except Exception as error:  # whatever the model raises
         raise not_computed(llm, error) from error
     judge(llm, measured)
+    if problem:  # what hooks of the model itself, and its own `forward`, do is not in what nnsight reads
+        raise ArchitectureError(
+            f"{name_of(llm)}: a hook or another `forward` of the model changes its logits: {problem}."
+        )
     known(llm).state = state_of(llm._module)
 
 
@@ -185,22 +195,19 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 def report(llm: TransformersModel) -> str:
     """The detected architecture of a model, a prompt's first tokens, and the errors of its identities, in lines."""
-    found, checked = known(llm).found, known(llm).checked
-    tokens = llm.tokenizer.convert_ids_to_tokens(llm.tokenizer("The capital of France is")["input_ids"])
-    lines = [
-        f"{name_of(llm)} ({llm.config.model_type})",
-        f"blocks: {len(llm.blocks)}, {found.blocks}",
-        *(f"h + a + m: {words} (blocks: {count})" for words, count in Counter(in_words(found)).items()),
-        f"order: {'parallel' if found.parallel else 'sequential'}",
-        f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
-        f"probes: {remark(llm) or 'all'}",
-        f"a prompt begins with: {' '.join(map(repr, tokens[:4]))}",
-    ]
-    if checked:
-        lines.append(
-            "identity 1: {identity_1:.1e}, identity 2: {identity_2:.1e} (tolerance: {tolerance:.1e})".format(**checked)
-        )
-    return "\n".join(lines)
+    found, tokens = known(llm).found, llm.tokenizer.tokenize("The capital of France is", add_special_tokens=True)
+    return "\n".join(
+        [
+            f"{name_of(llm)} ({llm.config.model_type})",
+            f"blocks: {len(llm.blocks)}, {found.blocks}",
+            *(f"h + a + m: {words} (blocks: {count})" for words, count in Counter(in_words(found)).items()),
+            f"order: {'parallel' if found.parallel else 'sequential'}",
+            f"logits: {' > '.join(found.tail)}; scale: {found.logit_scale}; soft-cap: {found.logit_softcap}",
+            f"probes: {remark(llm) or 'all'}",
+            f"a prompt begins with: {' '.join(map(repr, tokens[:4]))}",
+            *(f"{name}: {value:.1e}" for name, value in (known(llm).checked or {}).items()),
+        ]
+    )
 
 
 def in_words(found: Architecture) -> list[str]:
@@ -210,9 +217,7 @@ def in_words(found: Architecture) -> list[str]:
 
 
 def _sum(part):
-    terms = [
-        f"{path if scale == 1 else f'{scale:.5g} {path}'}{f' + {bias}' if bias else ''}" for path, scale, bias in part
-    ]
+    terms = [f"{scale:.5g} {path}".removeprefix("1 ") + (f" + {bias}" if bias else "") for path, scale, bias in part]
     return " + ".join(terms) or "0 (one mixer only)"
 
 

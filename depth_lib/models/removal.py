@@ -4,15 +4,15 @@ import copy
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-import torch
 from accelerate import init_empty_weights
 from nnsight import TransformersModel
 from transformers import PreTrainedModel
 
 from ..data.orders import checked_order
+from .bare import differ, logits_of
 from .errors import ModelError, reason
 from .families import known
 from .load import in_memory
@@ -21,14 +21,7 @@ _OF_NNSIGHT = ("forward", "__nnsight__")
 _NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # of a block, by which a cache keeps its keys
 
 
-class Blocks(Protocol):
-    """n blocks from block s on, such as what `dl.removable` returns."""
-
-    n: int
-    s: int | None
-
-
-def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> TransformersModel:
+def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> TransformersModel:
     """A copy of `llm` without blocks s..s + n − 1, which shares the weights of the others.
 
     >>> llm = dl.load_model("toy-4l")
@@ -47,9 +40,17 @@ def remove_blocks(llm: TransformersModel, s: int | Blocks, n: int = 1) -> Transf
         s, n = s.s, s.n
         if not n:
             raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
-    n_layers = len(llm.blocks)
-    _check_numbers(s, n, n_layers)
-    return reorder_blocks(llm, [*range(s), *range(s + n, n_layers)])
+    return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
+
+
+def order_without(s: int, n: int, n_layers: int) -> list[int]:
+    """The blocks but s..s + n − 1; ValueError if there are no such blocks, or no others."""
+    if not (type(s) is int and type(n) is int and 0 <= s and 1 <= n < n_layers and s + n <= n_layers):
+        raise ValueError(
+            f"{n} blocks from block {s} on cannot be removed from a model of {n_layers}; give whole numbers s and n of "
+            "blocks that it has, and leave one."
+        )
+    return [*range(s), *range(s + n, n_layers)]
 
 
 def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> TransformersModel:
@@ -77,8 +78,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     for part in changed.modules():
         for name in _OF_NNSIGHT:
             part.__dict__.pop(name, None)
-    path = next(name for name, part in module.named_modules() if part is llm.blocks._module)
-    blocks = changed.get_submodule(path)
+    blocks = changed.get_submodule(known(llm).found.blocks)
     in_order = [copy.deepcopy(blocks[l], dict(shared)) for l in order]
     for place, (l, block) in enumerate(zip(order, in_order, strict=True)):
         for part in block.modules():
@@ -88,25 +88,11 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     del blocks[:]
     blocks.extend(in_order)
     _reorder(changed.config.get_text_config(), order, len(llm.blocks))
-    if problem := _cannot_be_saved(changed):
+    problem = _cannot_be_saved(changed)
+    if problem:
         warnings.warn(f"{problem}: it cannot be saved.", stacklevel=2)
-        changed.save_pretrained = _refusing(problem)
-    elif len({*order}) < len(order):
-        changed.save_pretrained = _saving_copies(changed)
+    changed.save_pretrained = partial(_save, changed, problem)
     return in_memory(changed, llm.tokenizer)
-
-
-def _check_numbers(s, n, n_layers):
-    for name, value in (("s", s), ("n", n)):
-        if type(value) is not int:
-            raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
-    which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
-    why = f"it has blocks 0..{n_layers - 1}"
-    if n == n_layers and s == 0:
-        why = "at least one has to stay"
-    elif 0 <= s and 1 <= n and s + n <= n_layers:
-        return
-    raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
 
 
 def _reorder(config, order, n_layers):
@@ -134,15 +120,13 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     Raises ModelError for a model that would be another once it is loaded, as after `remove_blocks` of some kinds.
     Cost: the weights are written.
     """
-    if problem := _cannot_be_saved(llm._module):
-        _refusing(problem)()
     llm._module.save_pretrained(folder)
     llm.tokenizer.save_pretrained(folder)
 
 
 def _cannot_be_saved(model: PreTrainedModel) -> str:
     """Why a saved copy of this model would be another, or ""; it is built as loading would build it."""
-    ids = torch.arange(8, device=model.device)[None] % model.config.get_text_config().vocab_size
+    ids = [n % model.config.get_text_config().vocab_size for n in range(8)]
     try:
         config = type(model.config).from_dict(model.config.to_dict())
         config._attn_implementation = model.config._attn_implementation
@@ -150,33 +134,19 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
             built = type(model)(config)
         built.load_state_dict(model.state_dict(), assign=True)
         built.tie_weights()
-        built = built.to(model.device).eval()
-        with torch.no_grad():
-            ours, theirs = (one(input_ids=ids, use_cache=False).logits.float() for one in (model, built))
+        problem = differ(logits_of(model, ids), logits_of(built.to(model.device).eval(), ids))
     except Exception as error:  # noqa: BLE001 (whatever a config without its layers, or a quantised weight, raises)
         return f"the model's config does not build it ({reason(error)})"
-    off = float((ours - theirs).abs().max() / ours.abs().max())
-    if off <= 4 * torch.finfo(model.dtype).eps:
-        return ""
-    return f"a model of its config computes other logits (they differ by {off:.1%})"
+    return problem and f"a model of its config computes other logits ({problem})"
 
 
-def _refusing(problem):
-    def save_pretrained(*args: object, **options: object) -> None:
+def _save(model, problem, folder, **options):
+    """save_pretrained of a changed model: refused, or with the weights of repeated blocks once for each of them."""
+    if problem:
         raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
-
-    return save_pretrained
-
-
-def _saving_copies(model):
-    """save_pretrained, with the weights of repeated blocks once for each of them, as a file has to have them."""
-
-    def save_pretrained(folder: str | Path, **options: object) -> None:
-        embeddings, weights, seen = model.get_input_embeddings().weight, {}, set()
-        for name, weight in model.state_dict(keep_vars=True).items():
-            again = id(weight) in seen and weight is not embeddings  # which the unembedding may be tied to
-            weights[name] = weight.clone() if again else weight
-            seen.add(id(weight))
-        type(model).save_pretrained(model, folder, state_dict=weights, **options)
-
-    return save_pretrained
+    embeddings, weights, seen = model.get_input_embeddings().weight, {}, set()
+    for name, weight in model.state_dict(keep_vars=True).items():
+        again = id(weight) in seen and weight is not embeddings  # which the unembedding may be tied to
+        weights[name] = weight.clone() if again else weight
+        seen.add(id(weight))
+    type(model).save_pretrained(model, folder, state_dict=weights, **options)

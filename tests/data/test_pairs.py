@@ -3,17 +3,14 @@
 import pytest
 
 from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, Pair, find_pair
-from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
+from depth_lib.data.prompts import PromptError, load_prompts
 
 
-def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
-    pair = Pair("", QUESTION, ANSWER)
-    assert find_pair() == find_pair("sum") == find_pair(question=QUESTION, answer=ANSWER) == pair
-
-
-def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words():
-    question, answer = PAIRS["spouse"]
-    assert find_pair("spouse") == find_pair(question=question, answer=answer) == Pair("spouse", question, answer)
+def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words_and_the_default_carries_no_name():
+    for name, label in (("sum", ""), ("spouse", "spouse")):
+        question, answer = PAIRS[name]
+        assert find_pair(name) == find_pair(question=question, answer=answer) == Pair(label, question, answer)
+    assert find_pair() == find_pair("sum")
 
 
 @pytest.mark.parametrize("name", DRAWN_PAIRS)

@@ -1,7 +1,6 @@
 """Whether texts begin with BOS is what the checkpoint says, in every version of transformers: GGUF files made here, and
 folders whose two files disagree."""
 
-import hashlib
 import json
 import warnings
 
@@ -13,7 +12,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.models import load
-from depth_lib.models.bos import begins_with_bos
+from depth_lib.models.bos import begins_with_bos, follow
 from depth_lib.models.errors import ModelError
 from depth_lib.models.gguf import dequantised
 from tests.tiny_tokenizers import char_tokenizer
@@ -83,52 +82,42 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("adds_bos", [True, False])
+@pytest.mark.parametrize("says", [True, False, None])
 @pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
-def test_a_gguf_files_own_word_on_bos_is_followed(kind, adds_bos, tmp_path):
-    file = written(kind, tmp_path / f"{kind}.gguf", adds_bos)
+def test_a_gguf_files_own_word_on_bos_is_followed_or_else_what_llama_cpp_does(kind, says, tmp_path):
+    file = written(kind, tmp_path / f"{kind}.gguf", says)
     first = dl.load_model(file).tokenizer
     for tokenizer in (first, AutoTokenizer.from_pretrained(dequantised(file, torch.float32))):
         ids = tokenizer("ab ab")["input_ids"]
-        assert ids.count(2) == (ids[0] == 2) == adds_bos == begins_with_bos(tokenizer)
+        assert begins_with_bos(tokenizer) == (says if says is not None else KINDS[kind][1] is PIECES)
+        assert ids.count(2) == begins_with_bos(tokenizer)
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "ab ab"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
-def test_a_gguf_file_that_says_nothing_of_bos_has_it_where_llama_cpp_adds_it(kind, tmp_path):
-    """Transformers 5.22 leaves it out, 5.23 does not."""
-    tokenizer = dl.load_model(written(kind, tmp_path / f"{kind}.gguf", None)).tokenizer
-    assert begins_with_bos(tokenizer) == (KINDS[kind][1] is PIECES)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A function that saves a tokenizer of which one file says this and the other does that; says None: nothing."""
-
-    def make(says, does):
-        char_tokenizer(bos=does).save_pretrained(tmp_path)
-        file = tmp_path / "tokenizer_config.json"
-        config = (
-            json.loads(file.read_text()) | {"bos_token": "<bos>"} | ({} if says is None else {"add_bos_token": says})
-        )
-        file.write_text(json.dumps(config))
-        LlamaConfig(vocab_size=112, bos_token_id=1, **SHAPE).save_pretrained(tmp_path)
-        return tmp_path
-
-    return make
-
-
-@pytest.mark.parametrize("says, does", [(True, False), (False, True), (True, True), (False, False), (None, True)])
-def test_of_a_folder_whose_files_disagree_the_config_is_followed_and_that_is_said(folder, says, does):
+@pytest.mark.parametrize("says, does", [(True, False), (False, True), (True, True), (None, True)])
+def test_of_a_folder_whose_files_disagree_the_config_is_followed_and_that_is_said(says, does, tmp_path):
+    char_tokenizer(bos=does).save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    config = json.loads(file.read_text()) | {"bos_token": "<bos>"} | ({} if says is None else {"add_bos_token": says})
+    file.write_text(json.dumps(config))
+    LlamaConfig(vocab_size=112, bos_token_id=1, **SHAPE).save_pretrained(tmp_path)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        _, tokenizer = load._fetch(str(folder(says, does)), None)
+        _, tokenizer = load._fetch(str(tmp_path), None)
     follows = does if says is None else says
-    assert begins_with_bos(tokenizer) == follows
     assert tokenizer("ab")["input_ids"] == [1] * follows + tokenizer("ab", add_special_tokens=False)["input_ids"]
     said = [str(warning.message) for warning in warned if "add_bos_token" in str(warning.message)]
     assert len(said) == (follows != does) and all("the checkpoint is followed" in words for words in said)
+
+
+def test_a_tokenizer_that_does_not_obey_is_named():
+    tokenizer = char_tokenizer(bos=True)
+    tokenizer.__class__ = type("Fixed", (type(tokenizer),), {"update_post_processor": lambda self: None})
+    with pytest.warns(
+        UserWarning, match=r"x: .* added the BOS token, .*; this tokenizer cannot be changed: correct its"
+    ):
+        follow(tokenizer, False, "x")
+    assert begins_with_bos(tokenizer)
 
 
 def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monkeypatch):
@@ -139,18 +128,12 @@ def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monke
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    with pytest.raises(ModelError, match="contains custom code, which is not run"):
+    with pytest.raises(ModelError, match="contains custom code"):
         dl.load_model(file)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_gguf_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    file, hashed = tmp_path / "a.gguf", []
-    digest = hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda *given: (hashed.append(given), digest(*given))[1])
-    for content, times in ((b"one", 1), (b"one", 1), (b"two", 2), (b"two", 2)):
-        if not file.exists() or file.read_bytes() != content:
-            file.write_bytes(content)
-        with pytest.raises(ModelError):
-            dl.load_model(file)
-        assert len(hashed) == times
+def test_a_gguf_file_is_dequantised_once_and_again_when_it_changes(tmp_path):
+    folders = [dequantised(written("llama", tmp_path / "a.gguf", says), torch.float32) for says in (True, False)]
+    assert dequantised(tmp_path / "a.gguf", torch.float32) == folders[1] != folders[0]
+    assert [begins_with_bos(AutoTokenizer.from_pretrained(folder)) for folder in folders] == [True, False]

@@ -6,9 +6,10 @@ import shutil
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
+from depth_lib.data.tokens import end_tokens
 from tests.calls import EVERY, FIVE
 from tests.families import SHAPE, build, save_family
 from tests.tiny_tokenizers import char_tokenizer
@@ -44,12 +45,8 @@ def test_a_folder_is_loaded_ready_to_be_probed(checkpoint):
     assert len(llm.blocks) == 4 and llm.unembed._module is llm._module.lm_head
     for path, weight in build("llama").named_parameters():
         assert torch.equal(llm._module.get_parameter(path), weight), path
-
-
-def test_weights_have_the_dtype_that_is_asked_for_or_else_the_checkpoints(checkpoint, tmp_path):
-    half = save_family("llama", tmp_path, dtype=torch.bfloat16)
-    for llm in (dl.load_model(half), dl.load_model(checkpoint, dtype="bfloat16")):
-        assert {weight.dtype for weight in llm._module.parameters()} == {torch.bfloat16}
+    half = dl.load_model(checkpoint, dtype="bfloat16")
+    assert {weight.dtype for weight in half._module.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}])
@@ -81,6 +78,12 @@ def test_a_model_that_was_loaded_for_a_server_is_refused_where_a_probe_would_run
     with pytest.raises(ValueError, match="toy-4l was loaded for a server, without its weights; give remote=True to"):
         dl.logit_lens(llm, ["abc"], remote=remote)
     assert not llm.dispatched
+
+
+def test_texts_end_on_a_server_where_the_checkpoints_generation_config_says(tmp_path):
+    folder = save_family("llama", tmp_path)
+    GenerationConfig(eos_token_id=[2, 5]).save_pretrained(folder)
+    assert [end_tokens(dl.load_model(folder, remote=remote)) for remote in (False, True)] == [[2, 5], [2, 5]]
 
 
 THEIR_127_SQUARED = (

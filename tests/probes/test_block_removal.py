@@ -127,19 +127,9 @@ def test_sizes_that_cannot_be_removed_are_refused(llama, sizes):
         dl.block_removal(llama, TEXTS, sizes=sizes)
 
 
-@pytest.mark.parametrize(
-    "s, n, message",
-    [
-        (0, 4, r"blocks 0..3 cannot be removed from a model of 4: at least one has to stay"),
-        (99, 2, r"blocks 99..100 cannot be removed from a model of 4: it has blocks 0..3"),
-        (-1, 1, r"block -1 cannot be removed from a model of 4: it has blocks 0..3"),
-        (3, 2, r"blocks 3..4 cannot be removed"),
-        (0, 0, r"0 blocks cannot be removed"),
-        (1.0, 1, r"s is 1.0; give a whole number"),
-    ],
-)
-def test_blocks_that_are_not_there_are_refused(llama, s, n, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("s, n", [(0, 4), (99, 2), (-1, 1), (3, 2), (0, 0), (1.0, 1)])
+def test_blocks_that_are_not_there_are_refused(llama, s, n):
+    with pytest.raises(ValueError, match=f"{n} blocks from block {s} on cannot be removed from a model of 4; give "):
         dl.remove_blocks(llama, s, n)
 
 
@@ -163,9 +153,9 @@ def test_choices_are_worded_as_prompts_and_bad_ones_are_refused(llama):
     choices = dl.load_choices("hellaswag", 3, source="embedded")
     prompts = dl.load_prompts("hellaswag", 3, source="embedded")
     assert [c.context + c.endings[c.right] for c in choices] == prompts
-    with pytest.raises(ValueError, match="has no ctx, endings and label"):
+    with pytest.raises(ValueError, match="choices have ctx, endings and label"):
         dl.load_choices("gsm8k", 1, source="embedded")
-    with pytest.raises(ValueError, match="are not blocks of this model; it has 4"):
+    with pytest.raises(ValueError, match="2 blocks from block 3 on cannot be removed from a model of 4"):
         dl.choice_accuracy(llama, choices, (3, 2))
     with pytest.raises(ValueError, match="the same number of endings"):
         dl.choice_accuracy(llama, [])
