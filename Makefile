@@ -14,7 +14,8 @@ READY  := $(VENV)/.depth-lib-installed
 ## -j 4, -k               runs at a time, one or one per GPU without it; go on after failures
 ## CUDA_VISIBLE_DEVICES=0,1   the GPUs, instead of all there are
 # Whatever stands on make's command line goes to the command, which refuses names that it does not know.
-GIVEN = $(filter-out PYTHON VENV OMP_NUM_THREADS CUDA_VISIBLE_DEVICES,$(.VARIABLES))
+OURS  = PYTHON VENV OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
+GIVEN = $(filter-out $(OURS),$(.VARIABLES))
 ARGS  = $(foreach name,$(GIVEN),$(if $(filter command,$(origin $(name))),$(if $(value $(name)),--$(name)="$$$(name)")))
 FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
         $(patsubst -j%,--jobs=%,$(filter-out $(MAKEOVERRIDES),$(filter -j%,$(MAKEFLAGS))))
@@ -32,8 +33,10 @@ share: ## the results in OUT with a table of all numbers and a dataset card, for
 status: ## what is done, stale or missing in OUT, and what runs, failed or was interrupted
 maps: ## how well one model's layers predict another's: SOURCE_MODEL= TARGET_MODEL= TEXTS=file or Hub
 demo real sweep: ARGS += $(FLAGS)
+maps: OURS += SOURCE_MODEL TARGET_MODEL
+maps: WORDS = "$${SOURCE_MODEL:-toy-4l}" "$${TARGET_MODEL:-toy-8l}"
 demo real sweep table report share status maps: $(READY)
-	@exec $(PY) -m depth_lib.sweep $@ $(ARGS)
+	@exec $(PY) -m depth_lib.sweep $@ $(WORDS) $(ARGS)
 
 pictures: $(READY) ## docs/*.png anew from outputs/real and outputs/demo
 	@exec $(PY) docs/pictures.py

@@ -2,7 +2,7 @@
 
 `Params` is what a run asks, `ModelFile` and `DatasetFile` are what a params file says of a model and of a dataset. The
 parameters cell of notebooks/probe.ipynb has the names and comments of `Params` (tested); what is None there is as the
-params files say. Params files (`load_params`), the command line and make (`from_text`) are checked against them.
+params files say. Params files, the command line and make are all checked by `checked`.
 """
 
 import json
@@ -11,9 +11,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
+from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +29,7 @@ PARAMS = _INSIDE if INSTALLED else Path(__file__).parent.parent / "params"
 
 PAPER_DATASETS = ["hellaswag", "gsm8k", "aime24"]
 HOST = r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?"  # of a server
+TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order
 FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual_erasure", "integrated_gradients"]
 
 
@@ -165,32 +169,39 @@ def flagged(flag: str) -> list[str]:
 OF_MODELS = [name for name in ModelFile.model_fields if name not in _OfBoth.model_fields]
 
 
+def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True) -> dict:
+    """These values, each of its field's type. ParamsError with a line per value that does not fit, or unknown key.
+
+    strict: a text is no number; otherwise, as on the command line, "20" is 20 and "1" is true where that is wanted.
+    """
+    try:
+        return kind.model_validate(dict(values), strict=strict).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        lines = {}
+        for item in error.errors():
+            key = str(item["loc"][0])
+            if item["type"] == "extra_forbidden":
+                lines[key] = not_among(kind.model_fields, "key", key)
+            else:
+                about = f"{item['msg']} ({kind.model_fields[key].description})"
+                lines.setdefault(key, f"{key} is {_shown(item['input'])}; {about}")
+        raise ParamsError("\n".join(lines.values())) from None
+
+
 def load_params(path: str | Path) -> dict:
     """The values in a params file, of a dataset if its folder is called datasets, otherwise of a model.
 
-    Raises ParamsError with all problems, one per line: unreadable, unknown key, wrong type, value not allowed, or a
-    MODEL or DATASET that is not the file's own name.
+    ParamsError with all problems, one per line: unreadable, unknown key, wrong type, value not allowed.
     """
     path = Path(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise ParamsError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    if not isinstance(values, dict):
-        raise ParamsError(f"{path}: is {_shown(values)}; write one KEY: value per line")
-    kinds = [ModelFile, DatasetFile]
-    if path.parent.name == "datasets":
-        kinds.reverse()
-    own, other = (kind.model_fields.keys() for kind in kinds)
-    misplaced = [key for key in values if key in other - own]
-    wrong = problems({key: value for key, value in values.items() if key not in misplaced}, kinds[0])
-    wrong += [f"{key} belongs in the other kind of params file, models or datasets" for key in misplaced]
-    for key in ("MODEL", "DATASET"):
-        if values.get(key, path.stem) != path.stem:
-            wrong.append(f"{key} is {_shown(values[key])}; name the file {values[key]}.yaml")
-    if wrong:
-        raise ParamsError("\n".join(f"{path}: {problem}" for problem in wrong))
-    return values
+    try:
+        return checked(values, DatasetFile if path.parent.name == "datasets" else ModelFile)
+    except ParamsError as problems:
+        raise ParamsError("\n".join(f"{path}: {line}" for line in str(problems).splitlines())) from None
 
 
 def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
@@ -209,13 +220,43 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
 def find_model(name: str) -> dict | None:
     """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
     path = params_files("models").get(name)
-    return {"MODEL": name, "MODEL_ID": name} | load_params(path) if path else None
+    return {"MODEL_ID": name} | load_params(path) | {"MODEL": name} if path else None
 
 
-def by_size(name: str) -> tuple:
-    """A sort key of models: number of parameters, then the numbers in the name."""
-    numbers = [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", name)]
-    return (find_model(name) or {}).get("BILLIONS") or 0, numbers, name
+class ModelFacts(NamedTuple):
+    """A model's training, one of `TRAINING`, and its size in billions of parameters, None if that is not known."""
+
+    training: str
+    billions: float | None
+
+
+@cache
+def facts_of(model: str) -> ModelFacts:
+    """TRAINING and BILLIONS in the params file of this name."""
+    params = {}
+    with suppress(ParamsError):  # commands that need the file report its mistakes
+        params = find_model(model) or {}
+    training = params.get("TRAINING")
+    return ModelFacts(training if training in TRAINING else "unknown", params.get("BILLIONS"))
+
+
+def in_order(models: Iterable[str]) -> list[str]:
+    """Models in the order of the papers' table: by size, then R1-distilled, instruct, base, then by name.
+
+    The size is that in the params file, in billions of parameters, or the number in the name: billions, or blocks as in
+    toy-8l. Models with neither come last.
+    """
+
+    def place(model: str) -> tuple:
+        facts, size = facts_of(model), re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
+        return facts.billions or (float(size[1]) if size else inf), TRAINING.index(facts.training), model.lower()
+
+    return sorted(set(models), key=place)
+
+
+def by_paper(dataset: str) -> tuple[int, str]:
+    """A sort key: the papers' datasets first, in the papers' order."""
+    return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
 
 
 def find_dataset(name: str) -> dict | None:
@@ -226,55 +267,7 @@ def find_dataset(name: str) -> dict | None:
         return None
     params = load_params(path)
     own_rows = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
-    return {"DATASET": name} | own_rows | params
-
-
-# How a value that pydantic refuses is to be mended, by the kind of its error.
-_MEND = {
-    "int_type": "give a whole number",
-    "int_from_float": "give a whole number",
-    "float_type": "give a number",
-    "greater_than_equal": "give {ge} or more",
-    "greater_than": "give more than {gt}",
-    "literal_error": "give {expected}",
-    "bool_type": "give true or false",
-    "list_type": "give a list",
-    "string_type": "give a text",
-    "string_too_short": "give a text that is not empty",
-}
-
-
-def problems(values: Mapping, fields: type[BaseModel] = Params) -> list[str]:
-    """What is wrong with these parameters, one line per key, with the allowed values."""
-    lines = {}
-    try:
-        fields.model_validate(dict(values))
-    except ValidationError as error:
-        for item in error.errors():
-            key = item["loc"][0]
-            if item["type"] == "extra_forbidden":
-                lines[key] = not_among(fields.model_fields, "key", key)
-            elif key not in lines:
-                mend = _MEND.get(item["type"], item["msg"]).format(**item.get("ctx", {}))
-                lines[key] = f"{key} is {_shown(item['input'])}; {mend} ({fields.model_fields[key].description})"
-    return list(lines.values())
-
-
-def from_text(key: str, text: str, fields: type[BaseModel] = Params) -> object:
-    """The value of a field given as text, on the command line or to make.
-
-    `null` is None. Otherwise the first of these that is valid: the text itself, the text as YAML, 1 and 0 as true and
-    false. ParamsError if none is.
-    """
-    try:
-        as_yaml = yaml.safe_load(text)
-    except yaml.YAMLError:
-        as_yaml = text
-    readings = [text, as_yaml, {"0": False, "1": True}.get(text, text)]
-    for value in [None] if text.lower() in ("null", "none") else readings:
-        if not problems({key: value}, fields):
-            return value
-    raise ParamsError(problems({key: as_yaml}, fields)[0])
+    return own_rows | params | {"DATASET": name}
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:
@@ -298,15 +291,13 @@ def as_text(value: object) -> str:
 
 def command(target: str, *names: str, **variables: object) -> str:
     """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out."""
-    script = Path(sys.executable).with_name("depth-lib")
-    words = ["depth-lib" if shutil.which("depth-lib") == str(script) else str(script)]
-    if not script.is_file():
-        words = [sys.executable, "-m", "depth_lib.sweep"]
+    script = str(Path(sys.executable).with_name("depth-lib"))
+    program = "depth-lib" if shutil.which("depth-lib") == script else script
     for name, value in variables.items():
         if value != "" and (name, value) != ("OUT", "outputs"):
             option = f"--{name.lower().replace('_', '-')}"
             names += (option if value is True else f"{option}={as_text(value)}",)
-    return shlex.join([*words, target, *names])
+    return shlex.join([program, target, *names])
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..results.study import TRAINING, by_paper, facts_of
+from ..params import TRAINING, by_paper, facts_of
 from .intervals import student
 from .rules import PAPER_METRICS
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..results.study import TRAINING, Study, facts_of, in_order
+from ..params import TRAINING, facts_of, in_order
+from ..results.study import Study
 from .grid import grid, save_drawn
 from .kinds import KINDS
 

@@ -8,14 +8,13 @@ Reading never changes a file or runs code; writing moves aside files that depth_
 
 import io
 import json
-import pickle
 import re
 import subprocess
 import warnings
 import zipfile
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import distribution, version
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -24,18 +23,9 @@ import torch
 from .. import __version__
 from ..files import move_aside, write_together
 from ..params import INSTALLED, command
-from .provenance import META, read_meta
+from .provenance import META, read_meta, unpickled
 from .result import Result
-from .schemas import (
-    ARTIFACTS,
-    BETWEEN_MODELS,
-    FURTHER_PROBES,
-    SCHEMAS,
-    ArtifactError,
-    MissingArtifact,
-    mismatch,
-    parse_name,
-)
+from .schemas import ARTIFACTS, FURTHER_PROBES, SCHEMAS, ArtifactError, MissingArtifact, mismatch, parse_name
 
 SCHEMA_VERSION = 2  # 1 had no meta.json
 # Characters that end a line, are invisible, or cannot be encoded as UTF-8.
@@ -115,19 +105,19 @@ def read_artifact(path: str | Path) -> dict:
     """`load_artifact` without its warning, for callers that warn once for many files."""
     path = Path(path)
     name = parse_name(path)
-    probe, schema = name.probe, SCHEMAS[name.probe]
+    schema = SCHEMAS[name.probe]
     try:
-        result = _unpickled(path)
-        problem = mismatch(probe, result)
+        result = unpickled(path)
+        problem = mismatch(name.probe, result)
     except FileNotFoundError:
         folder = path.absolute().parent
         raise MissingArtifact(
             f"no artifact for {folder.parent.name} × {folder.name} ({path.name}); run: {_remedy(path)}"
         ) from None
-    except pickle.UnpicklingError as error:
-        problem = str(error)
+    except ArtifactError as damage:
+        problem = str(damage)
     if problem:
-        raise ArtifactError(f"{path} is no {probe} artifact: {problem}; run: {_remedy(path)}")
+        raise ArtifactError(f"{path} is no {name.probe} artifact: {problem}; run: {_remedy(path)}")
     for key, value in result.items():
         if isinstance(value, torch.Tensor):
             result[key] = value.detach().float() if value.is_floating_point() else value.detach()
@@ -135,25 +125,24 @@ def read_artifact(path: str | Path) -> dict:
     if schema.tokens_file and "tokens" not in result:
         n_tokens = result[next(iter(schema.required))].shape[-1]
         result["tokens"] = _papers_tokens(path.with_name(name.files[1]), n_tokens)
-    return Result(probe, result) if probe in ARTIFACTS else result
+    return Result(name.probe, result) if name.probe in ARTIFACTS else result
 
 
 def _remedy(path: Path) -> str:
     """The command that computes the result at this path."""
-    name = parse_name(path)
-    if name.probe in BETWEEN_MODELS:
+    name, folder = parse_name(path), path if len(path.parts) > 3 else path.absolute()
+    if name.probe not in ARTIFACTS:
         return command("maps", "SOURCE_MODEL", "TARGET_MODEL")
-    folder = path.parent if len(path.parts) > 2 else path.absolute().parent
-    names = {"MODELS": folder.name, "DATASETS": folder.parent.name, "OUT": str(folder.parent.parent)}
-    return command("sweep", **names, PAIR=name.pair, PROBES=name.probe if name.probe in FURTHER_PROBES else "")
+    dataset, model = folder.parts[-3:-1]
+    further = name.probe if name.probe in FURTHER_PROBES else ""
+    return command("sweep", MODELS=model, DATASETS=dataset, OUT=str(folder.parents[2]), PAIR=name.pair, PROBES=further)
 
 
 @cache
 def own_commit() -> str | None:
-    """The commit of this depth_lib, with "-dirty" if its files differ; None if it is not known."""
+    """The commit of this clone, with "-dirty" if its files differ; None if it is not known."""
     if INSTALLED:
-        origin = json.loads(distribution("depth-lib").read_text("direct_url.json") or "{}")
-        return origin.get("vcs_info", {}).get("commit_id", "")[:12] or None
+        return None
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
@@ -210,17 +199,3 @@ def _not_finite(result: Mapping) -> str | None:
         if not torch.isfinite(value).all():
             return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
     return None
-
-
-def _unpickled(path: Path) -> object:
-    """The values in a .pt file; UnpicklingError if it cannot be read. Code in a pickle is never run."""
-    content = io.BytesIO(path.read_bytes())
-    try:
-        if zipfile.is_zipfile(content) and (damaged := zipfile.ZipFile(content).testzip()):
-            raise zipfile.BadZipFile(damaged)
-        content.seek(0)
-        return torch.load(content, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 (zipfile and torch raise a dozen kinds for damaged files)
-        code = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        reason = f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"
-        raise pickle.UnpicklingError(reason) from None

@@ -1,7 +1,8 @@
 """What a run asks for: its parameters, where its results are, and what they must have been made from.
 
-`RunSpec.state(probe)` says whether a stored result is the one asked for. A sweep, its status, the notebook and a study
-all ask it. Does not import torch.
+`RunSpec.state(probe)` says whether a stored result is the one asked for: a sweep, its status, the notebook and a study
+all ask it. What a run's last command asked stands in its folder, `probe.json`, which `asked_in` reads. Does not import
+torch.
 """
 
 import json
@@ -18,20 +19,8 @@ from ..data.prompts import load_prompts
 from ..data.rows import PromptError
 from ..embedded import TOYS
 from ..files import write_together
-from ..hub import cached_commit
 from ..models.gguf import WHEELS, gguf_in
-from ..params import (
-    NAMED_SOURCES,
-    OF_MODELS,
-    Params,
-    ParamsError,
-    find_dataset,
-    find_model,
-    flagged,
-    not_among,
-    params_files,
-    problems,
-)
+from ..params import NAMED_SOURCES, ParamsError, checked, find_dataset, find_model, flagged, not_among, params_files
 from .defaults import as_cell, filled_in, in_project
 from .provenance import State, judge, prompts_hash, weights
 from .schemas import ARTIFACTS, Schema, artifact_path, label_of
@@ -51,7 +40,8 @@ class RunSpec:
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
         self.params, self.origins = filled_in(cell)
         params = self.params
-        if wrong := "; ".join(problems(params)) or not_among(ARTIFACTS, "PROBES", *params["PROBES"]):
+        checked(params)
+        if wrong := not_among(ARTIFACTS, "PROBES", *params["PROBES"]):
             raise ParamsError(wrong)
         name, model_id, known = params["MODEL"], params["MODEL_ID"], find_model(params["MODEL"])
         if known and model_id not in (name, known["MODEL_ID"]) and find_model(model_id):
@@ -66,8 +56,6 @@ class RunSpec:
             if not self.prompts:
                 raise ParamsError("prompts is empty; give at least one text")
             params["N_EXAMPLES"] = len(self.prompts)
-            for values in self.origins.values():
-                values.pop("N_EXAMPLES", None)
         self.dataset, self.remote, self.out = self._dataset_name(), params["REMOTE"], in_project(params["OUT"])
         self.pair = find_pair(params["PAIR"], params["QUESTION"], params["ANSWER"], params["SEED"])
         self.folder = self.new_path("logit_lens").parent
@@ -81,17 +69,6 @@ class RunSpec:
         if cell["SOURCE"] not in NAMED_SOURCES:
             cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
         return cell
-
-    def given(self) -> dict:
-        """The parameters that are not as the params files say, but OUT: the options of a command for this run."""
-        cell, asked = {"MODEL": self.params["MODEL"], "DATASET": self.params["DATASET"]}, self.params
-        known = find_model(asked["MODEL"])
-        if not known:
-            cell = as_cell(Params().model_dump(include={*OF_MODELS})) | cell
-        said = filled_in(cell)[0] | {"OUT": asked["OUT"]}
-        if not known:  # looked up in its checkpoint if nothing is given
-            del said["DTYPE"], said["DEVICE_MAP"]
-        return {name: value for name, value in asked.items() if name not in said or said[name] != value}
 
     def write_parameters(self) -> None:
         """Write what this run asks to its folder, for `asked_in`."""
@@ -196,11 +173,6 @@ class RunSpec:
         """The part of `provenance` on the weights."""
         return weights(self.params["MODEL_ID"], self.params["REVISION"], self.checkpoint)
 
-    @property
-    def commit(self) -> str | None:
-        """The commit of the model in the Hub's cache; None if it is not there."""
-        return cached_commit(self.params["MODEL_ID"], self.params["REVISION"])
-
     def _rows(self, load: Callable[..., list], dataset: str) -> list:
         """N_EXAMPLES of a dataset, as `load_prompts` or `load_examples` gives them."""
         source = self.params["SOURCE"]
@@ -209,15 +181,12 @@ class RunSpec:
 
     def _dataset_name(self) -> str:
         """`dataset`. ParamsError for a file that has the name of a dataset."""
-        name = self.params["DATASET"]
         if not self._dataset_file or self.source in (*NAMED_SOURCES, "drawn"):
-            return name
-        if self.source == "list":
-            return f"own-{prompts_hash(self.prompts)[:8]}"
-        stem = Path(self.source).stem
-        if stem in params_files("datasets"):
-            raise ParamsError(f"results of {self.source} would be filed as the dataset {stem}; rename the file")
-        return stem
+            return self.params["DATASET"]
+        name = f"own-{prompts_hash(self.prompts)[:8]}" if self.source == "list" else Path(self.source).stem
+        if name in params_files("datasets"):
+            raise ParamsError(f"results of {self.source} would be filed as the dataset {name}; rename the file")
+        return name
 
 
 def asked_in(folder: Path, **given: object) -> RunSpec | None:

@@ -1,4 +1,8 @@
-"""The parameters of a model on a dataset from the params files, for sweeps and notebooks. Does not import torch."""
+"""What the params files say of a run: a cell's parameters that are None are filled in from them.
+
+A model need not have a params file: then it is a folder, a GGUF file or a Hub id, and what its config says is taken.
+Does not import torch.
+"""
 
 import json
 import re
@@ -8,7 +12,7 @@ from pathlib import Path
 from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..models.gguf import gguf_in
-from ..params import OF_MODELS, Params, ParamsError, find_dataset, find_model, not_among, params_files, problems
+from ..params import Params, ParamsError, checked, find_dataset, find_model, not_among, params_files
 
 
 def in_project(path: str | Path) -> Path:
@@ -27,45 +31,32 @@ def as_cell(params: Mapping) -> dict:
 
 
 def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
-    """A cell's parameters, those that are None filled in from the params files; and the values filled in, by file.
+    """A cell's parameters, those that are None filled in from the params files; and the values filled in, by origin.
 
-    MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for an unknown model or a file
-    that cannot be read.
+    What is given wins, and leaves the other values of the params files as they are. MODEL may be anything that
+    `depth-lib sweep` takes as a model. Raises ParamsError for an unknown model or a file that cannot be read.
     """
     given = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
     values = {name: None if value == "null" else value for name, value in given.items()}
     if Params.model_fields.keys() == values.keys():
         return values, {}
-    run = Params().model_dump() | values
-    model, name = _model(run["MODEL"], run["MODEL_ID"], values), run["DATASET"]
-    dataset = find_dataset(name) or {"DATASET": name}
-    if name not in SAMPLES and "SOURCE" in dataset:
-        model.pop("SOURCE", None)  # it chooses among the samples that ship
+    default = Params().model_dump()
+    name, dataset = values.get("MODEL", default["MODEL"]), values.get("DATASET", default["DATASET"])
+    model = find_model(name)
+    if not model and values.keys() >= {"MODEL_ID", "DTYPE", "DEVICE_MAP"}:
+        model = {"MODEL": name}  # and nothing to look up
+    elif not model:
+        own_id = values.get("MODEL_ID")
+        model = model_params(own_id) | {"MODEL": name} if own_id else model_params(name)
     values["MODEL"] = model["MODEL"]
-    origins = {
-        _file_of("models", model["MODEL"]): model,
-        _file_of("datasets", name): dataset,
-        "by default": Params().model_dump(),
-    }
+    of_dataset = find_dataset(dataset) or {}
+    if dataset not in SAMPLES and "SOURCE" in of_dataset:
+        model.pop("SOURCE", None)  # it chooses among the samples that ship
+    origins = {f"model {model['MODEL']}": model, f"dataset {dataset}": of_dataset, "by default": default}
     for origin, said in origins.items():
         origins[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}
         values |= origins[origin]
     return values, origins
-
-
-def _file_of(kind: str, name: str) -> str:
-    """The params file of a model or dataset as it is printed, without a folder of this machine."""
-    file = params_files(kind).get(name)
-    return f"params/{kind}/{file.as_posix().rpartition(f'/{kind}/')[2]}" if file else f"{kind[:-1]} {name}"
-
-
-def _model(name: str, model_id: str | None, values: Mapping) -> dict:
-    """The parameters of the model of this name, with another MODEL_ID if one is given; only the name if all are."""
-    if all(key in values for key in OF_MODELS if key in Params.model_fields):
-        return {"MODEL": name}
-    if known := find_model(name):
-        return known
-    return model_params(model_id) | {"MODEL": name} if model_id else model_params(name)
 
 
 def model_params(name: str) -> dict:
@@ -97,7 +88,6 @@ def own_dtype(model_id: str) -> str:
         with without_retries(model_id):
             file = path / "config.json" if path.is_dir() else Path(hf_hub_download(model_id, "config.json"))
         config = json.loads(file.read_text(encoding="utf-8"))
+        return checked({"DTYPE": config.get("dtype") or config.get("torch_dtype")})["DTYPE"]
     except Exception:  # noqa: BLE001 (loading the model gives a better error)
         return "bfloat16"
-    dtype = config.get("dtype") or config.get("torch_dtype")
-    return "bfloat16" if problems({"DTYPE": dtype}) else dtype

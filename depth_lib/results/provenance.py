@@ -1,14 +1,17 @@
 """The judge: whether a stored result is the one that is asked for. Every command, notebook and study asks `judge`.
 
-A result's `meta` says what it was made from; what is asked for is the part of it that has to be equal. This module does
-not import torch, so it is fast.
+A result's `meta` says what it was made from: model, weights, prompts, settings, version of the probe. What is asked for
+is the part of it that has to be equal. The result is then done, stale with the reasons, or missing. Importing this does
+not import torch, and judging reads only the copy of `meta` in the file, so it is fast.
 """
 
 import hashlib
 import io
 import json
 import os
+import re
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,6 +53,15 @@ class State:
     def kept(self) -> bool:
         """Whether REPLACE has to be given before something else takes its place."""
         return self.word == "stale" and bool(self.meta)
+
+
+def not_done(states: Mapping[str, State]) -> list[str]:
+    """A line on the results, by name, that are not done, those of the same state together; [] if all are."""
+    alike = defaultdict(list)
+    for name, state in states.items():
+        if state.word != "done":
+            alike[str(state)].append(name)
+    return [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in alike.items()]
 
 
 META = "archive/meta.json"  # in a result's file: a copy of `meta` that can be read without torch
@@ -114,11 +126,26 @@ def read_meta(path: str | Path) -> dict:
         with zipfile.ZipFile(io.BytesIO(content)) as stored:
             if not stored.testzip():
                 return json.loads(stored.read(META))
-    from .artifacts import read_artifact  # loads torch
-
-    if meta := read_artifact(path)["meta"]:
-        return meta
+    stored = unpickled(path)
+    if isinstance(stored, dict) and isinstance(stored.get("meta"), dict):
+        return stored["meta"]
     raise ArtifactError("it has no meta: not written by depth_lib")
+
+
+def unpickled(path: str | Path) -> object:
+    """The values in a .pt file; ArtifactError if it cannot be read. Code in a pickle is never run."""
+    import torch
+
+    content = io.BytesIO(Path(path).read_bytes())
+    try:
+        if zipfile.is_zipfile(content) and (damaged := zipfile.ZipFile(content).testzip()):
+            raise zipfile.BadZipFile(damaged)
+        content.seek(0)
+        return torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 (zipfile and torch raise a dozen kinds for damaged files)
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = f"it asks to load {code[1]}, which is not a plain tensor" if code else "it is truncated or damaged"
+        raise ArtifactError(why) from None
 
 
 def prompts_hash(prompts: Iterable[str | tuple]) -> str:

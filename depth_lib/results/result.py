@@ -7,6 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 import depth_lib
@@ -97,10 +98,10 @@ class Result(dict[str, Any]):
     def __repr__(self) -> str:
         own = {key: value for key, value in self.items() if torch.is_tensor(value) and not _BESIDE.search(key)}
         of = f" of {self.n_prompts} prompts" if self.n_prompts else ""
-        lines = [f"{self.probe}{of}: {len(self)} keys", *(f"{key} {[*value.shape]}" for key, value in own.items())]
-        lines[1:] = [textwrap.shorten(", ".join(lines[1:]), 110, placeholder=" …")]
-        for key, value in list(own.items())[:1]:
-            known = value[~value.isnan()]
-            ends = f"from {known.min():.3g} to {known.max():.3g}" if known.numel() else "not known"
-            lines.append(f"{key} is {ends}")
+        keys = textwrap.shorten(", ".join(f"{key} {[*own[key].shape]}" for key in own), 110, placeholder=" …")
+        lines = [f"{self.probe}{of}: {len(self)} keys", keys]
+        if own:
+            first = next(iter(own))
+            low, high = np.nanmin(own[first]), np.nanmax(own[first])
+            lines.append(f"{first} is from {low:.3g} to {high:.3g}")
         return "\n".join([*lines, ".plot()  .depths()  .to_frame()  .save(path)"])

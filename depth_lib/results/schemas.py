@@ -3,7 +3,6 @@
 This module does not import torch, so listing results is fast.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -220,10 +219,9 @@ def artifact_path(
 
 
 def label_of(changed: Mapping[str, object]) -> str:
-    """What a call does differently, for the names of its file and result: "part=mlp", with a hash if it is long."""
+    """What a call does differently, for the names of its file and result: "part=mlp"."""
     text = ",".join(f"{name}={changed[name]}" for name in sorted(changed))
-    label = re.sub(r"[^\w.,=+-]+", "-", text)[:60]
-    return label if label == text else f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return re.sub(r"[^\w.,=+-]+", "-", text)
 
 
 @dataclass(frozen=True)

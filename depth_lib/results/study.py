@@ -1,29 +1,28 @@
-"""A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, and which are missing."""
+"""A study: the results of many runs in one folder, `outputs/<dataset>/<MODEL>/*.pt`, read into one dict or one frame.
+
+`Study` also says what is wrong with them together: results that cannot be read, are stale, or are not comparable; and
+which are missing, with the command that computes each.
+"""
 
 import itertools
-import math
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ..data.datasets import with_levels
-from ..params import PAPER_DATASETS, ParamsError, command, find_model
+from ..params import ParamsError, by_paper, command, in_order
 from .artifacts import read_artifact
 from .asked import RunSpec, asked_in
-from .provenance import judge
+from .provenance import judge, not_done
 from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, parse_name, without_pair
 
 TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
-TRAINING = ("R1-distill", "instruct", "base", "unknown")  # the papers' order
 
 Key = tuple[str, str, str]  # dataset, model, probe
 
@@ -37,40 +36,33 @@ class Study(dict):
     file.
 
     Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
-    datasets with results of different prompts, datasets with the same prompts, models with results of several commits.
-    Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no
-    results.
+    datasets with results of different prompts, models with results of different weights. Also warns of results without
+    `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
     """
 
     def __init__(
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
-        self.folder = Path(folder)
-        self._found = found = find_results(self.folder)
-        models = in_order(model for _, model, _ in found) if models is None else models
-        datasets = sorted({key[0] for key in found}, key=by_paper) if datasets is None else datasets
-        self.models, self.datasets = list(dict.fromkeys(models)), list(dict.fromkeys(datasets))
-        names = {probe: parse_name(path) for (_, _, probe), path in found.items()}
-        self.pairs = sorted({name.pair for name in names.values()} - {""})
-        self.problems = []
-        rows = {probe: row for row, probe in enumerate(ARTIFACTS)}
-        probes = sorted(names, key=lambda key: (names[key].pair, names[key].changed, rows[names[key].probe]))
-        for model, dataset, probe in itertools.product(self.models, self.datasets, probes):
-            key = dataset, model, probe
-            if key not in found:
-                continue
-            try:
-                self[key] = read_artifact(found[key])
-            except (ArtifactError, OSError) as error:
-                self.problems.append(str(error))
-                continue
-            of = self[key]["meta"].get("model", model)
-            if of != model:
-                self.problems.append(f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}")
+        self.folder, self.problems = Path(folder), []
+        self._found = find_results(self.folder)
+        found_datasets, found_models, names = (dict.fromkeys(column) for column in zip(*self._found, strict=True))
+        self.models = [*dict.fromkeys(in_order(found_models) if models is None else models)]
+        self.datasets = [*dict.fromkeys(sorted(found_datasets, key=by_paper) if datasets is None else datasets)]
+        for model, dataset, name in itertools.product(self.models, self.datasets, names):
+            if path := self._found.get((dataset, model, name)):
+                try:
+                    self[dataset, model, name] = read_artifact(path)
+                except (ArtifactError, OSError) as error:
+                    self.problems.append(str(error))
+                    continue
+                of = self[dataset, model, name]["meta"].get("model", model)
+                if of != model:
+                    self.problems.append(f"{dataset} × {model} has the {name} of {of}; move it to the folder {of}")
+        self.paths = {key: self._found[key] for key in self}
+        self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
         self.problems += [*self._stale(), *self._mixtures()]
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
-        self.paths = {key: found[key] for key in self}
         if unknown := [dataset for (dataset, _, _), result in self.items() if not result["meta"]]:
             warnings.warn(
                 f"{len(unknown)} of {len(self)} results under {self.folder} have no meta (not written by depth_lib): "
@@ -80,38 +72,29 @@ class Study(dict):
 
     def _stale(self) -> Iterator[str]:
         """A line for results that are not those their run's last command asked for, or that an earlier probe made."""
-        runs = {(dataset, model): _asked(self.folder / dataset / model) for dataset, model, _ in self}
-        alike = defaultdict(list)
-        for dataset, model, probe in self:
-            path, run = self._found[dataset, model, probe], runs[dataset, model]
-            name = parse_name(path)
-            asked_for = run and not name.changed and run.path(name.probe).name == path.name
-            state = run.state(name.probe) if asked_for else judge(path, {})
-            if state.kept or (state := judge(path, {})).kept:  # its prompts or weights may be gone
-                alike[f"{dataset} × {model}", str(state)].append(probe)
-        for (run, state), probes in alike.items():
-            yield f"{run}: {', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {state}"
+        for model, dataset in itertools.product(self.models, self.datasets):
+            asked, states = _asked(self.folder / dataset / model), {}
+            for key, path in self.paths.items():
+                if key[:2] == (dataset, model):
+                    name = parse_name(path)
+                    is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
+                    state = asked.state(name.probe) if is_asked else judge(path, {})
+                    states |= {name.key: state} if state.kept else {}
+            yield from (f"{dataset} × {model}: {line}" for line in not_done(states))
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each dataset with different prompts, datasets with the same prompts, model of several commits."""
-        prompts, datasets, weights = defaultdict(dict), defaultdict(dict), defaultdict(dict)
+        """A line for each dataset with results of different prompts, and each model with results of several commits."""
+        mixtures = defaultdict(lambda: defaultdict(dict))
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
             if probe in TABLE_PROBES and "prompts_hash" in meta:
-                which = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
-                prompts[dataset].setdefault(which, {})[model] = True
-                datasets[meta["prompts_hash"]][dataset] = True
-            if which := meta.get("commit") or meta.get("weights"):
-                weights[model].setdefault(which, {})[dataset] = True
-        for dataset, groups in prompts.items():
+                prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
+                mixtures[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
+            if weights := meta.get("commit") or meta.get("weights"):
+                mixtures[f"{model} has results of different weights"][weights][dataset] = True
+        for what, groups in mixtures.items():
             if len(groups) > 1:
-                yield f"{dataset} has results of different prompts, which are not comparable: {_listed(groups)}"
-        for names in datasets.values():
-            if len(names) > 1:
-                yield f"{' and '.join(names)} have the same prompts: their results do not differ by task"
-        for model, groups in weights.items():
-            if len(groups) > 1:
-                yield f"{model} has results of different weights: {_listed(groups)}"
+                yield f"{what}: " + ", ".join(f"{name} ({', '.join(members)})" for name, members in groups.items())
 
     def of(self, probe: str) -> dict[tuple[str, str], dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""
@@ -133,19 +116,14 @@ class Study(dict):
             expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
+                meta = next((result["meta"] for (other, _, _), result in self.items() if other == dataset), {})
+                source, asked = meta.get("source", "hub"), {"DATASETS": meta.get("rows_of", dataset)}
+                if source not in ("hub", "drawn", "list"):
+                    asked["SOURCE"] = source
                 probes = " ".join(lacking) if {*lacking} & {*FURTHER_PROBES} else ""
-                where = self._variables_of(dataset) | {"OUT": str(self.folder), "PROBES": probes}
-                remedy = command("sweep", MODELS=model, **where)
+                remedy = command("sweep", MODELS=model, **asked, OUT=str(self.folder), PROBES=probes)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
-
-    def _variables_of(self, dataset: str) -> dict[str, str]:
-        """The options of a command for a dataset, with the SOURCE of its prompts."""
-        metas = (result["meta"] for (other, _, _), result in self.items() if other == dataset)
-        meta = next(filter(None, metas), {})
-        source = meta.get("source", "hub")
-        given = {} if source in ("hub", "drawn", "list") else {"SOURCE": source}
-        return {"DATASETS": meta.get("rows_of", dataset)} | given
 
     def _probes_on(self, dataset: str) -> set[str]:
         """The probes that any model in the folder has on a dataset."""
@@ -157,13 +135,9 @@ class Study(dict):
 
 
 def _asked(folder: Path) -> RunSpec | None:
-    """What the last command asked of a run; None if it is not known."""
+    """What the last command asked of the run in this folder; None if that is not known."""
     with suppress(ParamsError, ArtifactError):  # status names them
         return asked_in(folder)
-
-
-def _listed(groups: Mapping[str, Iterable[str]]) -> str:
-    return ", ".join(f"{name} ({', '.join(members)})" for name, members in groups.items())
 
 
 def load_results(
@@ -216,48 +190,12 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
     return pd.concat(frames[1:] or frames, ignore_index=True).astype({"column": "Int64"})
 
 
-@dataclass(frozen=True)
-class ModelFacts:
-    """A model's training, one of `TRAINING`, and its size in billions of parameters, None if that is not known."""
-
-    training: str
-    billions: float | None
-
-
-@cache
-def facts_of(model: str) -> ModelFacts:
-    """TRAINING and BILLIONS in the params file of this name."""
-    try:
-        params = find_model(model) or {}
-    except ParamsError:  # commands that need the file report its mistakes
-        params = {}
-    training = params.get("TRAINING")
-    return ModelFacts(training if training in TRAINING else "unknown", params.get("BILLIONS"))
-
-
-def in_order(models: Iterable[str]) -> list[str]:
-    """Models in the order of the papers' table: by size, then R1-distilled, instruct, base, then by name.
-
-    The size is that in the params file, in billions of parameters, or the number in the name: billions, or blocks as in
-    toy-8l. Models with neither come last.
-    """
-
-    def place(model: str) -> tuple:
-        facts, size = facts_of(model), re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
-        billions = facts.billions or (float(size[1]) if size else math.inf)
-        return billions, TRAINING.index(facts.training), model.lower()
-
-    return sorted(set(models), key=place)
-
-
-def by_paper(dataset: str) -> tuple[int, str]:
-    """A sort key: the papers' datasets first, in the papers' order."""
-    return (PAPER_DATASETS.index(dataset) if dataset in PAPER_DATASETS else len(PAPER_DATASETS), dataset)
-
-
 def find_results(folder: str | Path) -> dict[Key, Path]:
-    """(dataset, model, probe) -> file, of every result in a folder; MissingArtifact if there are none."""
-    folder, found = Path(folder), {}
+    """(dataset, model, probe) -> file, of every result in a folder, probe by probe; MissingArtifact if there are none.
+
+    The papers' question comes first, then others, then calls that were changed.
+    """
+    folder, found, rows = Path(folder), {}, list(ARTIFACTS)
     for path in sorted(folder.glob("*/*/*.pt"), key=lambda path: (len(path.name), path)):  # 9 examples before 10
         with suppress(ArtifactError):  # somebody else's file
             name = parse_name(path)
@@ -265,12 +203,12 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
             if name.probe not in ARTIFACTS:
                 continue
             if key in found:
-                smaller = found[key].name
+                smaller = found[key][1].name
                 warnings.warn(f"reading {path}, not {smaller} beside it; remove what you do not want", stacklevel=2)
-            found[key] = path
+            found[key] = (name.pair, name.changed, rows.index(name.probe)), path
     if not found:
         raise MissingArtifact(
             f"no artifacts under {folder.absolute()}; run: {command('sweep', OUT=str(folder))}, or give the "
             "folder of a study, such as outputs/demo that make demo fills"
         )
-    return found
+    return {key: path for key, (_, path) in sorted(found.items(), key=lambda item: item[1][0])}

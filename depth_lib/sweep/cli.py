@@ -1,7 +1,7 @@
-"""The commands, `depth-lib sweep …`, which make calls too. Options are fields of `Plan` (what a command covers) or
-parameters of a run or of a model's params file.
+"""The commands, `depth-lib sweep …`, which make calls too.
 
-torch is imported only by the commands that need it.
+Each is a function of a `Plan`, whose docstring is its help; `COMMANDS` says which of the plan's fields are its options.
+The options' names, types and descriptions are those of the fields. torch is imported only by commands that need it.
 """
 
 import argparse
@@ -10,21 +10,24 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..models.errors import ModelError, check_tokenizer
 from ..models.gguf import WHEELS
-from ..params import OF_MODELS, DatasetFile, ModelFile, ParamsError, command, find_model, flagged, from_text, not_among
+from ..params import OF_MODELS, Params, ParamsError, checked, command, find_model, flagged
 from ..remote.errors import RemoteError
 from ..results.defaults import model_params
 from ..results.schemas import ArtifactError
 from .launch import run_unfinished
-from .plan import ASKED, REAL_OUT, Plan
+from .plan import REAL_OUT, Plan
 from .processes import say
 from .status import matrix, runs_in
-from .table import chosen_results, depths_of, make_table, make_table_if_new
+from .table import chosen_results, depths_of, make_table
+
+if TYPE_CHECKING:
+    from nnsight import TransformersModel
 
 
 def demo(plan: Plan) -> int:
@@ -50,7 +53,7 @@ def real(plan: Plan) -> int:
 def sweep(plan: Plan) -> int:
     """Run what is missing, and make the table of OUT if a result is newer; stale results are replaced with REPLACE."""
     failed = run_unfinished(plan)
-    return failed if failed or plan.LIST else make_table_if_new(Plan(OUT=plan.folder))
+    return failed if failed or plan.LIST else make_table(Plan(OUT=plan.folder), if_new=True)
 
 
 def run(plan: Plan, model: str, dataset: str) -> int:
@@ -91,7 +94,7 @@ def status(plan: Plan) -> int:
     if plan.MODELS or plan.SET or plan.DATASETS:
         print(matrix(plan.folder, plan.runs()))
         return 0
-    given = plan.model_extra | ({"PROBES": plan.PROBES} if plan.PROBES else {})
+    given = plan.of_runs | ({"PROBES": plan.PROBES} if plan.PROBES else {})
     subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
     found = {folder: runs_in(folder, **given) for folder in (plan.folder, *subfolders)}
     tables = [matrix(folder, runs, problems) for folder, (runs, problems) in found.items() if runs or problems]
@@ -103,21 +106,18 @@ def status(plan: Plan) -> int:
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    if Path(model).name != model or model == "..":
+    if Path(model).name != model:
         raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
-    if plan.SET and (Path(plan.SET).name != plan.SET or plan.SET == ".."):
-        raise ParamsError(f"SET is {plan.SET}, which cannot be a folder's name; give a short name")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
-    source = plan.model_extra.get("MODEL_ID") or model
+    source = plan.MODEL_ID or model
     check_tokenizer(source)
-    values = model_params(source) | plan.model_extra | {"MODEL": model, "MODEL_ID": source}
+    given = {name: getattr(plan, name) for name in plan.model_fields_set.intersection(OF_MODELS)}
+    values = plan.model_dump() | model_params(source) | given | {"MODEL": model, "MODEL_ID": source}
+    lines = [f"{key}: {json.dumps(values[key])}  # {Plan.model_fields[key].description}\n" for key in OF_MODELS]
     path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for key in OF_MODELS:
-            field = ModelFile.model_fields[key]
-            file.write(f"{key}: {json.dumps(values.get(key, field.default))}  # {field.description}\n")
+    path.write_text("".join(lines), encoding="utf-8")
     sample, hub = (command("run", model, "gsm8k", SOURCE=source) for source in ("sample", "hub"))
     print(f"{path} is written; look at it, then, on prompts that ship: {sample}\nor on the Hub's: {hub}")
     return 0
@@ -126,16 +126,21 @@ def init(plan: Plan, model: str) -> int:
 def check(plan: Plan, model: str) -> int:
     """Load a model, verify the identities that the probes rely on, and print what was measured."""
     from ..models.check import report  # loads torch
-    from ..models.load import load_model
     from ..session import check_model
 
-    params = model_params(model) | plan.model_extra
-    remote = params.get("REMOTE", False)
-    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
-    llm = load_model(params["MODEL_ID"], remote=remote, **loading)
-    check_model(llm, remote)
+    llm, params = _loaded(plan, model)
+    check_model(llm, params.get("REMOTE", False))
     print(report(llm))
     return 0
+
+
+def _loaded(plan: Plan, model: str) -> tuple["TransformersModel", dict]:
+    """A model as its params file and the options say, and what they say."""
+    from ..models.load import load_model  # loads torch
+
+    params = model_params(model) | plan.of_runs
+    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
+    return load_model(params["MODEL_ID"], remote=params.get("REMOTE", False), **loading), params
 
 
 def maps(plan: Plan, source_model: str, target_model: str) -> int:
@@ -149,13 +154,10 @@ def prune(plan: Plan, model: str) -> int:
     """Remove the blocks that a model can do without: prune SmolLM2-135M-Instruct --at-most 0.05 --save shorter."""
     from ..data.choices import load_choices  # loads torch
     from ..data.prompts import load_prompts
-    from ..models.load import load_model
     from ..pruning import prune as without_blocks
 
-    params = model_params(model) | plan.model_extra
+    llm, params = _loaded(plan, model)
     source = params.get("SOURCE", "sample")
-    loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
-    llm = load_model(params["MODEL_ID"], **loading)
     prompts = load_prompts("gsm8k", params.get("N_EXAMPLES", 10), source=source)
     choices = load_choices("hellaswag", plan.CHOICES, source=source) if plan.CHOICES else ()
     try:
@@ -192,23 +194,21 @@ class Command(NamedTuple):
     arguments: Mapping[str, str | None] = {}
 
 
-_RUN = [*ASKED, "JOBS", "KEEP_GOING", "LIST"]
+_RUN = [*(name for name in Params.model_fields if name not in ("MODEL", "DATASET")), "JOBS", "KEEP_GOING", "LIST"]
 _WHICH = ["SET", "MODELS", "DATASETS"]
-FIELDS = ModelFile.model_fields | DatasetFile.model_fields | Plan.model_fields
+_LOADING = flagged("loading")
 COMMANDS = {
     "run": Command(run, _RUN, {"model": None, "dataset": None}),
     "sweep": Command(sweep, [*_WHICH, *_RUN]),
     "table": Command(make_table, [*_WHICH, "OUT"]),
     "report": Command(make_table, [*_WHICH, "OUT"]),
     "share": Command(share, [*_WHICH, "OUT", "TO", "LICENCE"]),
-    "status": Command(status, [*_WHICH, *ASKED]),
-    "check": Command(check, [*flagged("loading"), "REMOTE"], {"model": None}),
+    "status": Command(status, [*_WHICH, *_RUN[:-3]]),
+    "check": Command(check, [*_LOADING, "REMOTE"], {"model": None}),
     "demo": Command(demo, ["MODELS", "DATASETS", *_RUN]),
     "real": Command(real, ["MODELS", "DATASETS", *_RUN]),
     "init": Command(init, ["SET", *OF_MODELS[1:]], {"model": None}),
-    "prune": Command(
-        prune, [*flagged("loading"), "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE"], {"model": None}
-    ),
+    "prune": Command(prune, [*_LOADING, "SOURCE", "N_EXAMPLES", "AT_MOST", "CHOICES", "SAVE"], {"model": None}),
     "compare": Command(compare, ["TO"], {"first": None, "second": None}),
     "maps": Command(
         maps,
@@ -234,65 +234,38 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments; ParamsError for a wrong option or value.
+    """The command, its plan and its positional arguments; ParamsError for a wrong value.
 
-    make writes options and arguments by their own names: --N_EXAMPLES=3, --SOURCE_MODEL=toy-4l.
+    make writes options by their own names: --N_EXAMPLES=3. One that is true or false takes its value after = only.
     """
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    for name, one in COMMANDS.items():
-        about = one.do.__doc__.splitlines()[0]
-        usage = " ".join(["depth-lib", name, *one.arguments, "[--help] [--OPTION VALUE …]"])
-        how = {"help": about, "description": about, "usage": usage, "argument_default": argparse.SUPPRESS}
-        _add_arguments(commands.add_parser(name, allow_abbrev=False, **how), one)
-    if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
-        raise ParamsError(problem)
-    given, unknown = parser.parse_known_args(list(_normal(words)))
-    given = vars(given)
-    name = given.pop("command")
-    do, options, arguments = COMMANDS[name]
-    if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
-        raise ParamsError(problem)
-    positional = {}
-    for argument, default in arguments.items():
-        positional[argument] = given.pop(f"--{argument}", None) or given.pop(argument, default)
-        if positional[argument] is None:
-            raise ParamsError(f"{name} needs a {argument}; write: depth-lib {name} {' '.join(arguments).upper()}")
-    return do, Plan(**{option: _value(option, text) for option, text in given.items()}), positional
-
-
-def _normal(words: Sequence[str]) -> Iterator[str]:
-    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and one that is true or false is
-    true if the next word is no value of it."""
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
-        word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
-        option = word[2:].upper().replace("-", "_")
-        if option in FIELDS and FIELDS[option].default is False:
-            try:
-                _value(option, following)
-            except ParamsError:
-                word += "=1"
-        yield word
-
-
-def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the arguments and options of one command."""
-    for argument in command.arguments:
-        parser.add_argument(argument, nargs="?")
-        parser.add_argument(_flag(argument), dest=f"--{argument}", help=argparse.SUPPRESS)
-    for option in command.options:
-        field = FIELDS[option]
-        nargs = "*" if field.annotation == list[str] else None
-        parser.add_argument(_flag(option), dest=option, help=field.description, metavar="…", nargs=nargs)
+    for name, (do, options, arguments) in COMMANDS.items():
+        about = do.__doc__.splitlines()[0]
+        own = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        for argument, default in arguments.items():
+            own.add_argument(argument, nargs="?" if default else None, default=default)
+        for option in options:
+            field = Plan.model_fields[option]
+            how = {"nargs": "*"} if field.annotation == list[str] else {}
+            if option == "REMOTE" or field.default is False:
+                how = {"nargs": "?", "const": "true"}
+            how |= {"dest": option, "metavar": "…", "default": argparse.SUPPRESS, "help": field.description}
+            own.add_argument(_flag(option), **how)
+    words = [re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word) for word in words]
+    switches = [_flag(name) for name, field in Plan.model_fields.items() if field.annotation is bool]
+    given = vars(parser.parse_args([f"{word}=true" if word in switches else word for word in words]))
+    do, _, arguments = COMMANDS[given.pop("command")]
+    positional = {argument: given.pop(argument) for argument in arguments}
+    values = {option: _words(text) if isinstance(text, list) else text for option, text in given.items()}
+    values = {option: None if value == "null" else value for option, value in values.items()}
+    return do, Plan(**checked(values, Plan, strict=False)), positional
 
 
 def _flag(option: str) -> str:
     return f"--{option.lower().replace('_', '-')}"
 
 
-def _value(option: str, given: str | list[str]) -> object:
-    """The value of an option, given as text; as several words if it is a list."""
-    if isinstance(given, list):
-        return [word for text in given for word in ([text] if os.path.exists(text) else text.split())]
-    kinds = (Plan, ModelFile, DatasetFile)
-    return from_text(option, given, next(kind for kind in kinds if option in kind.model_fields))
+def _words(texts: Sequence[str]) -> list[str]:
+    """The names in a list's option; make gives all in one text."""
+    return [word for text in texts for word in ([text] if os.path.exists(text) else text.split())]

@@ -3,13 +3,12 @@
     python -m depth_lib.sweep.execute NOTEBOOK OUTPUT PARAMETERS
 
 PARAMETERS is JSON. Of several ranks, rank 0 writes the executed notebook. If the notebook fails, the last line printed
-is the reason.
+is the reason. The process ends when the sweep that started it has ended, so that it does not keep its GPU.
 """
 
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -17,28 +16,11 @@ import time
 try:
     import papermill
     import psutil
-    from jupyter_client.manager import AsyncKernelManager
 except ImportError:
     raise ImportError("runs are notebooks executed by papermill; pip install 'depth-lib[sweep]'") from None
 
 from ..progress import LOG
-from .status import FAILED, KILLED, SWEEP, place_of_processes
-
-
-class _KernelManager(AsyncKernelManager):
-    """Remembers how its kernel ended; papermill's error does not say."""
-
-    how = None
-
-    async def _async_is_alive(self) -> bool:
-        alive = await super()._async_is_alive()
-        if not alive and self.provisioner:
-            status = await self.provisioner.poll() or 0
-            ended = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            _KernelManager.how = KILLED if status == -9 else ended
-        return alive
-
-    is_alive = _async_is_alive
+from .status import FAILED, KILLED, SWEEP
 
 
 def main() -> int:
@@ -48,7 +30,7 @@ def main() -> int:
     # A kernelspec in the user's home must not win over the one of this environment.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.pop("JUPYTER_PATH", None)
-    threading.Thread(target=_end_with_others, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_the_sweep, args=(os.getppid(),), daemon=True).start()
     if rank == "0":
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     else:
@@ -59,7 +41,8 @@ def main() -> int:
     except papermill.PapermillExecutionError as error:
         why = f"{error.ename}: {error.evalue}"
     except Exception as error:  # a kernel that died, a disk that is full
-        why = f"{type(error).__name__}: {_KernelManager.how or error}"
+        name = type(error).__name__
+        why = KILLED if name == "DeadKernelError" else f"{name}: {error}"
     print(f"{FAILED}{who}{why.strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return 1
 
@@ -71,21 +54,19 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
         output = output.replace("{", "{{").replace("}", "}}")
     for attempts_left in (3, 2, 1, 0):
         try:
-            papermill.execute_notebook(notebook, output, parameters, kernel_manager_class=_KernelManager, **options)
+            papermill.execute_notebook(notebook, output, parameters, **options)
             return
         except RuntimeError as error:
             if "before replying to kernel_info" not in str(error) or not attempts_left:
                 raise
 
 
-def _end_with_others(parent: int) -> None:
-    """End this process when its parent or the sweep has ended, so that it does not keep its GPU.
+def _end_with_the_sweep(parent: int) -> None:
+    """End this process, and with it its kernel, when its parent or the sweep has ended.
 
-    The parent is the sweep, torchrun, or a launcher, which may outlive the sweep. A sweep on another machine is not
-    watched. The kernel ends with this process.
+    The parent is the sweep, or torchrun, which outlives the sweep.
     """
-    pid, _, place = os.environ.get(SWEEP, "").partition(" ")
-    sweep = int(pid) if place == place_of_processes() else parent
+    sweep = int(os.environ.get(SWEEP, parent))
     while os.getppid() == parent and psutil.pid_exists(sweep):
         time.sleep(1)
     os._exit(1)

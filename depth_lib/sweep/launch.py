@@ -1,23 +1,21 @@
-"""A sweep: the notebook of each unfinished run is executed, one at a time or one per GPU. Does not import torch."""
+"""A sweep: the notebook of each unfinished run is executed, one at a time or one per GPU. Does not import torch.
+
+Which runs there are says `plan`, which of them are unfinished `status`; `processes` executes their notebooks.
+"""
 
 import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from ..models.gguf import WHEELS, fetched
-from ..params import ParamsError, command
+from ..params import ParamsError, command, find_model
 from ..results.asked import RunSpec
-from ..results.defaults import as_cell
 from ..results.provenance import State, Superseded
 from .plan import Plan
 from .processes import Executor, Notebook, say
 from .status import RunStatus, progress, status_of
-
-_PIP = f"{sys.executable} -m pip install bitsandbytes"
 
 
 def run_unfinished(plan: Plan) -> int:
@@ -31,10 +29,9 @@ def run_unfinished(plan: Plan) -> int:
     statuses = list(map(status_of, runs))
     left = [status.run for status in statuses if not status.finished]
     if plan.LIST:
-        print(*(_command(run) for run in left), sep="\n")
+        print(*(_command(plan, run) for run in left), sep="\n")
         return 0
-    _check([status for status in statuses if not status.finished], plan.KEEP_GOING)
-    _refuse_to_replace(plan, statuses)
+    _refuse(plan, statuses)
     for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
         fetched(name)  # here, where one line says what is needed, and not in each notebook
     gpus = gpus_of_runs(plan, runs)
@@ -57,69 +54,50 @@ def run_unfinished(plan: Plan) -> int:
     return status
 
 
-def _check(statuses: Sequence[RunStatus], keep_going: bool) -> None:
-    """Raise ParamsError for quantised weights on a server or without bitsandbytes, and, unless other runs are to go on,
-    for prompts or weights that cannot be read; NotReady without a key."""
+def _refuse(plan: Plan, statuses: Sequence[RunStatus]) -> None:
+    """Raise Superseded for a result that was made with other settings, unless REPLACE is set, with the commands that go
+    on with these settings and that replace it; ParamsError for prompts or weights that cannot be read, unless other
+    runs are to go on."""
     for run, states in ((status.run, status.states) for status in statuses):
-        if quantization := run.params["QUANTIZATION"]:
-            why = "" if find_spec("bitsandbytes") else "bitsandbytes is not installed; " + _PIP
-            if run.on_server:
-                why = "REMOTE is given too, and the server has chosen its weights"
-            if why:
-                raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
-        unreadable = [reason for state in states.values() if state.word == "missing" for reason in state.reasons]
-        if unreadable and not keep_going:
-            raise ParamsError(unreadable[0])
-    for host in {status.run.remote for status in statuses if status.run.on_server}:
-        from ..remote.server import host_and_key  # loads torch
-
-        host_and_key(host)
-
-
-def _refuse_to_replace(plan: Plan, statuses: Sequence[RunStatus]) -> None:
-    """Raise Superseded for the first result that was made with other settings, unless REPLACE is set.
-
-    The message has the command that goes on with these settings, if options alone differ, and the one that replaces it.
-    """
-    for status in statuses:
-        for probe, state in status.states.items():
-            if state.kept and not status.run.params["REPLACE"]:
+        for state in states.values():
+            if state.kept and not run.params["REPLACE"]:
                 lines = [f"{state.in_words}; give another OUT, or"]
-                if stored := _stored(status.run, probe, state):
-                    lines.append(f"to go on with its settings: {command('sweep', **plan.given | stored)}")
-                anew = command("sweep", **plan.given | {"REPLACE": True})
+                if stored := _stored(run, state):
+                    lines.append(f"to go on with its settings: {command('sweep', **plan.options | stored)}")
+                anew = command("sweep", **plan.options | {"REPLACE": True})
                 raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
+            if state.word == "missing" and state.reasons and not plan.KEEP_GOING:
+                raise ParamsError(state.reasons[0])
 
 
-def _stored(run: RunSpec, probe: str, state: State) -> dict:
-    """The options with which this stale result would be the one asked for; {} if there are none."""
-    names = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
-    stored = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
-    stored = {name: value for name, value in stored.items() if value not in (run.params[name], "drawn", "list")}
-    with contextlib.suppress(ParamsError):
-        if RunSpec(run.cell() | as_cell(stored)).state(probe).word == "done":
-            return stored
-    return {}
+def _stored(run: RunSpec, state: State) -> dict:
+    """The options of a stale result that are others than the run's, unless its weights are others too."""
+    names = ("DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
+    kept = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
+    if any(reason.startswith(("weights", "commit", "version")) for reason in state.reasons):
+        return {}
+    return {name: value for name, value in kept.items() if value not in (run.params[name], "drawn", "list")}
 
 
-def _command(run: RunSpec) -> str:
+def _command(plan: Plan, run: RunSpec) -> str:
     """The command of a single run."""
-    return command("run", run.params["MODEL"], run.params["DATASET"], OUT=str(run.out), **run.given())
+    model, dataset = run.params["MODEL"], run.params["DATASET"]
+    of_model = {} if find_model(model) else {"MODEL_ID": run.cell()["MODEL_ID"]}
+    how = {"OUT": str(run.out), "PROBES": run.params["PROBES"]} | plan.of_runs
+    return command("run", model, dataset, **of_model | how)
 
 
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
 
     There is a run at a time for each GPU that is visible (of TENSOR_PARALLEL, for that many), or JOBS, if that is less:
-    they share the GPUs. Raises ParamsError if there are too few.
+    they share the GPUs.
     """
-    ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
     gpus = visible_gpus() if any(not run.on_server for run in runs) else []
     if not gpus:
         return [""] * (plan.JOBS or 1)
-    if len(gpus) < ranks:
-        raise ParamsError(f"TENSOR_PARALLEL is {ranks}, and there are {len(gpus)} GPUs: {' '.join(gpus)}")
-    n_runs = min(plan.JOBS or len(gpus), len(gpus) // ranks)
+    most = max(1, len(gpus) // max(run.params["TENSOR_PARALLEL"] for run in runs))
+    n_runs = min(plan.JOBS or most, most)
     size = len(gpus) // n_runs
     return [",".join(gpus[i * size : (i + 1) * size]) for i in range(n_runs)]
 

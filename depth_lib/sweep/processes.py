@@ -1,14 +1,16 @@
-"""Notebooks executed side by side, each in its own process, with a line on how each ended."""
+"""Notebooks executed side by side, each in its own process (execute.py), with a line on how each ended.
+
+`Executor` knows nothing of runs: a `Notebook` says which file is executed with which parameters, whether there is
+anything to do, and what is lacking afterwards. Two executors may work on the same notebooks: each is locked.
+"""
 
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +22,13 @@ from tqdm.std import tqdm
 from ..files import Busy, hold
 from ..params import INSTALLED
 from ..progress import LOG
-from .status import FAILED, KILLED, PROBE_FAILED, RUNNING, SWEEP, place_of_processes
+from .status import FAILED, KILLED, PROBE_FAILED, RUNNING, SWEEP
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 30  # seconds from SIGTERM to SIGKILL
 GO_ON = "what was finished is kept; repeat the command to go on"
-_BAR = re.compile(r"\d+%\|")
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Notebook:
         """Start that command in a process group of its own, with these environment variables."""
         self.partial.unlink(missing_ok=True)
         self.log.write_bytes(b"")
-        variables = {LOG: str(self.log.absolute()), SWEEP: f"{os.getpid()} {place_of_processes()}"}
+        variables = {LOG: str(self.log.absolute()), SWEEP: str(os.getpid())}
         with self.log.open("ab") as log:  # to which bars are appended too
             how = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
             return subprocess.Popen(self.command(), env={**environment, **variables}, **how)
@@ -157,25 +158,14 @@ class Executor:
         text = f"{FAILED}{why}" if how == "failed" else f"stopped by {why}; {GO_ON}"
         with contextlib.suppress(OSError), notebook.log.open("a", encoding="utf-8") as file:
             file.write(f"\n{text}\n")
-        say(
-            f"{notebook.title}: {text}"
-            + (f"; see {notebook.log}" if how == "failed" and notebook.log.is_file() else "")
-        )
+        where = f"; see {notebook.log}" if how == "failed" and notebook.log.is_file() else ""
+        say(f"{notebook.title}: {text}{where}")
 
 
 def say(text: str) -> None:
-    """Print a line at once, above the lines that change, and on a terminal wrapped between words.
-
-    If nobody reads the lines any longer, what runs goes on.
-    """
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    try:
-        with tqdm.external_write_mode(file=sys.stdout):
-            print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print a line at once, above the lines that change."""
+    with tqdm.external_write_mode(file=sys.stdout):
+        print(text, flush=True)
 
 
 def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
@@ -185,22 +175,10 @@ def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
     lacking = notebook.lacking()
     if not status and not lacking:
         return "finished", ""
-    text = notebook.log.read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "failed", _why_failed(lines, status, lacking, notebook.folder)
-
-
-def _why_failed(lines: Sequence[str], status: int, lacking: Sequence[str], folder: Path) -> str:
-    """Why a notebook failed, on one line: out of memory, an error of the notebook, or the last line of its log."""
-    errors = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)][:1]
-    errors = errors or [line.removeprefix(PROBE_FAILED) for line in lines if line.startswith(PROBE_FAILED)]
-    if not shutil.disk_usage(folder).free:
-        return f"No space left on device for {folder}; free the disk or choose another OUT"
-    if errors:
-        return "; ".join(error.rstrip(".") for error in errors)
-    if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # itself, in a shell, or a rank
-        return KILLED
-    if not status:
-        return f"the notebook ended, and {'; '.join(lacking)}"
-    said = [line for line in lines if not _BAR.search(line)]
-    return said[-1].rstrip(".") if said else f"its command ended with status {status}"
+    lines = notebook.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    for beginning in (FAILED, PROBE_FAILED):
+        if errors := [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]:
+            return "failed", "; ".join(error.rstrip(".") for error in errors)
+    if status == -signal.SIGKILL:
+        return "failed", KILLED
+    return "failed", f"its process ended with status {status}" if status else f"it ended, and {'; '.join(lacking)}"

@@ -1,4 +1,8 @@
-"""The run of a notebook: each probe's result is read if it is the one asked for, otherwise computed and kept."""
+"""The run of a notebook: each probe's result is read if it is the one asked for, otherwise computed and kept.
+
+`RunSpec` (results/asked.py) says what is asked and whether it is there; `Run` adds the model, the lock of the run's
+folder, the journal of jobs on a server, and what a new result's `meta` says of where it was made.
+"""
 
 import contextlib
 import datetime
@@ -18,6 +22,7 @@ import torch
 from .. import api
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, move_aside, remove_leftovers
+from ..hub import cached_commit
 from ..models.bos import begins_with_bos
 from ..models.errors import ModelError
 from ..models.families import known, remark
@@ -80,32 +85,28 @@ class Run(RunSpec):
         in a sweep an error of one probe is printed, and the others go on.
         """
         state = from_rank_0(self.state(probe, **changed))
-        if probe not in self.params["PROBES"]:
-            if state.word == "missing":
-                print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
-                return None
-            return self._read(probe, state.path, str(state).removeprefix("done"))
-        if state.word == "done":
-            result = self._read(probe, state.path, "nothing to compute")
+        is_asked = probe in self.params["PROBES"]
+        if state.word == "missing" and not is_asked:
+            print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
+            return None
+        if state.word == "done" or not is_asked:
+            result = self._read(probe, state.path, "nothing to compute" if state.word == "done" else str(state))
             if source_of(call) != state.meta.get("call", source_of(call)):
                 print(
                     f"  It was computed by a call that was written differently. If yours measures something else, "
                     f'name what, as in run.result("{probe}", call, part="mlp"): its result is kept beside this one.'
                 )
             return result
-        with self._alone():
-            try:
+        try:
+            with self._alone():
                 path = self._compute(probe, call, changed)
-            except Exception as error:
-                of_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
-                of_all = of_all or self.params["TENSOR_PARALLEL"] > 1
-                if of_all or LOG not in os.environ:  # no sweep: its caller sees it
-                    raise
-                traceback.print_exc()
-                print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
-                return None
-        if not path:  # another process computed it in the meantime
-            return self._read(probe, self.path(probe, **changed), "nothing to compute")
+        except Exception as error:
+            of_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
+            if of_all or self.params["TENSOR_PARALLEL"] > 1 or LOG not in os.environ:  # no sweep: its caller sees it
+                raise
+            traceback.print_exc()
+            print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+            return None
         self._shown.add(path)
         return load_artifact(path)
 
@@ -160,11 +161,11 @@ class Run(RunSpec):
             remove_leftovers(self.folder)
             yield
 
-    def _compute(self, probe: str, call: Callable | None, changed: Mapping) -> Path | None:
-        """Compute and write a result; its path, None if another process did it before it released the lock."""
+    def _compute(self, probe: str, call: Callable | None, changed: Mapping) -> Path:
+        """Compute and write a result, unless another process did it before it released the lock; its path."""
         state = from_rank_0(self.state(probe, **changed))
         if state.word == "done":
-            return None
+            return state.path
         if state.kept and not self.params["REPLACE"]:
             raise Superseded(
                 f"{state.in_words}; give another OUT, or to move it aside and compute it again set REPLACE = True, and "
@@ -212,16 +213,17 @@ class Run(RunSpec):
 
     def _meta(self, probe: str, wanted: Mapping) -> dict:
         """The provenance of a result that was just computed: all parameters, and what ran where."""
-        row, record = ARTIFACTS[probe], known(self.llm)
-        meta = {name.lower(): value for name, value in self.params.items() if name not in flagged("how")}
+        row, record, asked = ARTIFACTS[probe], known(self.llm), self.params
+        meta = {name.lower(): value for name, value in asked.items() if name not in flagged("how")}
         meta |= without_places(meta) | {"dataset": self.dataset}
         if self.source in ("drawn", "list"):
             meta["source"] = self.source
-        if self.dataset != self.params["DATASET"]:
-            meta["rows_of"] = self.params["DATASET"]
+        if self.dataset != asked["DATASET"]:
+            meta["rows_of"] = asked["DATASET"]
         meta |= wanted
         meta |= {
-            "commit": getattr(self.llm.config, "_commit_hash", None) or self.commit,
+            "commit": getattr(self.llm.config, "_commit_hash", None)
+            or cached_commit(asked["MODEL_ID"], asked["REVISION"]),
             "check": record.checked,
             "runs": record.running,
             "blocks": remark(self.llm),
@@ -232,7 +234,7 @@ class Run(RunSpec):
         }
         if self.on_server and record.running:
             meta["dtype"] = record.running["dtype"]
-            meta["quantization"] = self.params["QUANTIZATION"] if record.running["quantized"] else None
+            meta["quantization"] = asked["QUANTIZATION"] if record.running["quantized"] else None
         if row.reads_prompts:
             prompts = self.baseline if row.baseline else self.examples if row.by_level else self.prompts
             meta |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}

@@ -1,10 +1,12 @@
-"""What is done, stale or missing of each run, and how it ended, read from its folder. Does not import torch."""
+"""What is done, stale or missing of each run, and how it ended, read from its folder. Does not import torch.
+
+A run's folder has its results, `probe.json` (what was asked), `probe.log` (what its process printed, at the end why it
+failed), the executed notebook, or a partial one if it did not end well, and locks that tell which process is at it.
+"""
 
 import contextlib
 import json
-import os
 import re
-import socket
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..files import COMPUTING, holder
-from ..params import ParamsError, as_text, by_size
+from ..params import ParamsError, in_order
 from ..remote.journal import total_cost
 from ..results.asked import PARAMETERS, RunSpec, asked_in
-from ..results.provenance import State
+from ..results.provenance import State, not_done
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 
 RUNNING = ".running"  # in a run's folder; locked by the sweep that executes its notebook
@@ -23,8 +25,8 @@ LOG = "probe.log"  # in a run's folder: what its process and its notebook printe
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
 FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
 PROBE_FAILED = "failed: "  # begins the line on a probe that failed while others went on
-KILLED = "killed by SIGKILL, probably because memory ran out; use fewer JOBS or a smaller model"
-SWEEP = "DEPTH_LIB_SWEEP"  # process and host of the sweep; a notebook's process ends with it
+KILLED = "killed, probably because memory ran out; use fewer JOBS or a smaller model"
+SWEEP = "DEPTH_LIB_SWEEP"  # the sweep's process; a notebook's process ends with it
 
 
 @dataclass
@@ -37,12 +39,8 @@ class RunStatus:
 
     @property
     def lacking(self) -> list[str]:
-        """A line on the results that are not done, those of the same state together; [] if all are."""
-        alike = defaultdict(list)
-        for probe, state in self.states.items():
-            if state.word != "done":
-                alike[str(state)].append(probe)
-        return [f"{', '.join(probes)} {'is' if len(probes) == 1 else 'are'} {what}" for what, probes in alike.items()]
+        """A line on the results that are not done; [] if all are."""
+        return not_done(self.states)
 
     @property
     def finished(self) -> bool:
@@ -64,33 +62,27 @@ def notes_on(status: RunStatus) -> list[str]:
             notes.append(f"{name.key}: job {job['job_id']} at {job['host']} is {job['state']}")
     if jobs := [job for state in status.states.values() if state.word == "done" for job in state.meta.get("jobs", [])]:
         notes.append(total_cost(jobs))
-    log = folder / LOG
-    last_line = _text(log).rstrip().rpartition("\n")[2]
+    last_line = _log_of(status.run).rstrip().rpartition("\n")[2]
     if process := holder(folder / RUNNING) or holder(folder / COMPUTING):
         notes.append(f"running ({process}), {progress(status.run)}")
     elif last_line.startswith(FAILED):
-        notes.append(f"{last_line}; see {log}, then repeat the command")
+        notes.append(f"{last_line}; see {folder / LOG}, then repeat the command")
     elif (folder / PARTIAL).exists():
         notes.append("interrupted; repeat the command to go on")
     return [f"{status.run.name}: {note}" for note in notes]
 
 
-def place_of_processes() -> str:
-    """Where process ids are the same: this machine and its namespace, as a container has its own ids."""
-    numbers = "/proc/self/ns/pid"
-    return f"{socket.gethostname()} {os.readlink(numbers) if os.path.exists(numbers) else ''}"
-
-
 def progress(run: RunSpec) -> str:
     """The progress of a running notebook, from its log: "probe 2/5: logit lens, 40 %"."""
     n_probes = len(run.params["PROBES"])
-    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", _text(run.folder / LOG), flags=re.MULTILINE)
+    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", _log_of(run), flags=re.MULTILINE)
     bars = re.findall(r"([\w ,]+): +(\d+)%\|", now)
     bar = f": {bars[-1][0].strip()}, {bars[-1][1]} %" if bars else ""
     return f"probe {min(len(finished) + 1, n_probes)}/{n_probes}{bar}"
 
 
-def _text(log: Path) -> str:
+def _log_of(run: RunSpec) -> str:
+    log = run.folder / LOG
     return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
 
@@ -99,25 +91,21 @@ def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = (
     statuses = list(map(status_of, runs))
     probes = [probe for probe in ARTIFACTS if any(probe in status.states for status in statuses)]
     rows = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
+    asked = defaultdict(list)
     for status in statuses:
+        run, params = status.run, status.run.params
         words = (status.states[probe].word if probe in status.states else "–" for probe in probes)
-        rows.append([status.run.dataset, status.run.params["MODEL"], *words])
+        rows.append([run.dataset, params["MODEL"], *words])
+        asked[" ".join(f"{name}={params[name]}" for name in ("N_EXAMPLES", "SOURCE", "DTYPE"))].append(run.name)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [note for status in statuses for note in notes_on(status)]
+    made_with = [f"with {words}: {', '.join(names)}" for words, names in asked.items()]
     counts = Counter(state.word for status in statuses for state in status.states.values())
     others = "".join(f", {counts[word]} {word}" for word in ("stale", "missing") if counts[word])
-    count = f"{out}: {counts['done']} of {counts.total()} done{others}"
-    return "\n".join([*table, *notes, *problems, *_asked_otherwise(runs), count])
-
-
-def _asked_otherwise(runs: Sequence[RunSpec]) -> list[str]:
-    """What runs ask otherwise than the params files say, those that ask the same on one line."""
-    alike = defaultdict(list)
-    for run in runs:
-        given = {name: value for name, value in run.given().items() if name not in ("MODEL_ID", "PROBES")}
-        alike[" ".join(f"{name}={as_text(value)}" for name, value in given.items())].append(run.name)
-    return [f"with {words}: {', '.join(names)}" for words, names in alike.items() if words]
+    return "\n".join(
+        [*table, *notes, *problems, *made_with, f"{out}: {counts['done']} of {counts.total()} done{others}"]
+    )
 
 
 def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]:
@@ -128,4 +116,5 @@ def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]
             runs.append(asked_in(path.parent, **given))
         except (ParamsError, ArtifactError) as problem:
             problems.append(f"{path.parent.parent.name} × {path.parent.name}: {problem}")
-    return sorted(runs, key=lambda run: (by_size(run.params["MODEL"]), run.dataset)), problems
+    models = in_order(run.params["MODEL"] for run in runs)
+    return sorted(runs, key=lambda run: (models.index(run.params["MODEL"]), run.dataset)), problems

@@ -1,12 +1,14 @@
-"""The table: the notebook with table and figures of all results in a folder, or those chosen; the depths of one run."""
+"""The table: the notebook with table and figures of all results in a folder, or those chosen; the depths of one run.
+
+The notebook is executed as a run's is (processes.py), and then written as a page, report.html.
+"""
 
 import os
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
-from ..params import ParamsError, not_among
+from ..params import ParamsError, by_paper, not_among
 from ..results.asked import RunSpec
 from ..results.schemas import MissingArtifact
 from .plan import Plan
@@ -15,44 +17,39 @@ from .processes import Executor, Notebook, say
 TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", "report.html")
 
 
-def make_table(plan: Plan, has_read_all: Callable[[], bool] = lambda: False) -> int:
-    """Write table, figures and report of the results in OUT, unless has_read_all(); the exit status.
+def make_table(plan: Plan, if_new: bool = False) -> int:
+    """Write table, figures and report of the results in OUT; the exit status.
 
-    Raises what `chosen_results` raises, before anything is written.
+    if_new: only if the last one has not read every result. Raises what `chosen_results` raises, before anything is
+    written.
     """
-    models, datasets = chosen_results(plan)
-    from ..results.study import Study  # loads torch
-
     out, start = Path(plan.folder), time.time()
-    Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
     *files, page = [out / name for name in TABLES]
+    made = out / "effective_depth.ipynb"
+
+    def has_read_all() -> bool:
+        since = made.stat().st_mtime if if_new and made.is_file() else 0
+        return all(path.stat().st_mtime < since for path in out.glob("*/*/*.pt"))
 
     def lacking() -> list[str]:
         return [f"{path} is not written" for path in files if not (path.is_file() and path.stat().st_mtime >= start)]
 
+    if if_new and has_read_all():
+        say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {out}")
+        return 0
+    models, datasets = chosen_results(plan)
+    from ..results.study import Study  # loads torch
+
+    Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
     parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
     table = Notebook("table and figures", "effective_depth", out, parameters, lacking, has_read_all)
     if status := Executor().execute([table], lambda: f": {' '.join(map(str, [*files, page]))}"):
         return status
     from ..report.page import write_page
 
-    write_page(table.path)
-    os.utime(table.path, (start, start))  # what is newer than it, it has not read
+    write_page(made)
+    os.utime(made, (start, start))  # what is newer than it, it has not read
     return 0
-
-
-def make_table_if_new(plan: Plan) -> int:
-    """`make_table` if the last one has not read every result in OUT; the exit status."""
-    made = Path(plan.folder, "effective_depth.ipynb")
-
-    def has_read_all() -> bool:
-        results = Path(plan.folder).glob("*/*/*.pt")
-        return made.is_file() and all(path.stat().st_mtime < made.stat().st_mtime for path in results)
-
-    if has_read_all():
-        say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {plan.folder}")
-        return 0
-    return make_table(plan, has_read_all)
 
 
 def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
@@ -60,7 +57,7 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 
     Raises ParamsError if there are no such results, and what `find_results` raises.
     """
-    from ..results.study import by_paper, find_results  # loads torch
+    from ..results.study import find_results  # loads torch
 
     there = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
     # the folder of a model's results has the last part of its path or Hub id as its name
@@ -68,11 +65,11 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
     problem = not_among(sorted({dataset for dataset, _ in there}), "DATASETS", *plan.DATASETS)
     if plan.MODELS and not problem:
         problem = not_among(sorted({model for _, model in there}), "MODELS", *models)
+    datasets = {dataset for dataset, model in there if not models or model in models}
+    if not problem and not datasets.intersection(plan.DATASETS or datasets):
+        problem = "no model of these on these datasets"
     if problem:
         raise ParamsError(f"{problem}, of which {plan.folder} has results")
-    datasets = {dataset for dataset, model in there if not models or model in models}
-    if not datasets.intersection(plan.DATASETS or datasets):
-        raise ParamsError(f"{plan.folder} has no results of these models and datasets together")
     return models, plan.DATASETS or sorted(datasets, key=by_paper)
 
 

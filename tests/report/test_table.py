@@ -7,11 +7,11 @@ import pytest
 
 from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import most_removed
-from depth_lib.params import command
+from depth_lib.params import command, in_order
 from depth_lib.report.table import summary_lines
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
-from depth_lib.results.study import Study, in_order
+from depth_lib.results.study import Study
 from tests.report.studies import table_of
 from tests.synthetic import DATASETS, result_of, write_run
 

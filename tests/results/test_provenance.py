@@ -65,18 +65,16 @@ def test_a_result_with_a_changed_bit_is_stale_and_so_is_one_that_is_not_there(sa
     content[content.index(result_of("logit_lens", 8)["res_kl_divs"].numpy().tobytes())] ^= 1
     saved.write_bytes(content)
     (reason,) = why_stale(saved, META)
-    assert "is no logit_lens artifact: it is truncated or damaged; run: " in reason
+    assert reason == "it is truncated or damaged"
     saved.unlink()
     assert judge(saved, META).word == "missing" and not saved.exists()
 
 
 def test_a_prompts_hash_depends_on_every_character_order_and_boundary():
     prompts = ["a b", "c"]
-    others = [["a b", "c "], ["c", "a b"], ["a b" + "c"], ["a", " bc"], ["a b"], ["a b", "c", ""], []]
-    hashes = [prompts_hash(prompts), *map(prompts_hash, others)]
-    assert len(set(hashes)) == len(hashes)
-    assert prompts_hash(iter(prompts)) == prompts_hash(tuple(prompts)) == prompts_hash(prompts)
-    assert prompts_hash(["é中\udc80"]) and re.fullmatch("[0-9a-f]{16}", prompts_hash(prompts))
+    others = [["a b", "c "], ["c", "a b"], ["a b" + "c"], ["a", " bc"], ["a b", "c", ""], []]
+    assert prompts_hash(prompts) not in map(prompts_hash, others)
+    assert re.fullmatch("[0-9a-f]{16}", prompts_hash(iter(["é中\udc80"])))
 
 
 def test_the_fingerprint_of_a_checkpoint_sees_an_edit_of_one_norm_between_large_tensors(tmp_path):
@@ -106,11 +104,10 @@ def test_of_results_of_several_numbers_of_prompts_a_study_takes_the_largest(tmp_
     assert files["gsm8k", "toy", "logit_lens"].name == "logitlens_10exps.pt"
 
 
-def test_a_study_says_which_results_are_of_different_prompts_or_of_the_same(tmp_path):
+def test_a_study_says_which_results_are_of_different_prompts_or_weights(tmp_path):
     for dataset, model, prompts, source in (
         ("gsm8k", "toy-4l", "a", "embedded"),
         ("gsm8k", "toy-8l", "b", "hub"),
-        ("mine", "toy-8l", "b", "mine.txt"),
         ("other", "toy-8l", "c", "embedded"),
     ):
         meta = {"n_prompts": 10, "prompts_hash": prompts, "source": source, "commit": f"commit-{prompts}"}
@@ -121,11 +118,10 @@ def test_a_study_says_which_results_are_of_different_prompts_or_of_the_same(tmp_
     with pytest.warns(UserWarning) as warned:
         study = Study(tmp_path)
     assert [str(warning.message) for warning in warned] == study.problems
-    different, same, commits = study.problems
+    different, commits = study.problems
     assert different.startswith("gsm8k has results of different prompts, which are not comparable: ")
     assert different.endswith("10 from embedded, hash a (toy-4l), 10 from hub, hash b (toy-8l)")
-    assert same == "gsm8k and mine have the same prompts: their results do not differ by task"
-    assert commits == "toy-8l has results of different weights: commit-b (gsm8k, mine), commit-c (other)"
+    assert commits == "toy-8l has results of different weights: commit-b (gsm8k), commit-c (other)"
 
 
 def test_a_study_names_the_results_of_an_earlier_version_of_a_probe(tmp_path, monkeypatch):

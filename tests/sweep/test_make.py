@@ -1,6 +1,7 @@
 """What make hands to the command: its variables, -j and -k; runs are stand-ins (see study.py)."""
 
 import json
+import shlex
 import shutil
 import subprocess
 
@@ -12,7 +13,6 @@ from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
 AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
-TOY_4L = ("MODELS=toy-4l", "DATASETS=gsm8k", "SOURCE=embedded")
 
 
 def test_help_lists_every_target_a_person_may_ask_for(make):
@@ -22,60 +22,47 @@ def test_help_lists_every_target_a_person_may_ask_for(make):
     assert make().stdout == shown, "make alone helps"
 
 
-def test_any_parameter_is_a_variable_of_make_and_a_path_may_have_spaces(make, study):
+def test_any_parameter_is_a_variable_of_make_and_a_path_or_a_word_may_be_awkward(make, study):
     (study / "it's my.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
-    given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=local", "REVISION=v1", "SOURCE=it's my.jsonl", "SEED=7")
     shutil.copytree(toy_path("toy-4l"), study / "my models" / "toy")
-    which = ("MODELS=my models/toy", "DATASETS=gsm8k", "PROBES=logit_lens", "OUT=outputs/o v")
-    call, _ = make("sweep", *which, *given).calls
-    expected = {"DTYPE": "bfloat16", "N_EXAMPLES": 1, "REMOTE": "local", "REVISION": "v1", "SEED": 7}
-    expected |= {"SOURCE": str(study / "it's my.jsonl"), "PROBES": ["logit_lens"], "OUT": str(study / "outputs/o v")}
-    expected["MODEL_ID"] = str(study / "my models/toy")
-    assert {name: call[name] for name in expected} == expected
-
-
-def test_awkward_words_reach_a_run_as_they_are(make):
-    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "PROBES=residual_erasure logit_lens", "CUDA_VISIBLE_DEVICES=5")
-    call, _ = make("sweep", *TOY_4L, *given, "REMOTE=local", "ANSWER=-10 'x'").calls
-    assert (call["QUESTION"], call["ANSWER"], call["REMOTE"]) == (AWKWARD, "-10 'x'", "local")
-    assert call["cuda_visible_devices"] == "5"
+    which = ("MODELS=my models/toy", "DATASETS=gsm8k", "PROBES=residual_erasure logit_lens", "OUT=outputs/o v")
+    given = ("DTYPE=bfloat16", "N_EXAMPLES=1", "REMOTE=local", "REVISION=v1", "SOURCE=it's my.jsonl", "SEED=7")
+    asked = (f"QUESTION={AWKWARD.replace('$', '$$')}", "ANSWER=-10 'x'", "CUDA_VISIBLE_DEVICES=5")
+    (line,) = make("sweep", *which, *given, *asked, "LIST=1").stdout.splitlines()
+    _, _, model, dataset, *options = shlex.split(line)
+    assert (model, dataset) == ("toy", "gsm8k")
+    expected = {"--probes=residual_erasure logit_lens", "--out=outputs/o v", f"--model-id={study / 'my models/toy'}"}
+    expected |= {"--dtype=bfloat16", "--n-examples=1", "--remote=local", "--revision=v1", "--seed=7"}
+    assert {*options} == expected | {"--source=it's my.jsonl", f"--question={AWKWARD}", "--answer=-10 'x'"}
 
 
 def test_jobs_and_keep_going_are_makes_own_flags(make, study):
     """A word of a variable that looks like a flag is none."""
     (study / "fail-toy-4l").touch()
     stopped = make("sweep", "SET=demo", "DATASETS=gsm8k", "QUESTION=a -j9 -k", "ANSWER=b")
-    done = make("-k", "-j2", "sweep", "SET=demo", "DATASETS=gsm8k")
-    assert len(stopped.calls) == 1 and len(done.calls) == 3
-    assert "2 at a time" in done.stdout and "1 at a time" in stopped.stdout
+    assert len(stopped.calls) == 1 and "1 at a time" in stopped.stdout
+    (study / "fail-toy-8l").touch()
+    done = make("-k", "-j2", "sweep", "SET=demo", "MODELS=toy-4l toy-8l", "DATASETS=gsm8k")
+    assert len(done.calls) == 2 and "2 at a time" in done.stdout
     assert make("-k", "-j2", "status", "SET=demo").returncode == 0, "of which they are none"
 
 
-def test_maps_get_their_models_and_every_option(make):
-    made = make("maps", "SOURCE_MODEL=toy-4l", "TARGET_MODEL=toy-4l", "N_CHARACTERS=9", "DTYPE=float64", REAL="-")
-    assert made.returncode != 0 and "(of 9, without those held out)" in made.stderr
-    assert (
-        'maps option "--n-character" is not known; did you mean --n-characters?' in make("maps", "N_CHARACTER=9").stderr
-    )
+def test_maps_get_their_models_as_words_and_every_option(make):
+    shown = " ".join(make("-n", "maps", "SOURCE_MODEL=toy-8l", "N_CHARACTERS=9").stdout.split())
+    assert 'maps "${SOURCE_MODEL:-toy-4l}" "${TARGET_MODEL:-toy-8l}" --N_CHARACTERS="$N_CHARACTERS"' in shown
+    assert "unrecognized arguments: --n-character=9" in make("maps", "N_CHARACTER=9").stderr
 
 
-def test_j_without_a_number_of_jobs_is_refused_in_one_line(make):
-    refused = make("-j", "sweep", "SET=demo")
-    assert refused.returncode != 0 and refused.calls == []
-    answer, _ = refused.stderr.splitlines()  # the second line is make's own
-    assert answer.startswith("JOBS is null; give a whole number (number of runs at a time")
-
-
-def test_a_pipe_that_is_closed_early_is_no_traceback(make, study):
+def test_what_make_does_not_know_is_refused_and_a_pipe_that_is_closed_early_is_no_traceback(make, study):
+    for words, why in (
+        (("-j", "sweep", "SET=demo"), 'JOBS is ""; Input should be a valid integer'),
+        (("sweep", "SET=demo", "MODEL=toy-4l"), "unrecognized arguments: --model=toy-4l"),
+    ):
+        refused = make(*words)
+        assert refused.returncode != 0 and refused.calls == [] and why in refused.stderr
     status = "make status SET=demo | true"  # which is gone before a word is written
     done = subprocess.run(["bash", "-c", status], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.stderr == ""
-
-
-def test_a_variable_that_is_not_known_is_refused(make):
-    done = make("sweep", "SET=demo", "MODEL=toy-4l")
-    assert done.returncode != 0 and done.calls == []
-    assert 'sweep option "--model" is not known; did you mean --models?' in done.stderr
 
 
 @pytest.mark.slow
@@ -91,5 +78,5 @@ def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, st
     nbformat.write(nbformat.v4.new_notebook(cells=[parameters, says], metadata=kernel), template)
     user = {"HOME": str(tmp_path), "JUPYTER_PATH": f"{tmp_path}/.local/share/jupyter", "REAL": "-"}
     done = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=logit_lens", **user)
-    said = "aime24 × toy-4l: FAILED: the notebook ended, and logit_lens is missing"
+    said = "aime24 × toy-4l: FAILED: it ended, and logit_lens is missing"
     assert said in done.stdout, "it ran in a kernel that runs"
