@@ -1,9 +1,7 @@
 """What the probes cost on NDIF for Llama-3.1-70B and ten GSM8K prompts, on paper: python -m benchmarks.ndif_cost
 
 Arithmetic is counted from shapes: 2 FLOPs per weight and token, attention, unembedded rows; a backward pass is twice a
-forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s. What crosses the socket of the
-sandbox, where the jobs of ordinary keys run, is computed by tests/remote/crossing.py; minutes: at 1 GB/s, a guess,
-and of increments what they are computed in.
+forward one. With device_map="auto" one GPU works at a time, here at 200 TFLOP/s.
 """
 
 import re
@@ -11,13 +9,10 @@ import re
 import depth_lib as dl
 from benchmarks.markdown import markdown
 from depth_lib.data.tokens import future_positions
-from depth_lib.probes.arch import Arch
-from tests.remote.crossing import crossing, seconds
 
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block
 FLOPS = 200e12
-ARCH = Arch(width=D, n_layers=L)
 NODES = 256  # of integrated gradients: the most per block
 STEPS = 16  # of increments
 N_ANSWER = 3  # tokens
@@ -47,40 +42,21 @@ def future_flops(lengths, positions):
 
 
 def costs(lengths, question):
-    """Per probe: FLOPs, float32 numbers that come back, and arguments that tell what crosses the sandbox's socket, from
-    which gradients cannot be had. question: tokens of question and answer."""
-    prompts, n, total = [range(length) for length in lengths], len(lengths), sum(lengths)
-    future, forward = future_positions(lengths), forward_flops(lengths)
+    """Per probe: FLOPs, and float32 numbers that come back. question: tokens of question and answer."""
+    n, total = len(lengths), sum(lengths)
+    forward, future = forward_flops(lengths), future_flops(lengths, future_positions(lengths))
     erasures = (question - 1) * skip_flops(question - 1, N_ANSWER)
     gradients = sum(3 * NODES * block_flops(question, question) * (L - l) for l in range(L))
     moved = STEPS + 1 + 2 * STEPS * (question - 1)  # rows of a block's increments
-    increments = {
-        "ids": range(question),
-        "answer": range(question - N_ANSWER, question),
-        "layers": range(L),
-        "steps": STEPS,
-        "method": "increments",
-    }
+    every = sum(skip_flops(length, length) for length in lengths)
     return {
-        "relative_contribution": (forward, n * (9 * L + (L + 1) ** 2) + total * L, {"prompts": prompts}),
-        "logit_lens": (forward + unembed_flops((L + 1) * total), n * 10 * L, {"prompts": prompts}),
-        "layer_effects, future": (
-            forward + future_flops(lengths, future),
-            n * (L * L + 2 * L),
-            {"work": list(zip(prompts, future, strict=True))},
-        ),
-        "layer_effects, all": (
-            forward + sum(skip_flops(length, length) for length in lengths),
-            n * (L * L + 2 * L),
-            {"work": [(prompt, [len(prompt)]) for prompt in prompts]},
-        ),
-        "residual_erasure": (forward + erasures, (L + 1) * question, {"answer": [question - 1]}),
-        "integrated_gradients (at most)": (
-            gradients + NODES * L * unembed_flops(3 * N_ANSWER),
-            L * (question + 4),
-            None,
-        ),
-        "increments": (moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2, L * question, increments),
+        "relative_contribution": (forward, n * (9 * L + (L + 1) ** 2) + total * L),
+        "logit_lens": (forward + unembed_flops((L + 1) * total), n * 10 * L),
+        "layer_effects, future": (forward + future, n * (L * L + 2 * L)),
+        "layer_effects, all": (forward + every, n * (L * L + 2 * L)),
+        "residual_erasure": (forward + erasures, (L + 1) * question),
+        "integrated_gradients (at most)": (gradients + NODES * L * unembed_flops(3 * N_ANSWER), L * (question + 4)),
+        "increments": (moved * block_flops(question - 1, question - 1) * L * (L - 1) // 2, L * question),
     }
 
 
@@ -88,16 +64,12 @@ def lines():
     """The table for the ten sample prompts of GSM8K, with a token per word or sign, and the first of them with a short
     answer."""
     lengths = [len(re.findall(r"\w+|[^\w\s]", text)) for text in dl.load_prompts("gsm8k", 10, source="sample")]
-    rows = []
-    for probe, (flops, numbers, arguments) in costs(lengths, lengths[0]).items():
-        row = {"probe": probe, "seconds": f"{flops / FLOPS:,.0f}", "kB down": f"{4 * numbers / 1e3:,.0f}"}
-        row |= {"sandbox: GB": "–", "minutes": "–"}
-        if arguments:
-            n_bytes, n_tokens = crossing(probe.split(",")[0], arguments | {"arch": ARCH}, VOCABULARY)
-            minutes = seconds(n_bytes, n_tokens, WEIGHTS) / 60
-            row |= {"sandbox: GB": f"{n_bytes / 1e9:,.0f}", "minutes": f"{minutes:,.1f}"}
-        rows.append(row)
-    return markdown(rows)
+    return markdown(
+        [
+            {"probe": probe, "seconds": f"{flops / FLOPS:,.0f}", "kB down": f"{4 * numbers / 1e3:,.0f}"}
+            for probe, (flops, numbers) in costs(lengths, lengths[0]).items()
+        ]
+    )
 
 
 if __name__ == "__main__":

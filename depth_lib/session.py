@@ -2,22 +2,22 @@
 
 import contextlib
 import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from nnsight import TransformersModel
 
-from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, not_computed, running
-from .models.errors import ArchitectureError
+from .models.check import ONE_AT_A_TIME, SHORTCUTS, check_call, judge, name_of, running
 from .models.families import known
 from .models.parallel import check_same
-from .probes.identities import verified
+from .probes.identities import identities, verified
 from .progress import steps, ticked
-from .remote.errors import JobFailed, RemoteError, ResultRefused
+from .remote.errors import ResultRefused
 from .remote.job import Job
 from .remote.journal import journal
-from .remote.server import positive, tell_about
+from .remote.server import tell_about
 
 PROMPT_BLOCKS_PER_JOB = 1000  # prompts × blocks: 31 prompts of a 32-block model, 12 of an 80-block one
 
@@ -46,31 +46,25 @@ def run(
     kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
     """
     arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
-    label = label or probe.__name__.replace("_", " ")
-    on_server = bool(remote) and remote != "local"
-    # on a server the probe may run in another process than the model (see `residual_stream._fetched`)
-    if "arch" in arguments:
-        arguments["arch"] = arguments["arch"].but(fetched={} if on_server else None)
-    if on_server:
-        return concatenated(run_as_jobs(llm, probe, _jobs(arguments, over, per_job), over, remote, label))
+    label = label or probe.__name__
+    if remote and remote != "local":
+        return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label, per_job))
     if not llm.dispatched:
         raise ValueError(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
             "it with remote=False"
         )
-    result = concatenated(run_locally(llm, probe, arguments, over, remote, label))
-    if over and (found := _not_finite(result, arguments, over, numbers)):
+    result = _concatenated(_run_locally(llm, probe, arguments, over, remote, label))
+    if over and (problem := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
-            f"{probe.__name__}: {found}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
+            f"{probe.__name__}: {problem}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
             'dtype="float32" or "bfloat16"'
         )
     return result
 
 
-def run_locally(
-    llm: TransformersModel, probe: Callable, arguments: dict, over: str | None, remote: bool | str, label: str
-) -> list[dict]:
-    """What the probe returns here, for all items of `over` or for each prompt."""
+def _run_locally(llm, probe, arguments, over, remote, label):
+    """What the probe returns here: a list, of all items of `over` together or of each prompt."""
     check_same(llm, probe.__name__, [value for name, value in arguments.items() if name != "arch"])
     with ONE_AT_A_TIME, torch.inference_mode(False), contextlib.ExitStack() as bar:
         parts = [arguments]
@@ -88,56 +82,52 @@ def run_locally(
         return results
 
 
-def run_as_jobs(
-    llm: TransformersModel, probe: Callable, parts: list[dict], over: str | None, remote: bool | str, label: str
-) -> list[dict]:
-    """What the probe returns on a server for each part, a journalled job each, one after the other."""
+def _run_as_jobs(llm, probe, arguments, over, remote, label, per_job):
+    """What the probe returns on a server: a list, of each part of the items, a journalled job each."""
+    parts = [arguments]
+    if over:
+        kind, default = "LAYERS", len(arguments[over])
+        if over != "layers":
+            kind, default = "PROMPTS", PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers
+        parts = _cut(arguments, over, per_job or int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default))
+    # the model's check goes along if nobody has made it yet
+    check = None if known(llm).checked or probe is identities else check_call(llm)
     book, jobs, results = journal(), [], []
-    for number, arguments in enumerate(steps(parts, label), 1):
-        part = f"{number} of {len(parts)}" if len(parts) > 1 else None
-        job = Job(llm, remote, book.folder, probe, _asked(arguments), part)
+    for part in steps(parts, label):
+        asked = part
+        if "arch" in part:
+            # the probe may run in another process than the model (see `residual_stream._fetched`)
+            arch = part["arch"].but(fetched={})
+            part, asked = part | {"arch": arch}, part | {"arch": vars(arch.but(**dict.fromkeys(SHORTCUTS)))}
+        job = Job(llm, remote, book.folder, probe, asked)
         with job.held():
-            try:
-                done = job.result(
-                    partial(_send, llm, probe, arguments, job), partial(_check_finite, probe, arguments, over)
-                )
-            except JobFailed as error:
-                if known(llm).checked or "already ran past" not in str(error):
-                    raise
-                raise not_computed(llm, error) from error
-            known(llm).running = job.runs = done["model"]
-            if not known(llm).checked and "check" in done:
-                try:
-                    judge(llm, done["check"])
-                except ArchitectureError as error:
-                    job.keep("ended", problem=str(error))  # another deployment may be the model that was found
-                    raise
+            done = job.result(partial(_send, llm, check, probe, part, job), partial(_accept, llm, probe, part, over))
+            job.runs = done["model"]
             jobs.append(job)
             results.append(done["result"])
-            if number == len(parts):  # inside the lock, so that another process finds all of it or nothing
+            if len(jobs) == len(parts):  # inside the lock, so that another process finds all of it or nothing
                 book.finish(jobs)
     return results
 
 
-def _asked(arguments):
-    """What a call asks for, without which shortcuts were found to work, as that is found by its first job."""
-    if "arch" not in arguments:
-        return arguments
-    return arguments | {"arch": {name: x for name, x in vars(arguments["arch"]).items() if name not in SHORTCUTS}}
-
-
-def _send(llm, probe, arguments, job):
-    """Submit the session; the model's check goes along if nobody has made it yet."""
+def _send(llm, check, probe, arguments, job):
+    """Submit the session."""
     tell_about(job.host, job.api_key)
-    if "arch" in arguments:
-        found, arch = known(llm).found, arguments["arch"]
-        works = {name: getattr(arch, name) and getattr(found, name) for name in SHORTCUTS}
-        arguments = arguments | {"arch": arch.but(**works)}
-    check = check_call(llm)
-    if known(llm).checked or probe is check[0]:
-        check = None
     with llm.session(backend=job):  # which only serialises it: the client knows the result by its name
         result = _where_the_model_is(llm, check, probe, arguments).save()  # noqa: F841
+
+
+def _accept(llm, probe, arguments, over, done):
+    """Raise ResultRefused for numbers that are not finite, or ArchitectureError if the server's model fails its
+    check."""
+    if over and (problem := _not_finite(done["result"], arguments, over)):
+        raise ResultRefused(
+            f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
+            f"{done['model']['dtype']}: ask for a deployment in bfloat16 or float32"
+        )
+    known(llm).running = done["model"]
+    if "check" in done:
+        judge(llm, done["check"])
 
 
 def _where_the_model_is(llm, check, probe, arguments):
@@ -153,7 +143,7 @@ def _where_the_model_is(llm, check, probe, arguments):
     return done | {"model": running(llm)}
 
 
-def concatenated(results: list[dict]) -> dict:
+def _concatenated(results):
     """The results of a call's parts as one: tensors along their first axis, and lists."""
     if len(results) == 1:
         return results[0]
@@ -167,38 +157,15 @@ def _cut(arguments, over, size):
     return [arguments | {over: items[start : start + size]} for start in range(0, len(items), size)]
 
 
-def _jobs(arguments, over, per_job):
-    """The arguments of each job on a server."""
-    if over is None:
-        return [arguments]
-    if over == "layers":
-        per_job = per_job or positive("DEPTH_LIB_LAYERS_PER_JOB", len(arguments[over]))
-    else:
-        default = max(1, PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers)
-        per_job = per_job or positive("DEPTH_LIB_PROMPTS_PER_JOB", default)
-    return _cut(arguments, over, per_job)
-
-
-def _check_finite(probe, arguments, over, found):
-    """Raise ResultRefused, which names the probe, the prompt and the layer."""
-    if over and (problem := _not_finite(found["result"], arguments, over)):
-        raise ResultRefused(
-            f"{probe.__name__}: {problem} of the job, and is not kept; the server computes in "
-            f"{found['model']['dtype']} ({found['model']['weights']}): ask for a deployment in bfloat16 or float32, or "
-            "run it where you choose the dtype"
-        )
-
-
 def _not_finite(result, arguments, over, numbers=None):
     """Where the first number is that is NaN or infinite; None if all are finite."""
     for key, value in result.items():
-        if isinstance(value, torch.Tensor) and not torch.isfinite(value).all():
-            first, *rest = torch.nonzero(~torch.isfinite(value))[0].tolist()
+        if torch.is_tensor(value) and not value.isfinite().all():
+            first, *rest = (~value.isfinite()).nonzero()[0].tolist()
             if over == "layers":
-                where = f"layer {arguments['layers'][0] + first}"  # erasure has a row more, of what leaves the last
-            else:
-                where = f"prompt {numbers[first] if numbers else first}" + (f", layer {rest[0]}" if rest else "")
-            return f"{key} is not finite at {where}"
+                return f"{key} is not finite at layer {arguments['layers'][0] + first}"  # erasure has a row more
+            layer = f", layer {rest[0]}" if rest else ""
+            return f"{key} is not finite at prompt {numbers[first] if numbers else first}{layer}"
 
 
 def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
@@ -220,11 +187,5 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     """
     if not known(llm).checked:
         identities, arguments = check_call(llm)
-        try:
-            found = run(identities, llm, **arguments, remote=remote)
-        except RemoteError:
-            raise
-        except (RuntimeError, ValueError, IndexError, AssertionError) as error:
-            raise not_computed(llm, error) from error
-        judge(llm, found)
+        judge(llm, run(identities, llm, **arguments, remote=remote))
     return known(llm).checked

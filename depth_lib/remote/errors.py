@@ -11,21 +11,19 @@ class RemoteError(Exception):
     server again), "send" sends the job anew; None: it would fail again, change what the message names first.
     """
 
-    job_id = None  # filled in where the job is journalled, as is the host of what fails there
+    host = job_id = None  # filled in where the job is journalled
 
-    def __init__(self, message: str, server_text: str | None = None, retry: str | None = None, host: str | None = None):
+    def __init__(self, message: str, server_text: str | None = None, retry: str | None = None):
         super().__init__(message)
-        self.server_text, self.retry, self.host = server_text, retry, host
+        self.server_text, self.retry = server_text, retry
 
     def __str__(self) -> str:
-        job = self.job_id and f"job {self.job_id}"
-        where = ", ".join(filter(None, [self.host, job]))
-        return f"{self.args[0]} [{where}]" if where else self.args[0]
+        return f"{self.args[0]} [{self.host}, job {self.job_id}]" if self.host else self.args[0]
 
 
 class NotReady(RemoteError):
-    """Something is missing for a job (a key, the model's name, a source that is up to date, a disk for the journal), or
-    the server read the request and refused it (400, 401, 403 …)."""
+    """Something is missing for a job (a key, the model's name, a source that is up to date), or the server read the
+    request and refused it (400, 401, 403 …)."""
 
 
 class ServerUnreachable(RemoteError):
@@ -36,7 +34,9 @@ class ServerUnreachable(RemoteError):
 class JobFailed(RemoteError, RuntimeError):
     """The server ran the job, or tried to, and reports an error (`server_text` has its traceback), or has lost it."""
 
-    forgotten = False  # whether the server says that it does not know the job, or has no result of it, any more
+
+class Forgotten(JobFailed):
+    """The server does not know the job any more, or has no result of it any more."""
 
 
 class ResultRefused(RemoteError, ValueError):
@@ -44,67 +44,23 @@ class ResultRefused(RemoteError, ValueError):
     kept."""
 
 
-# Words of an ERROR status of NDIF's older and newer servers, whether the same job may succeed, and the next step.
-_ENDS = [
-    (
-        ("cancelled or preempted", "process died", "try again later", "Re-sending it"),
-        "send",
-        "run again to submit the job anew",
-    ),
-    (
-        ("took longer than timeout", "exceeded the execution timeout", "out of memory"),
-        None,
-        "make smaller jobs (set DEPTH_LIB_PROMPTS_PER_JOB or DEPTH_LIB_LAYERS_PER_JOB, or use shorter texts), then run "
-        "again",
-    ),
-    (
-        ("model architecture on this server",),
-        None,
-        "print(nnsight.ndif.compare()) names the packages to align with the server's (most often transformers); "
-        "then run again",
-    ),
-    (
-        ("",),
-        None,
-        "correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the models that "
-        "run)",
-    ),
-]
+AGAIN = "run again to submit the job anew"
+# Words of an ERROR status of NDIF's older and newer servers.
+_INTERRUPTED = "cancelled or preempted|process died|try again later|Re-sending it"
+_TOO_LARGE = "took longer than timeout|exceeded the execution timeout|out of memory"
+_SMALLER = "set DEPTH_LIB_PROMPTS_PER_JOB or DEPTH_LIB_LAYERS_PER_JOB, or use shorter texts, then run again"
 
 
 def job_failed(text: str) -> JobFailed:
     """The exception for an ERROR status with this text."""
-    lines = text.strip().splitlines() or ["no reason given"]
+    lines = (text.strip() or "no reason given").splitlines()
     line = lines[-1 if "Traceback" in text else 0].strip()  # a traceback ends with its error
-    retry, advice = next((retry, advice) for words, retry, advice in _ENDS if any(word in text for word in words))
-    return JobFailed(f"the server reports: {line}; {advice}", "\n".join(lines), retry)
+    if re.search(_INTERRUPTED, text):
+        return JobFailed(f"the server reports: {line}; {AGAIN}", text, retry="send")
+    advice = _SMALLER if re.search(_TOO_LARGE, text) else "correct that, then run again (.server_text has all of it)"
+    return JobFailed(f"the server reports: {line}; {advice}", text)
 
 
-def forgotten(what: str) -> JobFailed:
-    """The exception for a job that the server does not know any more, or whose result it has not any more."""
-    error = JobFailed(f"{what}; run again to submit it anew", retry="send")
-    error.forgotten = True
-    return error
-
-
-def refused(status_code: int, text: str) -> NotReady:
-    """The exception for a request that the server answered with a 4xx status and this text."""
-    python = re.search(
-        r"python version \S+ (?:does not match server version:|is below the minimum supported) (\d+\.\d+)", text
-    )
-    nnsight = re.search(r"minimum supported (?:version is )?(\d[\w.]*\w)", text)
-    if status_code in (401, 403) or "API key" in text:
-        advice = "check NDIF_API_KEY (keys are at https://login.ndif.us)"
-    elif python:
-        advice = f"make an environment with that Python: conda create -n depth-lib python={python[1]}"
-    elif nnsight:
-        advice = f"pip install 'nnsight>={nnsight[1]}'"
-    else:
-        advice = "change what it says, then run again"
-    return NotReady(f"the server refused the request (HTTP {status_code}: {one_line(text)}); {advice}", text)
-
-
-def one_line(error: object) -> str:
-    """The first line of a text, or the kind and the first line of an exception."""
-    line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {line}" if isinstance(error, Exception) else line
+def one_line(error: Exception) -> str:
+    """The kind of an exception and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -11,13 +11,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..files import cache_folder
 from .errors import RemoteError
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 @dataclass
@@ -26,31 +22,27 @@ class Journal:
 
     folder: Path
     artifact: bool = False
-    finished: list["Job"] = field(default_factory=list)
+    finished: list = field(default_factory=list)
     facts: list[dict] = field(default_factory=list)  # `id` and `cost` of each, for the artifact's meta
 
-    def finish(self, jobs: list["Job"]) -> None:
+    def finish(self, jobs: list) -> None:
         """The results of a call's jobs are returned: keep what an artifact's meta says of them, else forget them.
 
         RemoteError if the model was deployed anew between two jobs for one result: the next run repeats the older.
         """
+        self.finished += jobs
         last = jobs[-1]
-        older = [job for job in [*self.finished, *jobs] if job.model_key == last.model_key and job.runs != last.runs]
+        older = [job for job in self.finished if job.model_key == last.model_key and job.runs != last.runs]
+        for job in older:
+            job.drop()
         if older:
-            changes = [
-                f"{key} {was}, then {last.runs[key]}" for key, was in older[0].runs.items() if last.runs[key] != was
-            ]
-            for job in older:
-                job.keep("ended", problem="the model was deployed anew")
             raise RemoteError(
-                f"the server deployed the model anew between two jobs ({', '.join(changes)}), which are not joined; "
-                "run again to repeat the older ones",
+                f"the server deployed the model anew between two jobs ({older[0].runs}, then {last.runs}), which are "
+                "not joined; run again to repeat the older ones",
                 retry="send",
             )
-        if self.artifact:
-            self.finished += jobs
-            self.facts += [{"id": job.job_id, "cost": job.meta} for job in jobs]
-        else:
+        self.facts += [{"id": job.job_id, "cost": job.meta} for job in jobs]
+        if not self.artifact:
             for job in jobs:
                 job.forget()
 
@@ -81,8 +73,6 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
 
 
 def total_cost(jobs: list[dict]) -> str:
-    """The total cost of the jobs in artifacts' meta: seconds, and the most memory beside the weights."""
-    costs = [job.get("cost") or {} for job in jobs]
-    seconds = sum(cost.get("runtime") or 0 for cost in costs)
-    gigabytes = max(cost.get("max_memory_usage") or 0 for cost in costs) / 1e9
-    return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all, at most {gigabytes:.2f} GB beside the weights"
+    """How long the jobs in artifacts' meta ran in all."""
+    seconds = sum((job.get("cost") or {}).get("runtime") or 0 for job in jobs)
+    return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all"

@@ -6,13 +6,12 @@ import re
 import sys
 
 import httpx
-from nnsight import CONFIG, TransformersModel
+from nnsight import CONFIG
 from nnsight.ndif import EnvComparison, get_local_env
 
 from ..params import HOST
-from .errors import NotReady, one_line
+from .errors import NotReady
 
-_HERE = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\])([:/]|$)")
 NO_GRADIENT = re.compile("does not require grad|not have been used in the graph|OutOfOrderError.*grad", re.DOTALL)
 NO_GRADIENTS_THERE = (
     "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or give "
@@ -38,27 +37,13 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
     key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
-    if not re.fullmatch("[!-~]*", key):
-        raise NotReady("NDIF_API_KEY has characters that no key has (a space, a line break …): copy it", host=host)
-    if not key and host == host_of(True):
+    # httpx's error for a line break in a key shows the key
+    if not re.fullmatch("[!-~]+", key) and (key or host == host_of(True)):
         raise NotReady(
-            "there is no NDIF key; get one at https://login.ndif.us and put it into the environment variable (or Colab "
-            "secret) NDIF_API_KEY, never into the notebook",
-            host=host,
+            f"there is no NDIF key for {host}, or it has characters that no key has; get one at https://login.ndif.us "
+            "and put it into the environment variable (or Colab secret) NDIF_API_KEY, never into the notebook"
         )
     return host, key
-
-
-def model_key(llm: TransformersModel, host: str) -> str:
-    """The key that a server knows the model by; NotReady if it has none."""
-    try:
-        return llm.to_model_key()
-    except Exception as error:  # huggingface_hub and httpx raise a dozen kinds
-        raise NotReady(
-            f"the Hub does not know the model {llm.repo_id!r}, by whose name a server finds it ({one_line(error)}); "
-            "load it by its Hub id (owner/name) with a network, or run with remote=False",
-            host=host,
-        ) from error
 
 
 def method_there(remote: bool | str, method: str | None) -> str:
@@ -69,22 +54,20 @@ def method_there(remote: bool | str, method: str | None) -> str:
     """
     if method or not remote or remote == "local":
         return method or "gradients"
-    identity = _told(*host_and_key(remote), "whoami")
-    return "gradients" if "trusted" in (identity.get("tags") or ()) else "increments"
+    tags = _told(*host_and_key(remote), "whoami").get("tags")
+    return "gradients" if "trusted" in (tags or ()) else "increments"
 
 
 @functools.cache
 def tell_about(host: str, key: str) -> None:
     """Print, once for a server: that the key goes to it, if that is not NDIF; and which of the packages that decide
     numbers have other versions there."""
-    if key and host != "https://api.ndif.us" and not _HERE.match(host):
-        say(f"NDIF_API_KEY is sent to {host}{', unencrypted' if host.startswith('http:') else ''}")
-    there = _told(host, key, "env")
-    if isinstance(there.get("packages"), dict):
-        differ = EnvComparison(get_local_env(), there).critical_mismatches
-        versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
-        if versions:
-            say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
+    if key and host != "https://api.ndif.us":
+        say(f"NDIF_API_KEY is sent to {host}")
+    differ = EnvComparison(get_local_env(), _told(host, key, "env")).critical_mismatches
+    versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
+    if versions:
+        say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
 
 
 def _told(host, key, what):
@@ -99,15 +82,3 @@ def _told(host, key, what):
 def say(sentence: str) -> None:
     """Print a line to stderr, whether or not progress is shown."""
     print(sentence, file=sys.stderr, flush=True)
-
-
-def positive(variable: str, default: float, kind: type = int) -> float:
-    """The number above 0 in an environment variable, or the default. Raises NotReady if it is none."""
-    text = os.environ.get(variable) or default
-    try:
-        number = kind(text)
-    except ValueError:
-        number = 0
-    if not number > 0:  # NaN is not
-        raise NotReady(f"{variable} is {text!r}; give a {'whole ' if kind is int else ''}number above 0")
-    return number

@@ -11,8 +11,6 @@ import hashlib
 import io
 import json
 import linecache
-import re
-from collections.abc import Iterator
 from types import CodeType, FunctionType
 
 import torch
@@ -24,7 +22,6 @@ from .errors import NotReady
 # What a function finds on the server by name, and may use: an older server refuses others. It has the module time as
 # well, but where several processes run one request, what depends on a clock differs, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
-_DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # a third of what would travel
 _OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
 
 
@@ -54,7 +51,6 @@ class Pickler(CustomCloudPickler):
         load, (source, name, *defaults, _, _, line), values, *rest = super()._dynamic_function_reduce(function)
         found = json.dumps([values, defaults], sort_keys=True, default=_described)
         self.reached[function] = [public, function.__qualname__, found]
-        source = _DOCSTRING.sub(lambda found: f'{found[1]}""' + "\n" * found[2].count("\n"), source)  # lines stay
         return load, (source, name, *defaults, {}, public, line), values, *rest
 
 
@@ -70,29 +66,22 @@ def settings_hash(function: FunctionType, **settings: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of all that decides what a function computes on a server.
 
     That is the source of all that it reaches, the values these functions find in their module, closure and defaults,
-    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a setting that is no tensor and
-    has no form in JSON.
+    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a value that has no form in JSON
+    and is no tensor, function or module.
     """
     _, reached = pickled(function)
-    text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_digest)
+    text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_described)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _digest(value):
-    """What stands for a tensor in JSON; NotReady for anything else, two of which might look the same."""
+def _described(value):
+    """What stands in JSON for a value that it does not have; NotReady for one that might look like another."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
+    if hasattr(value, "__name__"):
+        return value.__name__
     raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")
-
-
-def _described(value):
-    """A value of a module that JSON does not have: a set in order, a function or module by its name."""
-    if isinstance(value, torch.Tensor):
-        return _digest(value)
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    return getattr(value, "__name__", None) or repr(value)
 
 
 def _public_name(function):
@@ -100,7 +89,7 @@ def _public_name(function):
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     source = "".join(linecache.getlines(filename, function.__globals__))
-    if function.__code__ not in _compiled(source, filename):
+    if function.__code__ not in _codes(_compiled(source, filename, "exec", dont_inherit=True)):
         raise NotReady(
             f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
             "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
@@ -109,18 +98,9 @@ def _public_name(function):
     return f"{function.__module__.replace('.', '/')}.py#{digest}"
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(source: str, filename: str) -> set[CodeType]:
-    """The code of every function in a file; none of one that is no Python now, though it was when it was imported."""
-    try:
-        return set(_codes(compile(source, filename, "exec", dont_inherit=True)))
-    except SyntaxError:
-        return set()
+_compiled = functools.cache(compile)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _codes(code: CodeType) -> set[CodeType]:
     """The code of a function or file, and of all functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+    return {code}.union(*(_codes(inner) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -40,23 +40,11 @@ def mutated(monkeypatch, folder, pattern, replacement):
         monkeypatch.delitem(sys.modules, module)
 
 
-MUTATIONS = {
-    # what is put back, and what the server says of it
-    "a stop before another trace": (
-        r"use_cache=False\):(\n(?: {8}.*\n)*? +)skip_rest\(.*\)",
-        r"use_cache=False) as tracer:\1tracer.stop()",
-        "Broken pipe|unpack|empty|timeout|NoneType",  # what a trace should have given is not there
-    )
-}
-
-
-@pytest.mark.parametrize("cause", MUTATIONS)
-def test_what_cannot_run_in_the_sandbox_is_noticed(cause, llm, loopback, mutate):
-    pattern, replacement, says = MUTATIONS[cause]
-    mutate(pattern, replacement)
+def test_a_stop_before_another_trace_is_noticed(llm, loopback, mutate):
+    mutate(r"use_cache=False\):(\n(?: {8}.*\n)*? +)skip_rest\(.*\)", r"use_cache=False) as tracer:\1tracer.stop()")
     with loopback.faults(sandbox=True, timeout=20), pytest.raises(remote.JobFailed) as caught:
         EVERY["layer_effects, future, layer"](llm, remote=loopback.host)
-    assert re.search(says, caught.value.server_text)
+    assert re.search("Broken pipe|unpack|empty|timeout", caught.value.server_text)
 
 
 @pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tenacity import wait_exponential
 from transformers import (
     Gemma4ForCausalLM,
     Gemma4TextConfig,
@@ -17,6 +18,7 @@ from transformers import (
 from depth_lib import embedded
 from depth_lib.files import cache_folder
 from depth_lib.remote import job
+from depth_lib.remote.server import tell_about
 from tests.families import SHAPE, build, randomise
 from tests.remote.loopback.server import KEY, Loopback
 from tests.tiny_tokenizers import char_tokenizer
@@ -26,7 +28,9 @@ TOY = "loopback/toy-8l"
 
 @pytest.fixture(scope="session")
 def loopback(tmp_path_factory):
-    return Loopback(saved_models(tmp_path_factory.mktemp("loopback")))
+    loopback = Loopback(saved_models(tmp_path_factory.mktemp("loopback")))
+    tell_about(loopback.host, KEY)  # which is said once
+    return loopback
 
 
 def saved_models(folder):
@@ -76,7 +80,7 @@ def hurried(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("NDIF_API_KEY", KEY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("DEPTH_LIB_DEADLINE", str(150 / 3600))
-    monkeypatch.setattr(job, "PAUSES", (0.02, 0.2))
+    monkeypatch.setattr(job, "PAUSES", wait_exponential(0.02, exp_base=1.5, max=0.2))
     monkeypatch.setattr(job, "SILENCE", 30)
 
 
