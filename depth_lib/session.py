@@ -29,7 +29,6 @@ def run(
     remote: bool | str = False,
     over: str | None = None,
     label: str = "",
-    per_job: int | None = None,
     numbers: list[int] | None = None,
     **named: object,
 ) -> dict:
@@ -38,17 +37,17 @@ def run(
     remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
     over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
     DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
-    machine does one at a time, so that a progress bar can move, and a server `per_job` in a job (default:
-    DEPTH_LIB_PROMPTS_PER_JOB, else PROMPT_BLOCKS_PER_JOB / blocks). numbers: what errors call the items (default: by
-    their places). A probe with a parameter `tick` is given on this
-    machine a function that moves the bar. Each job is journalled: an interrupted run, called again, repeats at most
-    one. Raises ValueError for results that are not finite (if over is given), depth_lib.remote.RemoteError and its
-    kinds, and ArchitectureError if the server's model does not satisfy the probes' identities (part of the first job).
+    machine does one at a time, so that a progress bar can move, and a server DEPTH_LIB_PROMPTS_PER_JOB in a job
+    (default: PROMPT_BLOCKS_PER_JOB / blocks). numbers: what errors call the items (default: by their places). A probe
+    with a parameter `tick` is given on this machine a function that moves the bar. Each job is journalled: an
+    interrupted run, called again, repeats at most one. Raises ValueError for results that are not finite (if over is
+    given), depth_lib.remote.RemoteError and its kinds, and ArchitectureError if the server's model does not satisfy the
+    probes' identities (part of the first job).
     """
     arguments = dict(inspect.signature(partial(probe, llm)).bind(*args, **named).arguments)
     label = label or probe.__name__
     if remote and remote != "local":
-        return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label, per_job))
+        return _concatenated(_run_as_jobs(llm, probe, arguments, over, remote, label))
     if not llm.dispatched:
         raise ValueError(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
@@ -82,14 +81,14 @@ def _run_locally(llm, probe, arguments, over, remote, label):
         return results
 
 
-def _run_as_jobs(llm, probe, arguments, over, remote, label, per_job):
+def _run_as_jobs(llm, probe, arguments, over, remote, label):
     """What the probe returns on a server: a list, of each part of the items, a journalled job each."""
     parts = [arguments]
     if over:
         kind, default = "LAYERS", len(arguments[over])
         if over != "layers":
             kind, default = "PROMPTS", PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers
-        parts = _cut(arguments, over, per_job or int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default))
+        parts = _cut(arguments, over, int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default))
     # the model's check goes along if nobody has made it yet
     check = None if known(llm).checked or probe is identities else check_call(llm)
     book, jobs, results = journal(), [], []

@@ -91,8 +91,8 @@ class Job(RemoteBackend):
     def drop(self) -> None:
         """Remove the entry: the next equal call sends the job anew."""
         self.state = "new"
-        self._result.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
+        self._result.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove the entry, unless an equal call waits for it: that takes the result, and forgets it. The locks' files

@@ -12,7 +12,7 @@ from nnsight.ndif import EnvComparison, get_local_env
 from ..params import HOST
 from .errors import NotReady
 
-NO_GRADIENT = re.compile("does not require grad|not have been used in the graph|OutOfOrderError.*grad", re.DOTALL)
+NO_GRADIENT = re.compile("(?s)does not require grad|not have been used in the graph|OutOfOrderError.*grad")
 NO_GRADIENTS_THERE = (
     "the server runs this key's jobs in its sandbox, which no gradient leaves; leave out method, or give "
     'method="increments"'
@@ -64,10 +64,12 @@ def tell_about(host: str, key: str) -> None:
     numbers have other versions there."""
     if key and host != "https://api.ndif.us":
         say(f"NDIF_API_KEY is sent to {host}")
-    differ = EnvComparison(get_local_env(), _told(host, key, "env")).critical_mismatches
-    versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
-    if versions:
-        say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
+    there = _told(host, key, "env")
+    if isinstance(there.get("packages"), dict):
+        differ = EnvComparison(get_local_env(), there).critical_mismatches
+        versions = [f"{name} {of['remote']} (here {of['local']})" for name, of in sorted(differ.items())]
+        if versions:
+            say(f"{host} has {', '.join(versions)}; numbers may differ from those of this machine")
 
 
 def _told(host, key, what):

@@ -25,20 +25,17 @@ def test_gradients_asked_for_are_had_where_no_key_has_a_tag(llm, here, loopback)
     assert not differences(found, dl.integrated_gradients(here, *SUM, method="gradients"))
 
 
-@pytest.mark.parametrize("tags, done", [(["trusted"], "gradients"), ([], "increments"), (None, "increments")])
-def test_unless_it_is_asked_for_a_key_that_is_not_trusted_gets_increments(tags, done, loopback):
-    with loopback.faults(identity={"email": None, "tags": tags}):
-        assert server.method_there(loopback.host, None) == done
-    for asked in ("gradients", "increments"):
-        assert server.method_there(loopback.host, asked) == asked
-    assert server.method_there(False, None) == server.method_there("local", None) == "gradients"
+TOLD = [({"tags": ["trusted"]}, "gradients")]
+TOLD += [(said, "increments") for said in ({"tags": []}, {"tags": None}, None, [], 7)]
 
 
-@pytest.mark.parametrize("identity", [None, [], 7])
-def test_a_server_that_does_not_say_who_asks_gets_increments(identity, loopback):
+@pytest.mark.parametrize("identity, done", TOLD, ids=str)
+def test_unless_it_is_asked_for_a_key_that_is_not_trusted_gets_increments(identity, done, loopback):
     with loopback.faults(identity=identity):
-        assert server.method_there(loopback.host, None) == "increments"
+        assert server.method_there(loopback.host, None) == done
+        assert server.method_there(loopback.host, "gradients") == "gradients"
     assert server.method_there("http://127.0.0.1:1", None) == "increments"
+    assert server.method_there(False, None) == server.method_there("local", None) == "gradients"
 
 
 def test_left_end_steps_need_gradients(llm):

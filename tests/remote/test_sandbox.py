@@ -44,7 +44,9 @@ def test_a_stop_before_another_trace_is_noticed(llm, loopback, mutate):
     mutate(r"use_cache=False\):(\n(?: {8}.*\n)*? +)skip_rest\(.*\)", r"use_cache=False) as tracer:\1tracer.stop()")
     with loopback.faults(sandbox=True, timeout=20), pytest.raises(remote.JobFailed) as caught:
         EVERY["layer_effects, future, layer"](llm, remote=loopback.host)
-    assert re.search("Broken pipe|unpack|empty|timeout", caught.value.server_text)
+    # the socket is out of step, and the trace behind the stopped one gives nothing: None where its rows' changes were
+    says = "Broken pipe|unpack|empty|timeout|'NoneType' object is not subscriptable"
+    assert re.search(says, caught.value.server_text)
 
 
 @pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])
