@@ -29,7 +29,7 @@ from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
-from .probes.budget import bytes_held, bytes_of_a_token, mlp_width, tokens_in
+from .probes.budget import tokens_in_pass
 from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
@@ -514,7 +514,7 @@ def integrated_gradients(
     budget: int | None = None,
     at: str = "block",
     method: str | None = None,
-    max_nodes: int = 256,
+    max_nodes: int = 300,
     steps: int = 16,
 ) -> Result:
     """Attribution of the answer's probability to each token's residual after each block.
@@ -532,8 +532,8 @@ def integrated_gradients(
     over `steps` of the path of what F changes by when token t alone takes the step, the mean of before and after the
     others take it, which converges as steps⁻² and takes 2 T rows per step. None: gradients here, and on a server where
     the key has NDIF's tag "trusted"; else increments, as no gradient leaves NDIF's sandbox. quadrature, of gradients:
-    "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where F is steep until no token's estimated error is above 1 %
-    of max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
+    "gauss" (Gauss–Kronrod panels of 15 nodes, halved where F is steep until no token's estimated error is above 1 % of
+    max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
     steps, as in the papers). budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
     fast with).
 
@@ -544,7 +544,7 @@ def integrated_gradients(
     read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
     method "gradients" on a server that runs this key's jobs in its sandbox.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6; the quadrature: Piessens et al. 1983, QUADPACK.
-    Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
+    Cost: a forward pass, and for each block 17 to `max_nodes` points, each a forward and a backward pass of the blocks
     after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
@@ -552,7 +552,7 @@ def integrated_gradients(
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
-    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
+    for name, value, least in (("max_nodes", max_nodes, 17), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     arch, (ids, places, tokens) = _arch(llm, at, "block"), answer_span(llm, question, answer)
@@ -560,8 +560,7 @@ def integrated_gradients(
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
     left_ends = 256 if quadrature == "riemann" else None
-    held = arch.n_layers if method == "gradients" else 1
-    budget = tokens_per_pass(llm, budget, remote, [(ids, places)], blocks_held=held)
+    budget = tokens_per_pass(llm, budget, remote, [(ids, places)], gradients=method == "gradients")
     work = (arch, ids, places, list(range(arch.n_layers)), at)
     work += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
@@ -653,13 +652,12 @@ def _checked(number: int, example: Sequence) -> Example:
 
 
 def tokens_per_pass(
-    llm: TransformersModel, budget: int | None, remote: Remote, work: Sequence[tuple] = (), blocks_held: int = 1
+    llm: TransformersModel, budget: int | None, remote: Remote, work: Sequence[tuple] = (), gradients: bool = False
 ) -> int | None:
     """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
-    is free on the fullest, less what lasts (see `bytes_held`); else None, with which a probe goes by the model's config
-    alone (see `token_budget`).
+    is free on the fullest; else None, with which a probe goes by the model's config alone (see `tokens_in_pass`).
 
-    work: tuples that begin with a prompt's token ids; blocks_held: as in `token_budget`. Raises ValueError for a budget
+    work: tuples that begin with a prompt's token ids; gradients: as in `tokens_in_pass`. Raises ValueError for a budget
     that is no whole number of at least 1.
     """
     if budget is not None:
@@ -674,14 +672,9 @@ def tokens_per_pass(
         torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         for gpu in gpus
     ]
-    arch, longest = verified_arch(llm), max((len(ids) for ids, *_ in work), default=0)
-    h = torch.empty(0, arch.width, dtype=llm.dtype)
-    of_gradients = blocks_held > 1
-    updates = "" if of_gradients else "kept"
-    lasting, _ = bytes_held(llm, h, arch.n_layers, longest, updates=updates, gradients=of_gradients)
-    n_bytes = bytes_of_a_token(arch.width, llm.dtype, blocks_held, mlp_width(llm))
-    room = min(free) // 2 - lasting // len(gpus)  # each block's residuals are on its GPU
-    return from_rank_0(tokens_in(room, n_bytes, blocks_held), is_sharded(llm))
+    longest = max((len(ids) for ids, *_ in work), default=0)
+    h = torch.empty(longest, verified_arch(llm).width, dtype=llm.dtype, device="meta")
+    return from_rank_0(tokens_in_pass(llm, h, min(free) // 2, gradients), is_sharded(llm))
 
 
 def _arch(llm, part, whole="layer"):

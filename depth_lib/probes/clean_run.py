@@ -2,7 +2,7 @@
 
 import torch
 
-from .budget import bytes_in_pass, compares_in_batch, token_budget
+from .budget import compares_in_batch, tokens_in_pass
 from .residual_stream import first_residual, inputs, read_stream, skip_rest
 
 
@@ -22,15 +22,12 @@ class CleanRun:
         with torch.no_grad():
             with llm.trace(inputs(llm, arch, ids), use_cache=False):
                 h = first_residual(llm)
-                self.budget = token_budget(llm, h, budget)
+                self.budget = budget or tokens_in_pass(llm, h)
                 self.has_clean_row = compares_in_batch(llm, h) and self.budget >= 2 * len(ids)
                 needed = with_c or (compares_c and not self.has_clean_row)
                 self.h, self.c = read_stream(llm, arch, h, needed)
                 skip_rest(llm, arch, arch.n_layers, self.h[-1][None])
 
     def rows(self, n_tokens):
-        """How many interventions on the first n_tokens tokens share a pass: fewer where each token has long rows of
-        attention scores."""
-        llm, h = self.llm, self.h[0]
-        tokens = self.budget * bytes_in_pass(llm, h, 0) // bytes_in_pass(llm, h, n_tokens)
-        return max(1, tokens // n_tokens - self.has_clean_row)
+        """How many interventions on the first n_tokens tokens share a pass."""
+        return max(1, self.budget // n_tokens - self.has_clean_row)

@@ -2,9 +2,9 @@
 
 import torch
 
-from .budget import compares_in_batch, rounding_unit, tokens_of_finals
+from .budget import compares_in_batch, rounding_unit
 from .distributions import output_change
-from .residual_stream import hidden_states, inputs, silence, skip_rest, start_at
+from .residual_stream import inputs, leave, leaving, silence, skip_rest, start_at
 from .updates import Updates, relative_change
 
 
@@ -42,28 +42,21 @@ def growing_batch(clean, rows, part=None, damage=False, updates=False, n_tokens=
     llm, arch, n_tokens = clean.llm, clean.arch, n_tokens or len(clean.ids)
     n_layers, size = arch.n_layers, clean.rows(n_tokens)
     changes, relative = [None] * len(rows), torch.zeros(len(rows), n_layers, dtype=torch.float32)
-    # finals are kept until they are as many as are best unembedded together, or for one pass if that has a clean row
-    finals, most = {}, 0 if clean.has_clean_row else tokens_of_finals(clean.budget) - size * n_tokens
     for start in range(0, len(rows), size):
         numbers = sorted(range(len(rows))[start : start + size], key=lambda k: rows[k].joins)
         some = [rows[k] for k in numbers]
-        end = max(row.leaves or n_layers for row in some)
+        end, n_rows = max(row.leaves or n_layers for row in some), clean.has_clean_row + len(some)
+        encoding = inputs(llm, arch, clean.ids[:n_tokens], 1 if arch.can_add_rows else n_rows)
         with torch.no_grad():
-            encoding = inputs(
-                llm, arch, clean.ids[:n_tokens], 1 if arch.can_add_rows else clean.has_clean_row + len(some)
-            )
             with llm.trace(encoding, use_cache=False) as tracer:
-                residuals, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens, end)
-                for k, residual in zip(numbers, residuals, strict=True):
-                    (finals if rows[k].leaves is None else changes)[k] = residual
+                left, unmodified, of_blocks = _one_pass(tracer, clean, some, part, updates, n_tokens, end)
+                found = _compared(clean, some, left, unmodified, damage)
                 relative[numbers] = of_blocks.cpu()
-                if sum(map(len, finals.values())) > most or start + size >= len(rows):
-                    for k, change in _compared(clean, rows, finals, unmodified, damage):
-                        changes[k] = change
-                    finals.clear()
                 # where no block runs gpt2 reshapes what leaves its final norm to the tokens of its input
-                every = clean.h[-1][:n_tokens].expand(clean.has_clean_row + len(some), -1, -1)
+                every = clean.h[-1][:n_tokens].expand(n_rows, -1, -1)
                 skip_rest(llm, arch, end if some[0].joins < n_layers else 0, every)
+        for k, change in zip(numbers, found, strict=True):
+            changes[k] = change
         if tick:
             tick(len(some) / len(rows))
     return changes, relative
@@ -77,17 +70,16 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
     h, n_layers, begin = [x[:n_tokens] for x in clean.h], arch.n_layers, rows[0].joins
     relative = torch.zeros(len(rows), n_layers, dtype=torch.float32, device=h[-1].device)
     first = min(row.read[0] for row in rows)
-    early = torch.arange(n_tokens - first) < torch.tensor([[row.read[0] - first] for row in rows])
+    early = torch.arange(first, n_tokens) < torch.tensor([[row.read[0]] for row in rows])
     early = early.to(h[-1].device)  # positions from first on that a row does not read
     added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
     batch = h[begin].repeat(n_clean if arch.can_add_rows else n_clean + len(rows), 1, 1)
-    n_joined, output, before, left = 0, None, h[begin - 1] if begin else None, [None] * len(rows)
+    n_joined, before, left = 0, h[begin - 1] if begin else None, [None] * len(rows)
     for l in range(begin, end + 1):
         joining = [row for row in rows if row.joins == l]
-        unmodified = batch[0] if n_clean else h[l]
         if joining:
-            new = unmodified.repeat(len(joining), 1, 1)
+            new = (batch[0] if n_clean else h[l]).repeat(len(joining), 1, 1)
             for row, x in zip(joining, new, strict=True):
                 if row.edit:
                     row.edit(x, before)
@@ -99,13 +91,13 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
             if l == (row.leaves or n_layers):
                 left[k] = batch[n_clean + k].clone() if row.leaves else batch[n_clean + k, list(row.read)]
         if l == end:
-            if output is not None and arch.can_add_rows:
-                output.data = output[:1].clone()  # all that the final norm gets
-            return left, before if end == n_layers else h[-1], relative
+            if begin < end and arch.can_add_rows:
+                leave(llm, arch, l - 1, batch[:1].clone())  # all that the final norm gets
+            break
         if l == begin:
             start_at(llm, arch, l, batch)
-        elif joining:  # in place, as what has been read is sent back anyway
-            output.data = batch.unflatten(-1, arch.streams)
+        elif joining:
+            leave(llm, arch, l - 1, batch)
         block = llm.blocks[l]
         silent = [(n_clean + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
         if silent:
@@ -113,27 +105,29 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
         if updates:
             added.before(block, batch)
         passing = [n_clean + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
-        entered = batch[passing].unflatten(-1, arch.streams) if passing else None  # indexing copies
-        output = hidden_states(block.output)
+        entered = batch[passing] if passing else None  # indexing copies
+        batch = leaving(block)
         if passing:
-            output[passing] = entered.to(output.device)
-        batch = output.flatten(2)
+            batch[passing] = entered.to(batch.device)
+            leave(llm, arch, l, batch)
         if updates:
             truth = clean.c[l][first:n_tokens] if clean.c else None
             changed = relative_change(added.after(first), truth, n_clean)[n_clean : n_clean + n_joined]
             changed = changed.masked_fill_(early[:n_joined].to(changed.device), 0).amax(1)
             relative[:n_joined, l] = changed.to(relative.device)
+    return left, before if end == n_layers else h[-1], relative
 
 
-def _compared(clean, rows, finals, unmodified, damage):
-    """(number, change [4 or 1, len(read)]) of the rows whose final residuals these are, {number: [len(read), d]}."""
-    alike = {}  # positions read -> numbers
-    for k in finals:
-        alike.setdefault(rows[k].read, []).append(k)
-    for read, numbers in alike.items():
-        together = torch.stack([unmodified[list(read)], *(finals[k] for k in numbers)])
+def _compared(clean, rows, left, unmodified, damage):
+    """The changes of the outputs [4 or 1, len(read)] of rows that go on to the end; of others what they leave with."""
+    found = list(left)
+    for read in dict.fromkeys(row.read for row in rows if row.leaves is None):
+        numbers = [k for k, row in enumerate(rows) if row.leaves is None and row.read == read]
+        finals = torch.stack([unmodified[list(read)], *(left[k] for k in numbers)])
         next_tokens = [clean.ids[i + 1] if i + 1 < len(clean.ids) else -1 for i in read] if damage else None
-        yield from zip(numbers, output_change(clean.llm, clean.arch, together, next_tokens).unbind(1), strict=True)
+        for k, change in zip(numbers, output_change(clean.llm, clean.arch, finals, next_tokens).unbind(1), strict=True):
+            found[k] = change
+    return found
 
 
 def rounding_floor(clean, updates=False, change=None):

@@ -11,7 +11,7 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); the estima
 
 import torch
 
-from .budget import token_budget
+from .budget import tokens_in_pass
 from .residual_stream import clean_run, enter, entering, final_residual, inputs, leave, leaving, skip_rest, start_at
 
 SKIPPED = 16  # first tokens, which models use as attention sinks
@@ -74,7 +74,7 @@ def forward_jacobian(llm, arch, ids, budget=None, tick=None):
 def _features(llm, arch, ids, budget, rows=1, blocks_held=1):
     """The features that are done in one pass after the other, as many rows each."""
     h, _ = clean_run(llm, arch, ids, last=0)
-    some = token_budget(llm, h[0], budget, blocks_held) // (rows * len(ids))
+    some = (budget or tokens_in_pass(llm, h[0], gradients=blocks_held > 1)) // (rows * len(ids))
     return torch.arange(arch.width).split(max(1, some))
 
 

@@ -71,7 +71,7 @@ def _one_pass(tracer, clean, cases, first):
         # what cannot grow has clean rows to spare
         rows = h[l].repeat(n_clean + len(earlier if arch.can_add_rows else cases), 1, 1)
         for row, (s, t) in zip(rows[n_clean:], earlier, strict=False):
-            row[1:t] = (row[1:t].float() - c[s][1:t].to(row.device)).to(row.dtype)
+            row[1:t] = h[l][1:t] - c[s][1:t].to(row.device)
         if ran is None:
             start_at(llm, arch, l, rows)
         else:

@@ -77,37 +77,16 @@ def _compared(x, y):
 def _geometry(residuals):
     """Angles and progress of a prompt's residuals, L + 1 tensors h_l [T, d], summed over tokens.
 
-    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1].
-
-    The angles follow from inner products, float32, of unit vectors u_l = h_l / ‖h_l‖ and of their differences
-    u_{l+1} − u_l, which keep nearly parallel neighbours apart: their errors are relative to those differences.
+    angular = arccos(cos(h_l, h_k)) / π [L + 1, L + 1]; progress = ⟨h_l − h_0, h_L − h_0⟩ / ‖h_L − h_0‖² [L + 1]. In
+    float64, as the cosine of nearly parallel neighbours is nearly 1.
     """
-    products, progress = [], []
+    angular = progress = 0
     for some in zip(*(h.split(16) for h in residuals), strict=True):  # 16 tokens at a time, as stacking copies them
-        h = torch.stack([x.to(residuals[-1].device) for x in some], dim=1).float()  # [t, L + 1, d]
+        h = torch.stack([x.to(residuals[-1].device) for x in some], dim=1)  # [t, L + 1, d]
+        h = (h.cpu() if h.device.type == "mps" else h).double()
         moved = h - h[:, :1]
-        unit = h / h.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         along = (moved * moved[:, -1:]).sum(-1)
-        with torch.autocast(h.device.type, enabled=False):  # a server's would round these products to bfloat16
-            products.append(torch.stack([unit @ unit.mT, _gram_of_steps(unit)], dim=1))
-        progress.append(along / along[:, -1:].clamp_min(1e-12))
-    angular = sum(_angles(*some.unbind(1)).sum(0) for some in torch.cat(products).cpu().split(64))
-    return {"angular_sums": angular.float(), "progress_sums": torch.cat(progress).sum(0).cpu()}
-
-
-def _gram_of_steps(unit):
-    """The inner products of all u_{l+1} − u_l [t, L, L], with a first row and column of zeros [t, L + 1, L + 1]."""
-    steps = torch.nn.functional.pad(unit.diff(dim=1), (0, 0, 1, 0))
-    return steps @ steps.mT
-
-
-def _angles(cosines, steps):
-    """The angles in units of π between unit vectors, from their inner products [t, L + 1, L + 1] and `_gram_of_steps`.
-
-    ‖u_l − u_k‖² is the sum of a square of the latter: it gives angles below π / 4, the cosine the others.
-    """
-    total = steps.double().cumsum(1).cumsum(2)  # ⟨u_l − u_0, u_k − u_0⟩
-    squares = total.diagonal(dim1=1, dim2=2)
-    apart = (squares[:, :, None] + squares[:, None] - 2 * total).clamp_min(0).sqrt()
-    small = 2 * (apart / 2).clamp_max(1).arcsin()
-    return torch.where(cosines > 0.7, small, cosines.double().clamp(-1, 1).arccos()) / torch.pi
+        progress += (along / along[:, -1:].clamp_min(1e-12)).sum(0)
+        unit = h / h.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        angular += (unit @ unit.mT).clamp(-1, 1).arccos().sum(0) / torch.pi
+    return {"angular_sums": angular.float().cpu(), "progress_sums": progress.float().cpu()}

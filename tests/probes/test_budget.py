@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import depth_lib as dl
-from benchmarks.counts import Kernels
-from depth_lib.models.check import verified_arch
-from tests.families import L, build
+from depth_lib.probes.budget import tokens_in_pass
+from tests.families import HEADS, MLP, D, L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
 QUESTION, ANSWER = SIXTY[:50], SIXTY[50:]
@@ -55,20 +54,14 @@ def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_
         hook.remove()
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_scores_of_eager_attention_are_within_the_default_budget(attention, tmp_path):
-    """200 tokens: 15 rows would have scores of 40 MB, where the budget is one of 9."""
-    llm = loaded(build("llama"), tmp_path)
-    llm.config.get_text_config()._attn_implementation = attention
-    rows = []
-    llm._module.model.layers[-1].register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
-    verified_arch(llm)  # anew, as there is a hook
-    rows.clear()
-    text, d = (SIXTY * 4)[:199], llm.config.hidden_size
-    with Kernels() as kernels:
-        dl.layer_effects(llm, [text], mode="all", part="attention")
-    assert max(rows) == (3 if attention == "eager" else L)
-    assert kernels.peak <= 2 * 3072 * 16 * d * 4
+def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count(tmp_path):
+    """Bytes of a token: 3.5 vectors of both widths, with gradients in each block; and eager, two rows of scores."""
+    llm, h = loaded(build("llama"), tmp_path), torch.empty(2000, D, device="meta")
+    plain, scores = 7 * (D + MLP) * 4 // 2, 2 * 2000 * HEADS * 4
+    for attention, n_bytes in (("sdpa", plain), ("eager", plain + scores)):
+        llm.config.get_text_config()._attn_implementation = attention
+        assert tokens_in_pass(llm, h, 2**28) == 2**28 // n_bytes
+        assert tokens_in_pass(llm, h, 2**28, gradients=True) == 2**28 // (L * n_bytes)
 
 
 def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input(tmp_path):

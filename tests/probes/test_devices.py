@@ -7,9 +7,8 @@ import torch
 import depth_lib as dl
 from depth_lib.api import tokens_per_pass
 from depth_lib.models.families import known
-from depth_lib.probes.budget import bytes_of_a_token
 from tests.calls import EVERY, FIVE
-from tests.families import MLP, D, L, save_family
+from tests.families import D, L, save_family
 from tests.oracles.streams import PLACES
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 
@@ -90,12 +89,9 @@ def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
     with PretendDevices():
         for tensor in llm._module.parameters():
             place(tensor, "cuda:0")
-        budget = tokens_per_pass(llm, None, False, blocks_held=10**5)
-        assert budget == (2**33 + 2**32 - 2**31) // 2 // bytes_of_a_token(D, torch.float32, 10**5, MLP) > 1
-        # the paths of a prompt of a million tokens, two float32 vectors for each block, last
-        longer, shorter = (tokens_per_pass(llm, None, False, [(range(n), 0)], 10**5) for n in (10**6, 0))
-        lasting = 10**6 * L * 8 * D
-        assert shorter - longer in (lasting // bytes_of_a_token(D, torch.float32, 10**5, MLP) + i for i in (0, 1))
+        llm.config.intermediate_size, free = 10**6, 2**33 + 2**32 - 2**31
+        of_a_token = L * 7 * (D + 10**6) * 4 // 2
+        assert tokens_per_pass(llm, None, False, gradients=True) == free // 2 // of_a_token > 1
 
 
 def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):

@@ -4,9 +4,8 @@ import torch
 
 import depth_lib as dl
 from depth_lib.models.families import describe
-from depth_lib.probes import distributions
 from tests.families import build, make_identity
-from tests.probes.comparing import SIXTY, load, loaded
+from tests.probes.comparing import SIXTY, loaded
 
 
 def test_plain_families_share_passes():
@@ -21,13 +20,3 @@ def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
     effects = dl.layer_effects(llm, [SIXTY])
     assert not effects["max_future_layer"][2:].any() and not effects["max_future_out"][2:].any()
     assert effects["max_future_out"][0] > 0
-
-
-def test_the_clean_run_is_unembedded_once_however_many_passes_a_budget_takes(tmp_path, monkeypatch):
-    llm, _ = load("llama", tmp_path)
-    rows, unembedded = [], distributions.unembedded
-    monkeypatch.setattr(
-        distributions, "unembedded", lambda llm, arch, h: rows.append(len(h)) or unembedded(llm, arch, h)
-    )
-    dl.layer_effects(llm, [SIXTY], mode="all", budget=60)
-    assert sum(rows) == 60 * (1 + len(llm.blocks))
