@@ -52,7 +52,7 @@ def workloads(llm, size):
             floor=lambda result: floor.relative_contribution(config, lengths),
         ),
         "logit lens": Workload(
-            ours=lambda: dl.logit_lens(llm, texts, further=False),
+            ours=lambda: dl.logit_lens(llm, texts, all_measures=False),
             by_hand=lambda layers: by_hand.logit_lens(model, prompts),
             literal=lambda layers: literal.logit_lens(llm, texts),
             floor=lambda result: floor.logit_lens(config, lengths),

@@ -90,7 +90,7 @@ def logit_lens(
     prompts: list[str],
     remote: Remote = False,
     generate: int = 0,
-    further: bool = True,
+    all_measures: bool = True,
     lens: Lens | None = None,
 ) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
@@ -105,7 +105,7 @@ def logit_lens(
 
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
     the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
-    texts; the means are over the tokens that predict these instead (`generated` has their texts); further: False
+    texts; the means are over the tokens that predict these instead (`generated` has their texts); all_measures: False
     computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, with which p_l =
     softmax(lens(A_l h_l + b_l)); without one A = 1, b = 0. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
     `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
@@ -123,7 +123,7 @@ def logit_lens(
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
-    work = (arch, ids, generate, further, end_tokens(llm) if generate else [], _translators(llm, lens, remote))
+    work = (arch, ids, generate, all_measures, end_tokens(llm) if generate else [], _translators(llm, lens, remote))
     result = run(_logit_lens, llm, *work, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
@@ -206,7 +206,7 @@ def layer_effects(
     arch = _arch(llm, part)
     work, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
     how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"{part} effects, {mode}", "numbers": numbers}
-    effects = run(_layer_effects, llm, arch, work, mode, part, remote=remote, over="work", **how)
+    effects = run(_layer_effects, llm, arch, work, mode, part, remote=remote, over="prompts", **how)
     return Result("layer_effects" if part == "layer" else f"{part}_effects", _over_prompts(effects))
 
 
@@ -429,7 +429,7 @@ def local_effects(
         )
     work, numbers = skips_of(llm, prompts, mode, ("future", "all"))
     how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"local effects, {mode}", "numbers": numbers}
-    effects = run(_local_effects, llm, arch, work, mode, remote=remote, over="work", **how)
+    effects = run(_local_effects, llm, arch, work, mode, remote=remote, over="prompts", **how)
     return Result("local_effects", _over_prompts(effects))
 
 
@@ -626,7 +626,7 @@ def depth_by_difficulty(
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
         work.append((ids, starts))
     how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": "depth by difficulty"}
-    effects = run(_layer_effects, llm, arch, work, "future", "layer", remote=remote, over="work", **how)
+    effects = run(_layer_effects, llm, arch, work, "future", "layer", remote=remote, over="prompts", **how)
     effects["max_future_out"] = effects["max_future_out"][..., 0]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}

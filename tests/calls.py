@@ -28,7 +28,7 @@ def _call(probe, *args, **settings):
 EVERY = {
     "relative_contribution": _call(dl.relative_contribution, TEXTS),
     "logit_lens": _call(dl.logit_lens, TEXTS),
-    "logit_lens, two keys": _call(dl.logit_lens, TEXTS, further=False),
+    "logit_lens, two keys": _call(dl.logit_lens, TEXTS, all_measures=False),
     "logit_lens, generated": _call(dl.logit_lens, TEXTS, generate=3),
     "residual_erasure": _call(dl.residual_erasure, *SUM, TEXTS),
     "answer_lens": _call(dl.answer_lens, *SUM),

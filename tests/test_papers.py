@@ -45,7 +45,7 @@ def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper():
 def test_a_model_is_measured_on_the_prompts_that_ship():
     llm = dl.load_model("toy-4l")
     figure = dl.paper("4a", llm)
-    truth = dl.logit_lens(llm, dl.load_prompts("gsm8k", 10, source="sample"), further=False)["res_kl_divs"]
+    truth = dl.logit_lens(llm, dl.load_prompts("gsm8k", 10, source="sample"), all_measures=False)["res_kl_divs"]
     bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
     assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
 

@@ -4,7 +4,7 @@ import torch
 
 from .budget import compares_in_batch, rounding_unit
 from .distributions import output_change
-from .residual_stream import inputs, leave, leaving, silence, skip_rest, start_at
+from .residual_stream import hidden_states, inputs, silence, skip_rest, start_at
 from .updates import Updates, relative_change
 
 
@@ -75,7 +75,7 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
     added = Updates(tracer, llm, arch, range(begin, n_layers)) if updates else None
     # where batches cannot grow, unmodified rows stand in for those that are yet to join
     batch = h[begin].repeat(n_clean if arch.can_add_rows else n_clean + len(rows), 1, 1)
-    n_joined, before, left = 0, h[begin - 1] if begin else None, [None] * len(rows)
+    n_joined, output, before, left = 0, None, h[begin - 1] if begin else None, [None] * len(rows)
     for l in range(begin, end + 1):
         joining = [row for row in rows if row.joins == l]
         if joining:
@@ -91,13 +91,13 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
             if l == (row.leaves or n_layers):
                 left[k] = batch[n_clean + k].clone() if row.leaves else batch[n_clean + k, list(row.read)]
         if l == end:
-            if begin < end and arch.can_add_rows:
-                leave(llm, arch, l - 1, batch[:1].clone())  # all that the final norm gets
+            if output is not None and arch.can_add_rows:
+                output.data = output[:1].clone()  # all that the final norm gets
             break
         if l == begin:
             start_at(llm, arch, l, batch)
-        elif joining:
-            leave(llm, arch, l - 1, batch)
+        elif joining:  # in place, as what has been read is sent back anyway
+            output.data = batch.unflatten(-1, arch.streams)
         block = llm.blocks[l]
         silent = [(n_clean + k, row.silent[l]) for k, row in enumerate(rows[:n_joined]) if l in row.silent]
         if silent:
@@ -105,11 +105,11 @@ def _one_pass(tracer, clean, rows, part, updates, n_tokens, end):
         if updates:
             added.before(block, batch)
         passing = [n_clean + k for k, row in enumerate(rows[:n_joined]) if l in row.passed_by]
-        entered = batch[passing] if passing else None  # indexing copies
-        batch = leaving(block)
+        entered = batch[passing].unflatten(-1, arch.streams) if passing else None  # indexing copies
+        output = hidden_states(block.output)
         if passing:
-            batch[passing] = entered.to(batch.device)
-            leave(llm, arch, l, batch)
+            output[passing] = entered.to(output.device)
+        batch = output.flatten(2)
         if updates:
             truth = clean.c[l][first:n_tokens] if clean.c else None
             changed = relative_change(added.after(first), truth, n_clean)[n_clean : n_clean + n_joined]

@@ -16,10 +16,10 @@ from .clean_run import CleanRun
 from .growing_batch import Row, growing_batch, rounding_floor
 
 
-def layer_effects(llm, arch, work, mode, part, budget):
+def layer_effects(llm, arch, prompts, mode, part, budget):
     """Skip block s for some tokens and measure the change of every later contribution and of the output.
 
-    work: for each prompt its token ids and its positions t. mode: "future", or with the only position t = T "all"
+    prompts: for each prompt its token ids and its positions t. mode: "future", or with the only position t = T "all"
     (every token i ≥ 1 is skipped and every token measured) or "remove" (token 0 is skipped too). part: "layer",
     "attention" or "mlp". budget: tokens in one forward pass, or None.
 
@@ -28,7 +28,7 @@ def layer_effects(llm, arch, work, mode, part, budget):
     shows also `max_<mode>_layer_rounding_floor` and `max_<mode>_out_rounding_floor` [P], from `rounding_floor`.
     """
     results = []
-    for ids, positions in work:
+    for ids, positions in prompts:
         clean = CleanRun(llm, arch, ids, budget, compares_c=True)
         effects, distance, kl = _of_prompt(clean, positions, mode, part)
         result = {f"max_{mode}_layer": effects, f"max_{mode}_out": distance[:, None], f"{mode}_kl": kl}

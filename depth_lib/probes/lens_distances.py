@@ -11,7 +11,7 @@ import torch
 from .unembedding import to_logits
 
 
-def distances(arch, logits, at_once, further=True):
+def distances(arch, logits, at_once, all_measures=True):
     """What `logit_lens.KEYS` names of n tokens, all or the first two [len(KEYS) or 2, n, L], from their unembedded
     h_0..h_L [n, L + 1, V], which are overwritten.
 
@@ -22,14 +22,14 @@ def distances(arch, logits, at_once, further=True):
     log_e = (final - final.amax(-1, keepdim=True)).clamp_min_(-1e15)  # finite where a bias takes a token out
     y = log_e.clamp_min(-80).exp_()  # no zero, and no subnormal number, which is slow
     total_y, half_y = y.sum(-1), None
-    if further:
+    if all_measures:
         y /= total_y[..., None]
         half_y = y / 2
     rows = max(1, at_once // (len(logits) * logits.shape[-1]))
     pieces = [_compared(to_logits(arch, z), five_of_final, log_e, half_y) for z in logits.split(rows, dim=1)]
     n_shared, total, e_log_ratio, *others = torch.cat(pieces, dim=1).unbind(-1)
     kl = e_log_ratio / total - (total / total_y).log()
-    if not further:
+    if not all_measures:
         return torch.stack([kl, n_shared / 5])
     n_above, e_log_e, mean_log_mean = others
     rank, entropy = n_above + 1, total.log() - e_log_e / total

@@ -17,15 +17,15 @@ from .residual_stream import inputs, leave, skip_rest, start_at
 from .updates import Updates, relative_change
 
 
-def local_effects(llm, arch, work, mode, budget):
+def local_effects(llm, arch, prompts, mode, budget):
     """Take c_s out of the input of block l alone, as if it did not travel through the blocks between.
 
-    work, budget: as for `layer_effects`; mode: "future" or "all". Returns `max_<mode>_local` [P, L, L], the maxima
+    prompts, budget: as for `layer_effects`; mode: "future" or "all". Returns `max_<mode>_local` [P, L, L], the maxima
     over each prompt's positions, 0 for l ≤ s, and where rounding shows `max_<mode>_local_rounding_floor` [P], from
     `rounding_floor`.
     """
     effects, floors = [], []
-    for ids, positions in work:
+    for ids, positions in prompts:
         clean = CleanRun(llm, arch, ids, budget, with_c=True)
         effects.append(_of_prompt(clean, positions, mode))
         floors.append(rounding_floor(clean, updates=True).get("updates"))

@@ -22,7 +22,7 @@ KEYS = ("res_kl_divs", "res_overlaps", "res_top1", "res_mrr", "res_in_top3", "re
 KEYS += ("res_entropy", "res_jsd", "res_settled")
 
 
-def logit_lens(llm, arch, prompts, generate=0, further=True, stops=(), lens=None):
+def logit_lens(llm, arch, prompts, generate=0, all_measures=True, stops=(), lens=None):
     """Sums over the tokens of each prompt of the distances between the lens at h_l and the model's own prediction.
 
     With p_l = softmax(lens(h_l)), l = 0..L−1, and y the final distribution: res_kl_divs = KL(p_l ‖ y),
@@ -32,9 +32,9 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=(), lens=None
     [min_{j ≤ l} res_jsd_j ≤ 1/2].
 
     prompts: token ids, one list per prompt. generate: the model continues each prompt by up to so many of its likeliest
-    tokens (see `continuation`), and the sums are over the tokens that predict these. further: whether to compute more
-    than the first two keys. stops: tokens after which none is generated. lens: `A`
-    [L, d, d] and `b` [L, d], by which h_l is translated, or None. Returns `<key>_sums` [P, L], `n_tokens` [P]
+    tokens (see `continuation`), and the sums are over the tokens that predict these. all_measures: whether to compute
+    more than the first two keys. stops: tokens after which none is generated. lens: `A` [L, d, d] and `b` [L, d], by
+    which h_l is translated, or None. Returns `<key>_sums` [P, L], `n_tokens` [P]
     and `generated`, their ids, a list per prompt. Of the prompts' own tokens also what the model knows of them, in nats
     per token [P]: `loss`, the mean −log y of the next one, and `shuffled_loss`, the same if the prompt's tokens came in
     any other order.
@@ -42,7 +42,7 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=(), lens=None
     generated = [continuation(llm, arch, ids, generate, stops) if generate else [] for ids in prompts]
     # the last token that is generated predicts none of them
     measured = [(ids + new[:-1], len(ids) - 1 if new else 0) for ids, new in zip(prompts, generated, strict=True)]
-    of_prompts = [_of_prompt(llm, arch, *of_prompt, further, lens) for of_prompt in measured]
+    of_prompts = [_of_prompt(llm, arch, *of_prompt, all_measures, lens) for of_prompt in measured]
     sums, losses = (torch.stack(values) for values in zip(*of_prompts, strict=True))
     result = {f"{key}_sums": values for key, values in zip(KEYS, sums.unbind(1), strict=False)}
     if not generate:
@@ -51,7 +51,7 @@ def logit_lens(llm, arch, prompts, generate=0, further=True, stops=(), lens=None
     return result | {"n_tokens": torch.tensor(n_tokens, dtype=torch.float32), "generated": generated}
 
 
-def _of_prompt(llm, arch, ids, first, further, lens):
+def _of_prompt(llm, arch, ids, first, all_measures, lens):
     """The sums over a prompt's tokens from `first` on [len(KEYS) or 2, L], and both losses [2]."""
     with torch.no_grad():
         with llm.trace(inputs(llm, arch, ids), use_cache=False):
@@ -66,7 +66,7 @@ def _of_prompt(llm, arch, ids, first, further, lens):
                     log_y += _log_y(arch, logits[:, -1].clone(), ids, start).to(log_y.device)
                 at_once = logits_in_cache(logits)
                 parts = logits.split(max(1, at_once // logits[0].numel()))
-                sums += torch.cat([distances(arch, part, at_once, further) for part in parts], dim=1).sum(1)
+                sums += torch.cat([distances(arch, part, at_once, all_measures) for part in parts], dim=1).sum(1)
             sums = sums.cpu()
             skip_rest(llm, arch, arch.n_layers, h[-1][None])
     return sums, -log_y.cpu() / max(len(ids) - 1, 1)

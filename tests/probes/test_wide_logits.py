@@ -28,7 +28,7 @@ def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
     distances = dict(zip(KEYS, distances_of(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
     alone = torch.stack([wide(6, 2), wide(6, 1)], dim=1)
-    for value, key in zip(distances_of(PLAIN, alone, 2**12, further=False)[..., 0], KEYS, strict=False):
+    for value, key in zip(distances_of(PLAIN, alone, 2**12, all_measures=False)[..., 0], KEYS, strict=False):
         torch.testing.assert_close(value, distances[key], rtol=1e-6, atol=1e-6)
     kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
     y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
@@ -72,6 +72,6 @@ def test_of_tokens_that_tie_overlap_and_rank_say_the_same(n_tokens):
         first = own.scatter(1, own.topk(5).indices[:, [k]], 2.0 * n_tokens)
         distances = distances_of(PLAIN, torch.stack([tied, first], dim=1), 10**6)[..., 0]
         in_top_five.append(distances[KEYS.index("res_in_top5")])
-    for further in (True, False):
-        overlap = distances_of(PLAIN, logits.clone(), 10**6, further)[1, :, 0]
+    for all_measures in (True, False):
+        overlap = distances_of(PLAIN, logits.clone(), 10**6, all_measures)[1, :, 0]
         torch.testing.assert_close(overlap, torch.stack(in_top_five).mean(0))

@@ -72,6 +72,19 @@ def models(tmp_path_factory):
     return of
 
 
+def test_a_prompt_shorter_than_gpt_neos_window_equals_plain_hooks(models):
+    """151 tokens, window 256: an erasure was 0.767 where it is 0.0485, as several positions shared a sequence."""
+    (llm, model), prompt = models("gpt_neo_long", 256), (3 * TEXT)[:150]
+    x, span = oracle.answer_span(llm.tokenizer, prompt[:-1], prompt[-1])
+    assert len(x) == 151
+    effects, truth = dl.layer_effects(llm, [prompt]), oracle.layer_effects(model, [x], "future")
+    close(effects["max_future_layer"], truth["max_future_layer"])
+    close(effects["max_future_out"], truth["max_future_out"], scale=0.1)
+    baseline = [llm.tokenizer(TEXT[:20])["input_ids"]]
+    truth = oracle.residual_erasure(model, x, span, baseline, layers=[2])["erasure_effect"]
+    close(dl.residual_erasure(llm, prompt[:-1], prompt[-1], [TEXT[:20]])["erasure_effect"][2], truth[2], scale=0.1)
+
+
 @pytest.mark.parametrize("name, window, n_tokens", SOME)
 def test_effects_and_erasure_equal_plain_hooks(name, window, n_tokens, models):
     llm, model = models(name, window)
