@@ -44,13 +44,12 @@ def find_pair(
             return Pair(name, operation + equals, result)
         if problem := not_among([*PAIRS, *DRAWN_PAIRS], "PAIR", name):
             raise PromptError(problem)
-        return Pair("" if name == DEFAULT_PAIR else name, *PAIRS[name])
+        question, answer = PAIRS[name]
     if not question or not answer:
-        lacking = "ANSWER" if question else "QUESTION"
-        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give {lacking} too, or leave out both")
+        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give both, or leave out both")
     for known, pair in PAIRS.items():
         if pair == (question, answer):
-            return find_pair(known)
+            return Pair("" if known == DEFAULT_PAIR else known, question, answer)
     words = re.sub("[^a-z0-9]+", "-", question.lower()).strip("-")[:24].strip("-")
     digest = hashlib.sha256(f"{question}\0{answer}".encode()).hexdigest()[:8]
     return Pair(f"{words}-{digest}".lstrip("-"), question, answer)

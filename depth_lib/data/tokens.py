@@ -55,10 +55,9 @@ def _n_positions(config):
 
 def end_tokens(llm: TransformersModel) -> list[int]:
     """The tokens that end a text, as the checkpoint says: no token is generated after one of them."""
-    of_model = [getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config()]
-    found = next((eos for holder in of_model if (eos := getattr(holder, "eos_token_id", None)) is not None), None)
-    found = llm.tokenizer.eos_token_id if found is None else found
-    return found if isinstance(found, list) else [] if found is None else [found]
+    sources = (getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config(), llm.tokenizer)
+    found = [source.eos_token_id for source in sources if getattr(source, "eos_token_id", None) is not None]
+    return [] if not found else found[0] if isinstance(found[0], list) else [found[0]]
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:
@@ -97,13 +96,11 @@ def skips_of(
     if problem := not_among(modes, "mode", mode):
         raise ValueError(problem)
     ids = tokenize(llm, prompts)
-    if mode != "future":
-        return [(x, [len(x)]) for x in ids], [*range(len(ids))]
-    positions = future_positions([len(x) for x in ids])
-    short = [f"prompt {p} ({len(ids[p])} tokens)" for p, drawn in enumerate(positions) if not drawn]
-    if len(short) == len(ids):
-        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
-    if short:
-        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
+    positions = future_positions([len(x) for x in ids]) if mode == "future" else [[len(x)] for x in ids]
     numbers = [p for p, drawn in enumerate(positions) if drawn]
+    if not numbers:
+        raise ValueError("no prompt has the 13 tokens that future mode needs; use longer prompts or mode='all'.")
+    if len(numbers) < len(ids):
+        short = [f"prompt {p} ({len(ids[p])} tokens)" for p in range(len(ids)) if p not in numbers]
+        warnings.warn(f"too short for future mode (13 tokens), left out: {', '.join(short)}", stacklevel=3)
     return [(ids[p], positions[p]) for p in numbers], numbers

@@ -95,74 +95,46 @@ def running(llm: TransformersModel) -> dict[str, str]:
 def judge(llm: TransformersModel, measured: dict) -> None:
     """Record the result of `identities` and drop shortcuts that do not work; ArchitectureError if the detected
     architecture is wrong."""
-    record, arch, eps = known(llm), describe(llm), measured["eps"]
+    record, arch, eps, name = known(llm), describe(llm), measured["eps"], name_of(llm)
     if not measured["finite"]:
         raise ModelError(
-            f"{name_of(llm)}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
+            f"{name}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
             'infinite, or numbers overflow; mend the checkpoint, or load it with dtype="float32" or "bfloat16".'
         )
-    tolerance = max(1e-5, eps / 4)
-    for problem, values, wrong in _problems(arch, measured, tolerance):
+    tolerance, much = max(1e-5, eps / 4), eps**0.5  # rounding explains no change that is larger than `much`
+    mixes, change = measured["mlp_mixes"], measured["mlp_change"]
+    problems = {  # NaN is wrong in the first four, and in the others a part that is not there
+        "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": ~(
+            measured["passes_on"] <= eps
+        ),
+        "identity 1 fails: what block {l} adds differs from a + m": ~(measured["identity_1"] <= tolerance),
+        "identity 2 fails: the lens at the last residual differs from the model's logits": ~(
+            measured["identity_2"] <= max(tolerance, 2 * measured["eps_of_logits"])
+        ),
+        "identity 2 fails: the scale of the logits is off": ~(measured["logit_scale"] <= tolerance),
+        "the tokens of block {l} see later ones: it is an encoder, and the probes read decoders": (
+            measured["sees_later"] > much
+        ),
+        "the attention found in block {l} does not depend on earlier tokens": measured["attention_mixes"] <= 2 * eps,
+        # what reads a as well may mix tokens once more, as a short convolution after the MLP does
+        "the MLP found in block {l} depends on earlier tokens": (mixes > much) & ~(change > much),
+        f"the MLP found in block {{l}} is not {'parallel' if arch.parallel else 'sequential'} to attention": (
+            change > much if arch.parallel else change <= 2 * eps
+        ),
+    }
+    for problem, wrong in problems.items():
         if wrong.any():
-            l = int(wrong.int().argmax())
             raise ArchitectureError(
-                f"{name_of(llm)} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} ({values[l]:.1%}; "
-                f"tolerance {tolerance:.1e}). The detected architecture failed verification: the probes would be "
-                "silently wrong."
+                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=int(wrong.int().argmax()))}. "
+                "The detected architecture failed verification: the probes would be silently wrong."
             )
     works = verified(arch, measured)
-    for name, why in SHORTCUTS.items():
-        if getattr(arch, name) and not getattr(works, name):
-            warnings.warn(f"{name_of(llm)}: {why}: slower.", stacklevel=4)
-    record.found = replace(record.found, **{name: getattr(works, name) for name in SHORTCUTS})
-    identity_1, identity_2 = float(measured["identity_1"].max()), float(measured["identity_2"])
-    record.checked = {"identity_1": identity_1, "identity_2": identity_2, "tolerance": tolerance}
-
-
-def _problems(arch, measured, tolerance):
-    """(problem, its measure, where it occurs) for blocks or the whole model."""
-    some = 2 * measured["eps"]
-    much = measured["eps"] ** 0.5  # rounding explains no change that is larger
-    mixes, change = measured["mlp_mixes"], measured["mlp_change"]
-    return (  # NaN is wrong in the first four, and in the others a part that is not there
-        (
-            "what block {l} reads is not what the block before returned: a hook or another `forward` changes it",
-            measured["passes_on"],
-            ~(measured["passes_on"] <= measured["eps"]),
-        ),
-        (
-            "identity 1 fails: what block {l} adds differs from a + m",
-            measured["identity_1"],
-            ~(measured["identity_1"] <= tolerance),
-        ),
-        (
-            "identity 2 fails: the lens at the last residual differs from the model's logits",
-            measured["identity_2"],
-            ~(measured["identity_2"] <= max(tolerance, 2 * measured["eps_of_logits"])),
-        ),
-        (
-            "identity 2 fails: the scale of the logits is off",
-            measured["logit_scale"],
-            ~(measured["logit_scale"] <= tolerance),
-        ),
-        (
-            "the tokens of block {l} see later ones: it is an encoder, and the probes read decoders",
-            measured["sees_later"],
-            measured["sees_later"] > much,
-        ),
-        (
-            "the attention found in block {l} does not depend on earlier tokens",
-            measured["attention_mixes"],
-            measured["attention_mixes"] <= some,
-        ),
-        # what reads a as well may mix tokens once more, as a short convolution after the MLP does
-        ("the MLP found in block {l} depends on earlier tokens", mixes, (mixes > much) & ~(change > much)),
-        (
-            "the MLP found in block {l} is not " + ("parallel" if arch.parallel else "sequential") + " to attention",
-            change,
-            change > much if arch.parallel else change <= some,
-        ),
-    )
+    for shortcut, why in SHORTCUTS.items():
+        if getattr(arch, shortcut) and not getattr(works, shortcut):
+            warnings.warn(f"{name}: {why}: slower.", stacklevel=4)
+    record.found = replace(record.found, **{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
+    errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
+    record.checked = errors | {"tolerance": tolerance}
 
 
 def check_here(llm: TransformersModel) -> None:

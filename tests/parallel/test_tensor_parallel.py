@@ -55,7 +55,7 @@ def test_a_call_that_differs_between_ranks_is_refused_at_once_and_by_name(tmp_pa
 
 
 def test_outside_of_torchrun_the_error_names_the_command():
-    with pytest.raises(ModelError, match=r"tensor_parallel=2 needs 2 processes and this process is alone; run: t"):
+    with pytest.raises(ModelError, match=r"tensor_parallel=2 needs 2 processes, not 1; run: t"):
         dl.load_model("toy-4l", tensor_parallel=2)
 
 
