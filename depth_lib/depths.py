@@ -20,7 +20,7 @@ SEED = 0
 def effective_depths(
     of: Mapping | TransformersModel, prompts: Sequence[str] | None = None, control: bool = False
 ) -> pd.DataFrame:
-    """The effective depths of a probe's result, as the probe or `load_artifact` returns it, or of a model on prompts.
+    """The effective depths of a probe's result, or of several {name: result}, or of a model on prompts.
 
     >>> llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.effective_depths(dl.logit_lens(llm, prompts)).ratio.to_dict()
@@ -29,14 +29,16 @@ def effective_depths(
     {'the model': 3, 'random weights, same architecture': 0}
 
     A row per rule that reads it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as
-    `depths`. With control, index model and metric: rows of the model, then of its architecture with weights as
-    transformers initialises them (seed 0). ValueError for a result that no rule reads, a model without prompts, or a
+    `depths`. Of several results, and with control, index model and metric; with control rows of the model, then of its
+    architecture with weights as transformers initialises them (seed 0). ValueError for a result that no rule reads, a model without prompts, or a
     control of a result alone.
     Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
     """
     if not isinstance(of, TransformersModel):
         if control or prompts is not None:
             raise ValueError("a control is measured on prompts: dl.effective_depths(llm, prompts, control=True).")
+        if of and all(isinstance(one, Mapping) for one in of.values()):
+            return pd.concat({name: of_result(one) for name, one in of.items()}, names=["model"])
         return of_result(of)
     if not prompts:
         raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")

@@ -85,6 +85,11 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
 
 def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     lens, effects = result_of("logit_lens", 8), result_of("layer_effects", 8)
+    for given in ([[lens, lens]], [lens, effects]):
+        with pytest.raises(ValueError, match="give several results by name: dl.plot"):
+            dl.plot("lens_kl", *given)
+    both = dl.effective_depths({"a": lens, "b": lens})
+    assert both.loc["b"].equals(dl.effective_depths(lens)) and both.index.names == ["model", "metric"]
     with pytest.raises(ValueError, match="give two results or more by name"):
         dl.compare({"base": lens})
     with pytest.raises(ValueError, match="no probe on the same dataset in common: a has logit_lens; b has layer_eff"):

@@ -56,6 +56,8 @@ def plot(
     is shown. ValueError for an unknown kind, a result without the keys that it reads, or another number of axes.
     Cost: no forward pass.
     """
+    if not isinstance(result, Mapping) or isinstance(ax, Mapping):
+        raise ValueError(f'give several results by name: dl.plot("{kind}", {{"a": one, "b": other}}).')
     row = find_kind(kind)
     if limits is not None:
         low, high = limits
