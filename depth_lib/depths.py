@@ -30,8 +30,8 @@ def effective_depths(
 
     A row per rule that reads it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as
     `depths`. Of several results, and with control, index model and metric; with control rows of the model, then of its
-    architecture with weights as transformers initialises them (seed 0). ValueError for a result that no rule reads, a model without prompts, or a
-    control of a result alone.
+    architecture with weights as transformers initialises them (seed 0). ValueError for a result that no rule reads, a
+    model without prompts, or a control of a result alone.
     Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
     """
     if not isinstance(of, TransformersModel):
