@@ -53,7 +53,10 @@ def run(
             f"{name_of(llm)} was loaded for a server, without its weights; give remote=True to the probe too, or load "
             "it with remote=False"
         )
-    result = _concatenated(_run_locally(llm, probe, arguments, over, remote, label))
+    try:
+        result = _concatenated(_run_locally(llm, probe, arguments, over, remote, label))
+    except KeyboardInterrupt:  # without the frames of the model and the engine, which fill a notebook's screen
+        raise KeyboardInterrupt(f"{label} was interrupted; call it again to compute it") from None
     if over and (problem := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
             f"{probe.__name__}: {problem}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "

@@ -1,6 +1,7 @@
 """Whatever a person gets wrong is answered in one line that names the thing and the next step."""
 
 import re
+import signal
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from torch import nn
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
+from depth_lib.session import run
 from tests.families import save_family
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
@@ -94,3 +96,12 @@ def test_unknown_modes_and_quadratures(llm):
     refused(
         "quadrature 'simpson' is not known; use \"gauss\",", dl.integrated_gradients, llm, *SUM, quadrature="simpson"
     )
+
+
+def test_a_probe_that_is_interrupted_ends_with_its_name_and_without_the_engines_frames(llm):
+    def interrupted(llm):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="^layer effects was interrupted; call it again") as stopped:
+        run(interrupted, llm, label="layer effects")
+    assert len(stopped.traceback) == 2 and stopped.value.__suppress_context__
