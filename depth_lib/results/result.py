@@ -1,4 +1,8 @@
-"""What a probe returns: a dict of named tensors that can be drawn, tabulated and saved."""
+"""What a probe returns: a dict of named tensors that can be drawn, tabulated and saved.
+
+`save` and `plot` go to other modules, which know the file and the figures of each probe; here is only what is asked of
+one result.
+"""
 
 import io
 import re

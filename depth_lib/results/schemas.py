@@ -1,6 +1,8 @@
 """Each probe's .pt file: its name, its keys and their shapes. A new probe is one more row of ARTIFACTS.
 
-This module does not import torch, so listing results is fast.
+A name says the probe, the number of examples, the question if it is not the papers', and what a call changed:
+`layer_effects_10exps@part=mlp.pt`; `names` makes it and `parse_name` reads it. `mismatch` compares a result with its
+row. This module does not import torch, so listing results is fast.
 """
 
 import re

@@ -1,6 +1,8 @@
-"""The command maps: linear maps from one model's layers to another's, in OUT/linear_maps.
+"""The command maps: linear maps from one model's layers to another's (model_maps/), in OUT/linear_maps.
 
-depth-lib maps toy-4l toy-8l --texts embedded
+    depth-lib maps toy-4l toy-8l --texts embedded
+
+They are read if they are there and of the same weights and texts, otherwise computed; then printed and drawn.
 """
 
 import time

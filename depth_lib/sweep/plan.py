@@ -1,7 +1,7 @@
 """What a command covers: models × datasets, and the parameters of each run. Does not import torch.
 
-`Plan` has every option of every command as a field: the parameters of a run, which override the params files, and those
-below. `Plan.runs()` is the list of runs, on which sweep, status and `--list` all work.
+`Plan` has every option of every command as a field: the parameters of a run, which override the params files if they
+are given (`of_runs`), and those below. `Plan.runs()` is the list of runs, on which sweep, status and `--list` all work.
 """
 
 from typing import Literal

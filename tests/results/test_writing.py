@@ -12,7 +12,6 @@ import depth_lib as dl
 from depth_lib import files as storage
 from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
-from depth_lib.results.study import load_results
 from tests.results.conftest import META, equal
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
@@ -50,16 +49,6 @@ def test_a_result_says_of_which_versions_and_commit_it_is(saved):
     assert versions.keys() == {"torch", "transformers", "nnsight", "depth_lib"}
     assert versions["torch"] == version("torch")
     assert re.fullmatch(rf"{re.escape(dl.__version__)} [0-9a-f]{{12}}(-dirty)?", versions["depth_lib"])
-
-
-def test_a_model_of_one_block_has_curves_of_one_value_and_no_curve_is_empty(tmp_path):
-    path = artifact_path(tmp_path, "gsm8k", "one", "relative_contribution", 10)
-    result = result_of("relative_contribution", 1)
-    loaded, tidy = load_artifact(save_artifact(path, result, META)), load_results(tmp_path)
-    assert tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
-    empty = dict.fromkeys(ARTIFACTS["logit_lens"].required, torch.zeros(0))
-    with pytest.raises(ArtifactError, match=r"res_kl_divs has shape \[0\], not \[1\]"):
-        save_artifact(path.with_name("logitlens_10exps.pt"), empty, META)
 
 
 def test_a_view_of_a_large_tensor_is_stored_alone_and_numpys_arrays_as_tensors(lens_path):

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import zipfile
 
 import pytest
 
@@ -54,18 +53,6 @@ def test_other_settings_do_not_replace_results_unless_told_to_and_the_commands_t
     assert "5 of 5 done" in command("status", "--out", "outputs/demo").output
 
 
-def test_of_other_weights_no_options_go_on(command, study):
-    command("sweep", *ONE, "--probes", "logit_lens")
-    (path,) = study.glob("outputs/demo/*/*/*.pt")
-    with zipfile.ZipFile(path) as stored:
-        meta = json.loads(stored.read("archive/meta.json"))
-    with zipfile.ZipFile(path, "w") as stored:
-        stored.writestr("archive/meta.json", json.dumps(meta | {"weights": "others"}))
-    refused = command("sweep", *ONE, "--probes", "logit_lens")
-    first, anew = refused.error.splitlines()
-    assert "weights: stored others" in first and anew.endswith("--replace")
-
-
 def test_a_checkpoint_that_is_gone_or_parameters_that_are_cut_short_spoil_their_own_row_only(command, study):
     checkpoint = shutil.copytree(toy_path("toy-8l"), study / "mine")
     own = ("sweep", "--models", "mine", "toy-4l", "toy-16l", "--datasets", "gsm8k", "--probes", "logit_lens")
@@ -107,13 +94,6 @@ def test_another_number_of_the_hubs_prompts_or_another_definition_is_seen_withou
             )
     finally:
         yaml.write_text(text)
-
-
-def test_probes_that_read_no_prompts_run_once_per_model(command):
-    command("sweep", *TOY_4L, "--probes", "attention_gradients", "logit_lens", "--source", "embedded")
-    probes = {call["DATASET"]: call["PROBES"] for call in command.calls if "MODEL" in call}
-    assert probes.pop("gsm8k") == ["attention_gradients", "logit_lens"]
-    assert probes == dict.fromkeys(("hellaswag", "aime24"), ["logit_lens"])
 
 
 def test_status_knows_failed_running_and_remote_runs(command, study):

@@ -59,10 +59,7 @@ def test_a_run_from_the_wheel_ends_with_its_effective_depths_and_its_page(depth_
     assert re.match(r"toy-4l.*gsm8k.*\d\(0\.\d\d\)", lines[-1]), lines
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
     assert len(list(tmp_path.glob("outputs/gsm8k/toy-4l/*.pt"))) == 5
-    which = ("--models", "toy-4l", "--datasets", "gsm8k")
-    assert depth_lib("status", *which, "--source", "embedded")[-1] == "outputs: 5 of 5 done"
-    assert depth_lib("report", *which)[-1].endswith("outputs/report.html")
+    assert depth_lib("status")[-1] == "outputs: 5 of 5 done"
+    assert depth_lib("report")[-1].endswith("outputs/report.html")
     assert "Effective depth" in (tmp_path / "outputs/report.html").read_text()
     assert "toy-4l" in (tmp_path / "outputs/effective_depth.csv").read_text()
-    lines = depth_lib("run", "toy-4l", "sums", "--source", "embedded")
-    assert all(": by the effect on" in line and "layers a level" in line for line in lines[-2:]), lines
