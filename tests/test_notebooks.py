@@ -65,6 +65,7 @@ def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, ou
     assert "toy-4l @ gsm8k :" in printed(first)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, execute, out):
     again = execute("probe", **PROBE, OUT=str(out), PROBES=["logit_lens"])
     assert n_pictures(again) == n_pictures(first) and ": computed in" not in printed(again)

@@ -57,8 +57,8 @@ class Plan(ModelFile):
     @property
     def of_runs(self) -> dict:
         """The parameters that all runs were given."""
-        own = {"MODEL", "OUT", "PROBES"}
-        return {name: getattr(self, name) for name in self.model_fields_set - own if name in Params.model_fields}
+        given = self.model_fields_set - {"OUT", "PROBES"}
+        return {name: getattr(self, name) for name in Params.model_fields if name in given}
 
     @property
     def options(self) -> dict:

@@ -165,6 +165,7 @@ class Run(RunSpec):
         """Compute and write a result, unless another process did it before it released the lock; its path."""
         state = from_rank_0(self.state(probe, **changed))
         if state.word == "done":
+            print(f"{probe}: read from {state.path}, nothing to compute")
             return state.path
         if state.kept and not self.params["REPLACE"]:
             raise Superseded(
