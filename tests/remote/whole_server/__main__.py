@@ -35,6 +35,7 @@ SETTINGS = {
     "RAY_ADDRESS": f"{LOCAL}:{RAY}",
     "RAY_AUTH_MODE": "disabled",  # of which ndif 0.1.2 knows nothing
     "RAY_agent_register_timeout_ms": "120000",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "240",
     "RAY_USAGE_STATS_ENABLED": "0",
     "NDIF_REDIS_URL": f"redis://{LOCAL}:{REDIS}/",
     "NDIF_OBJECT_STORE_URL": f"http://{LOCAL}:{STORE}",
