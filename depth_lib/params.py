@@ -183,7 +183,9 @@ def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True
             if item["type"] == "extra_forbidden":
                 lines[key] = not_among(kind.model_fields, "key", key)
             else:
-                about = f"{item['msg']} ({kind.model_fields[key].description})"
+                about = (
+                    f"{item['msg'].replace('Input should be', 'it should be')} ({kind.model_fields[key].description})"
+                )
                 lines.setdefault(key, f"{key} is {_shown(item['input'])}; {about}")
         raise ParamsError("\n".join(lines.values())) from None
 

@@ -69,9 +69,9 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
     "text, message",
     [
         ("MODLE: x", 'key "MODLE" is not known; did you mean MODEL?'),
-        ("DTYPE: bf16", "DTYPE is \"bf16\"; Input should be 'bfloat16', 'float16', 'float32' or 'float64' (what the"),
-        ("N_EXAMPLES: '3'", 'N_EXAMPLES is "3"; Input should be a valid integer (number of prompts'),
-        ("REMOTE: 'yes'", 'REMOTE is "yes"; Input should be a valid boolean (run on NDIF; or "local"'),
+        ("DTYPE: bf16", "DTYPE is \"bf16\"; it should be 'bfloat16', 'float16', 'float32' or 'float64' (what the"),
+        ("N_EXAMPLES: '3'", 'N_EXAMPLES is "3"; it should be a valid integer (number of prompts'),
+        ("REMOTE: 'yes'", 'REMOTE is "yes"; it should be a valid boolean (run on NDIF; or "local"'),
         ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
         ("just words", "cannot be read ("),
         ("MODEL: [", "cannot be read (while parsing"),

@@ -55,7 +55,7 @@ def test_maps_get_their_models_as_words_and_every_option(make):
 
 def test_what_make_does_not_know_is_refused_and_a_pipe_that_is_closed_early_is_no_traceback(make, study):
     for words, why in (
-        (("-j", "sweep", "SET=demo"), 'JOBS is ""; Input should be a valid integer'),
+        (("-j", "sweep", "SET=demo"), 'JOBS is ""; it should be a valid integer'),
         (("sweep", "SET=demo", "MODEL=toy-4l"), "unrecognized arguments: --model=toy-4l"),
     ):
         refused = make(*words)
