@@ -21,7 +21,7 @@ from .data.choices import Choice
 from .data.examples import Example
 from .data.orders import NAMED, checked_order, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
-from .lenses.files import Lens, LensError, check_lens
+from .lenses.files import Lens, LensError, check_lens, load_lens
 from .models.check import verified_arch
 from .models.removal import order_without
 from .params import not_among
@@ -91,7 +91,7 @@ def logit_lens(
     remote: Remote = False,
     generate: int = 0,
     all_measures: bool = True,
-    lens: Lens | None = None,
+    lens: Lens | str | None = None,
 ) -> Result:
     """The model's prediction if it stopped before block l, compared with its output.
 
@@ -106,7 +106,7 @@ def logit_lens(
     prompts: list of strings; generate: the model continues each of them, in the same session, by up to so many tokens,
     the likeliest one at each step, whatever else the checkpoint's generation config asks for, until one that ends
     texts; the means are over the tokens that predict these instead (`generated` has their texts); all_measures: False
-    computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, with which p_l =
+    computes the first two keys alone, in less time; lens: of `load_lens` or `fit_lens`, or its file, with which p_l =
     softmax(lens(A_l h_l + b_l)); without one A = 1, b = 0. Returns float32 `res_kl_divs`, `res_overlaps`, `res_top1`,
     `res_mrr` [L] (entry l reads the input of block l); the share of tokens whose final top token is among the lens'
     first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
@@ -131,7 +131,7 @@ def logit_lens(
 
 
 def answer_lens(
-    llm: TransformersModel, question: str, answer: str, lens: Lens | None = None, remote: Remote = False
+    llm: TransformersModel, question: str, answer: str, lens: Lens | str | None = None, remote: Remote = False
 ) -> Result:
     """What each layer would answer: of each token of the answer its log-probability and rank, and the likeliest five.
 
@@ -142,12 +142,13 @@ def answer_lens(
     At the token before, z_l = lens(A_l h_l + b_l), `answer_log_probs` = log softmax(z_l)[token] in nats, and
     `answer_ranks` = 1 + how many of z_l exceed z_l[token], `answer_kl` = KL(softmax(z_l) ‖ the model's output) in nats.
 
-    question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens` (default: the logit lens, A = 1,
-    b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l, what enters
-    block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A, 5],
-    likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Of a text as the answer to its
-    first word they are what each layer says at each token. Raises ValueError if the answer has no token of its own;
-    LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes a job.
+    question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens`, or its file (default: the logit
+    lens, A = 1, b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l,
+    what enters block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens
+    [L + 1, A, 5], likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Of a text as the
+    answer to its first word they are what each layer says at each token. Raises ValueError if the answer has no token
+    of its own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes
+    a job.
     Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
     2510.18871): early guesses are frequent words.
     """
@@ -161,6 +162,7 @@ def _translators(llm, lens, remote):
     """What of a lens the probe needs, once it is known to be the model's; how much travels is said."""
     if lens is None:
         return None
+    lens = load_lens(lens) if isinstance(lens, str) else lens
     check_lens(llm, lens)
     translators = {"A": lens["A"], "b": lens["b"]}
     if remote and remote != "local":
@@ -347,15 +349,11 @@ def _no_loss_of_one_token(found, ids):
 
 def _orders(orders, n_layers):
     """The orders as lists of block numbers."""
-    if isinstance(orders, str):
-        names = orders.split()
-        if not names or not {*names} <= NAMED.keys():
-            raise ValueError(
-                f"orders={orders!r}; give lists of block numbers, or of {', '.join(NAMED)} one or several."
-            )
+    names = orders.split() if isinstance(orders, str) else []
+    if not orders or not {*names} <= NAMED.keys():
+        raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(NAMED)}.")
+    if names:
         return [order for name in names for order in NAMED[name](n_layers)]
-    if not orders:
-        raise ValueError(f"there is no order; give lists of block numbers, or of {', '.join(NAMED)} one or several.")
     return [checked_order(order, n_layers) for order in orders]
 
 
@@ -387,12 +385,11 @@ def choice_accuracy(
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
     n_layers = arch.n_layers
-    if removed and order is not None:
-        raise ValueError("give removed or order, not both: an order may lack blocks.")
     if removed:
         order = order_without(*removed, n_layers)
-    several = order is not None and len(order) > 0 and not isinstance(order[0], int)
-    orders = [checked_order(one, n_layers) for one in (order if several else [order])] if order is not None else []
+    several = bool(order) and not isinstance(order[0], int)
+    orders = order if several else [] if order is None else [order]
+    orders = [checked_order(one, n_layers) for one in orders]
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     budget = tokens_per_pass(llm, budget, remote, texts)
     found = run(_ending_log_probs, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")

@@ -82,6 +82,9 @@ class _OfModel(BaseModel):
     TENSOR_PARALLEL: int = Field(
         1, ge=1, description="number of GPUs that share each layer, started by torchrun", json_schema_extra=_HOW
     )
+    LENS: str | None = Field(
+        None, min_length=1, description="file of a lens, by which the logit lens is read too", json_schema_extra=_HOW
+    )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
         False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host', json_schema_extra=_HOW
     )

@@ -2,6 +2,7 @@
 
 import reprlib
 from collections.abc import Sequence
+from itertools import pairwise
 
 Order = list[int]
 
@@ -12,17 +13,21 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     "refined" is what `block_removal` begins with, "doubling". Raises ValueError for a number that is not in 1..L − 1,
     or if there is none.
     """
-    if n_layers == 1:
-        raise ValueError("a model of one block has none to remove.")
-    if isinstance(sizes, int):
-        raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     if sizes in ("doubling", "refined"):
-        return [2**k for k in range((n_layers // 2).bit_length())]
-    if sizes == "all":
-        return list(range(1, n_layers))
-    if isinstance(sizes, str) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
-        raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
+        sizes = [2**k for k in range((n_layers // 2).bit_length())]
+    elif sizes == "all":
+        sizes = range(1, n_layers)
+    if not isinstance(sizes, Sequence) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
+        raise ValueError(
+            f"sizes={sizes!r} of {n_layers} blocks; give numbers from 1 to {n_layers - 1} in a list, "
+            '"refined", "doubling" or "all".'
+        )
     return sorted({*sizes})
+
+
+def _stretches(n_layers, sizes):
+    """(s, s + n) for every s and every n of the sizes."""
+    return [(s, s + n) for s in range(n_layers) for n in sizes_of(sizes, n_layers) if s + n <= n_layers]
 
 
 def removals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
@@ -33,9 +38,7 @@ def removals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Ord
 
     Cost: none.
     """
-    wanted = sizes_of(sizes, n_layers)
-    spans = [(end - n, end) for end in range(1, n_layers + 1) for n in wanted[::-1] if n <= end]
-    return [[*range(start), *range(end, n_layers)] for start, end in spans]
+    return [[*range(s), *range(end, n_layers)] for s, end in _stretches(n_layers, sizes)]
 
 
 def repeats(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
@@ -46,19 +49,7 @@ def repeats(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Orde
 
     Cost: none.
     """
-    spans = [(i, i + n) for i in range(n_layers) for n in sizes_of(sizes, n_layers) if i + n <= n_layers]
-    return [[*range(j), *range(i, n_layers)] for i, j in spans]
-
-
-def swaps(n_layers: int) -> list[Order]:
-    """Two neighbours exchanged, l and l + 1, for every l in 0..L − 2.
-
-    >>> dl.swaps(3)
-    [[1, 0, 2], [0, 2, 1]]
-
-    Cost: none.
-    """
-    return reversals(n_layers, [2]) if n_layers > 2 else [[1, 0]][: n_layers - 1]
+    return [[*range(j), *range(i, n_layers)] for i, j in _stretches(n_layers, sizes)]
 
 
 def reversals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Order]:
@@ -69,17 +60,22 @@ def reversals(n_layers: int, sizes: Sequence[int] | str = "doubling") -> list[Or
 
     Cost: none.
     """
-    wanted = [n for n in sizes_of(sizes, n_layers) if n > 1]
-    spans = [(s, s + n) for s in range(n_layers) for n in wanted if s + n <= n_layers]
-    return [[*range(s), *range(s, end)[::-1], *range(end, n_layers)] for s, end in spans]
+    some = [(s, end) for s, end in _stretches(n_layers, sizes) if end - s > 1]
+    return [[*range(s), *range(s, end)[::-1], *range(end, n_layers)] for s, end in some]
 
 
-NAMED = {
-    "removals": removals,
-    "repeats": repeats,
-    "swaps": swaps,
-    "reversals": reversals,
-}  # each is called with the number of blocks alone
+def swaps(n_layers: int) -> list[Order]:
+    """Two neighbours exchanged, l and l + 1, for every l in 0..L − 2.
+
+    >>> dl.swaps(3)
+    [[1, 0, 2], [0, 2, 1]]
+
+    Cost: none.
+    """
+    return [[*range(l), l + 1, l, *range(l + 2, n_layers)] for l in range(n_layers - 1)]
+
+
+NAMED = {"removals": removals, "repeats": repeats, "reversals": reversals, "swaps": swaps}
 
 
 def checked_order(order: Sequence[int], n_layers: int) -> Order:
@@ -106,13 +102,9 @@ def mergekit_yaml(model_id: str, order: Sequence[int]) -> str:
             layer_range: [1, 4]
     merge_method: passthrough
 
-    model_id: a Hub id or folder; order: a list of block numbers. ValueError for an order without blocks. Cost: none.
+    model_id: a Hub id or folder; order: a list of block numbers. Cost: none.
     """
-    slices, order = [], checked_order(order, max(order, default=0) + 1)
-    for l in order:
-        if slices and slices[-1].stop == l:
-            slices[-1] = range(slices[-1].start, l + 1)
-        else:
-            slices.append(range(l, l + 1))
-    sources = [f"  - sources:\n      - model: {model_id}\n        layer_range: [{s.start}, {s.stop}]\n" for s in slices]
+    begins = [place for place, l in enumerate(order) if place == 0 or l != order[place - 1] + 1]
+    slices = [(order[begin], order[end - 1] + 1) for begin, end in pairwise([*begins, len(order)])]
+    sources = [f"  - sources:\n      - model: {model_id}\n        layer_range: [{s}, {end}]\n" for s, end in slices]
     return f"slices:\n{''.join(sources)}merge_method: passthrough\n"

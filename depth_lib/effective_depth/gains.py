@@ -18,18 +18,13 @@ class BestOrder:
     change: Estimate
     n: int
 
-    @property
-    def gains(self) -> bool:
-        """Whether the interval is above 0."""
-        return self.change.low > 0
-
     def __repr__(self) -> str:
         """What it changes, and whether that is a gain."""
-        value, low, high = (f"{100 * x:+.1f}" for x in (self.change.value, self.change.low, self.change.high))
-        verdict = "it gains" if self.gains else "it loses" if self.change.high < 0 else "no gain is shown"
+        low, high = self.change.low, self.change.high
+        verdict = "it gains" if low > 0 else "it loses" if high < 0 else "no gain is shown"
         return (
             f"Of {self.n_orders} orders number {self.k} is best on half of the choices; on the other {self.n} its "
-            f"accuracy changes by {value} [{low}, {high}] points: {verdict}"
+            f"accuracy changes by {self.change.value:+.1%} [{low:+.1%}, {high:+.1%}]: {verdict}"
         )
 
 

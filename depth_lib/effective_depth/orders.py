@@ -4,26 +4,21 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from .rules import as_array
+from ..data.orders import removals, repeats, reversals
+from .rules import AT_MOST, as_array
 
 
 def order_losses(result: Mapping) -> pd.DataFrame:
-    """A row per order that changes one stretch of n blocks from s on: kind ("repeat", "reversal", which of n = 2 is a
-    swap, or "removal"), s, n, and loss, the mean rise of the next token's loss in nats. Other orders are left out."""
-    orders = [[int(l) for l in row if l >= 0] for row in as_array(result["orders"])]
-    n_layers, rows = max(map(max, orders)) + 1, []
-    for order, loss in zip(orders, as_array(result["order_loss"]), strict=True):
-        same = next((place for place, l in enumerate(order) if l != place), len(order))
-        n = abs(len(order) - n_layers)
-        if len(order) < n_layers:
-            kind, s, changed = "removal", same, [*range(same), *range(same + n, n_layers)]
-        elif n:
-            kind, s, changed = "repeat", same - n, [*range(same), *range(same - n, n_layers)]
-        else:
-            kind, s, n = "reversal", same, order[same] + 1 - same if same < n_layers else 0
-            changed = [*range(s), *range(s, s + n)[::-1], *range(s + n, n_layers)]
-        if n and order == changed:
-            rows.append((kind, s, n, loss))
+    """A row per order that changes one stretch of n blocks from s on: kind (the set that has it: "removals", "repeats",
+    "reversals", of which those of n = 2 are swaps), s, n, and loss, the mean rise of the next token's loss in nats.
+    Other orders are left out."""
+    orders, stretches = as_array(result["orders"]).astype(int), {}
+    n_layers = orders.max() + 1
+    for make in (removals, repeats, reversals):
+        for n in range(1, n_layers):
+            stretches |= {tuple(order): (make.__name__, s, n) for s, order in enumerate(make(n_layers, [n]))}
+    losses = {tuple(row[row >= 0]): loss for row, loss in zip(orders, as_array(result["order_loss"]), strict=True)}
+    rows = [(*stretches[order], loss) for order, loss in losses.items() if order in stretches]
     return pd.DataFrame(rows, columns=["kind", "s", "n", "loss"])
 
 
@@ -32,3 +27,17 @@ def loss_map(result: Mapping, kind: str) -> pd.DataFrame:
     losses = order_losses(result)
     n_layers = int(as_array(result["orders"]).max()) + 1
     return losses[losses.kind == kind].pivot(index="n", columns="s", values="loss").reindex(columns=range(n_layers))
+
+
+def stretches(study: Mapping) -> pd.DataFrame:
+    """The largest stretch of each run that may be reversed, for at most 0.05 nats, and the best one to repeat: columns
+    model, dataset, stretch, s, n, loss."""
+    frames = [pd.DataFrame(columns=["model", "dataset", "stretch", "s", "n", "loss"])]
+    for (dataset, model, probe), result in study.items():
+        if probe == "block_orders":
+            losses = order_losses(result).sort_values("loss")
+            free = losses[(losses.kind == "reversals") & (losses.loss <= AT_MOST)].nlargest(1, "n")
+            best = losses[losses.kind == "repeats"].head(1)
+            both = pd.concat([free.assign(stretch="largest reversed"), best.assign(stretch="best repeated")])
+            frames.append(both.assign(model=model, dataset=dataset)[frames[0].columns])
+    return pd.concat(frames[1:] or frames, ignore_index=True)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from ..results.schemas import of_pair
+from ..results.schemas import BY_LENS
 from ..results.study import Study
 from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio, skip_profile
@@ -25,7 +25,8 @@ _WHOLE = ("layers", "prompts", "ed", "low", "high")
 def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFrame:
     """The depths of a study, a row per model × dataset × metric of `METRICS` that has a result.
 
-    Depths about another question than the papers' are metrics of their own, such as "erasure:spouse".
+    Depths about another question than the papers', or by another lens than the logit lens, are metrics of their own,
+    such as "erasure:spouse" and "kl@lens=jacobian".
     Columns model, dataset, metric, layers (L), ed (a layer, NA where no layer satisfies the rule or there is none),
     ratio (ED + 1) / L; of the papers' metrics prompts, low, high (the 95 % confidence interval over prompts; NA where
     it is open), ratio_low, ratio_high, same and without (the shares of bootstrap draws with this ED and with none);
@@ -34,12 +35,14 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     open. A warning says why a depth is undefined, such as a curve that is not finite.
     """
     rows = []
+    by_lens = f"logit_lens{BY_LENS}"
+    lenses = sorted({probe.removeprefix("logit_lens") for *_, probe in study if probe.startswith(by_lens)})
     for model, dataset in product(study.models, study.datasets):
-        for pair, name in product(("", *study.pairs), metrics):
+        for ending, name in product(("", *lenses, *(f":{pair}" for pair in study.pairs)), metrics):
             metric = METRICS[name]
-            result = study.get((dataset, model, of_pair(metric.probe, pair)))
+            result = study.get((dataset, model, metric.probe + ending))
             if result and all(key in result for key in metric.keys):
-                row = {"model": model, "dataset": dataset, "metric": of_pair(name, pair)} | _depth(metric, result)
+                row = {"model": model, "dataset": dataset, "metric": name + ending} | _depth(metric, result)
                 if row["note"]:
                     warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
                 rows.append(_with_interval(row, name, result) if name in PAPER_METRICS else row)

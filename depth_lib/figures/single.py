@@ -1,7 +1,6 @@
 """The marks that a single kind of figure has, each a curve or heat map with something more."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -85,14 +84,14 @@ class Repeats(Heat):
     """The cost of running n blocks from s on twice: a row per n, the cheapest of all marked."""
 
     def can_draw(self, result: Mapping) -> bool:
-        return super().can_draw(result) and len(loss_map(result, "repeat")) > 0
+        return super().can_draw(result) and len(loss_map(result, "repeats")) > 0
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
-        return {"": {"order_loss": loss_map(result, "repeat").to_numpy()}}
+        return {"": {"order_loss": loss_map(result, "repeats").to_numpy()}}
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         super().draw(ax, panel, result)
-        losses = loss_map(result, "repeat")
+        losses = loss_map(result, "repeats")
         row, column = np.unravel_index(np.nanargmin(losses), losses.shape)
         ax.plot(column, row, "*", color="black", label=f"cheapest: {losses.iloc[row, column]:+.3f} nats")
         ax.set_yticks(range(len(losses)), losses.index)
@@ -102,19 +101,11 @@ class OrderCurves(Curves):
     """What exchanging two neighbours, running a block twice and leaving it out cost, by the first block changed."""
 
     overlays = False
-    curves: ClassVar[Mapping[str, tuple[str, int]]] = {
-        "this block and the next exchanged": ("reversal", 2),
-        "this block twice": ("repeat", 1),
-        "without this block": ("removal", 1),
-    }
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
-        panel = {}
-        for name, (kind, n) in self.curves.items():
-            losses = loss_map(result, kind)
-            if n in losses.index:
-                panel[name] = losses.loc[n].to_numpy()
-        return {"": panel}
+        curves = {"exchanged with the next": ("reversals", 2), "twice": ("repeats", 1), "left out": ("removals", 1)}
+        maps = {name: (loss_map(result, kind), n) for name, (kind, n) in curves.items()}
+        return {"": {name: losses.loc[n].to_numpy() for name, (losses, n) in maps.items() if n in losses.index}}
 
     def can_draw(self, result: Mapping) -> bool:
         return super().can_draw(result) and bool(self.panels(result)[""])

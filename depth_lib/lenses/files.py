@@ -5,9 +5,7 @@ enters block l); `kind`; `unembedding`, a hash of the matrix it was fitted with,
 """
 
 import hashlib
-import io
 import json
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +14,9 @@ import numpy as np
 import torch
 from nnsight import TransformersModel
 
-from ..files import write_together
 from ..hub import without_retries
 from ..models.check import name_of
+from ..models.errors import reason
 from ..models.families import describe
 from ..params import ParamsError
 
@@ -53,93 +51,14 @@ def load_lens(source: str | Path, revision: str | None = None) -> dict[str, torc
     """
     try:
         if str(source).endswith(".pt"):
-            stored = torch.load(_found(source, revision), map_location="cpu", weights_only=True)
-            return finite(_jacobian(stored, source), source)
-        config = json.loads(Path(_found(f"{source}/config.json", revision)).read_text(encoding="utf-8"))
-        stored = torch.load(_found(f"{source}/params.pt", revision), map_location="cpu", weights_only=True)
-        return finite(_tuned(stored, config), source)
-    except KeyError as missing:
-        problem = f"it has no {missing}"
-    except (pickle.UnpicklingError, RuntimeError, TypeError, EOFError, json.JSONDecodeError) as error:
-        problem = str(error).strip().partition("\n")[0]
+            lens = _jacobian(_stored(source, revision), source)
+        else:
+            config = json.loads(_found(f"{source}/config.json", revision).read_bytes())
+            lens = _tuned(_stored(f"{source}/params.pt", revision), config)
+        return finite(lens)
+    except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, networks, files and shapes)
+        problem = reason(error)
     raise LensError(f"{source} is no lens of all layers: {problem}; take another, or fit one: dl.fit_lens(llm, texts)")
-
-
-def finite(lens: Lens, name: str | Path) -> Lens:
-    """The lens; LensError if a number is not finite."""
-    if not (lens["A"].isfinite().all() and lens["b"].isfinite().all()):
-        raise LensError(f"{name} has numbers that are not finite; fit it again, with the model in float32")
-    return lens
-
-
-def check_lens(llm: TransformersModel, lens: Lens) -> None:
-    """LensError unless a lens has the model's layers and width and, where both are here, its unembedding.
-
-    In half precision, whose rounding changes the hash, another unembedding is a warning.
-    """
-    arch = describe(llm)
-    wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
-    there, here = lens.get("unembedding"), unembedding_hash(llm)
-    if found != wanted:
-        problem = f"translates {found[0]} layers of width {found[-1]}, not {wanted[0]} of {wanted[1]}"
-    elif there and here and there != here:
-        problem = "was fitted with another unembedding"
-    else:
-        return
-    message = f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
-    if found != wanted or llm.dtype.itemsize > 2:
-        raise LensError(message)
-    warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)
-
-
-def unembedding_hash(llm: TransformersModel) -> str | None:
-    """The hash of the unembedding that tuned-lens keeps: of its corners, printed with one digit. None if the weights
-    are not here."""
-    weight = llm._module.get_output_embeddings().weight
-    if weight.is_meta or not weight.is_floating_point():
-        return None
-    corners = weight.detach().float().cpu().numpy()
-    printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
-    return hashlib.sha256(printed.encode()).hexdigest()
-
-
-def artifact(lens: Lens, n_texts: int) -> dict:
-    """A lens as published files have it, with A_0, b and more beside.
-
-    TransformerLens and the reference package read J alone: not b, which a Jacobian lens does not have.
-    """
-    first, *others = lens["A"].unbind()
-    published = {"J": dict(enumerate(map(torch.clone, others))), "n_prompts": n_texts, "d_model": len(first)}
-    ours = {key: value for key, value in lens.items() if key != "A"}
-    return published | {"source_layers": list(published["J"]), "A_0": first.clone()} | ours
-
-
-def write_tensors(path: Path, value: Mapping) -> None:
-    """torch.save, to a file that appears whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    write_together({path: buffer.getvalue()})
-
-
-def _jacobian(stored, source):
-    """The lens in a Jacobian artifact or checkpoint, published or ours."""
-    if "jacobian_sum" in stored:
-        stored["J"] = {l: total / stored["n_done"] for l, total in stored["jacobian_sum"].items()}
-    matrices = [stored["J"][l] for l in range(len(stored["J"]))]
-    if "A_0" not in stored:
-        warnings.warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens", stacklevel=3)
-    A = torch.stack([stored.get("A_0", torch.eye(len(matrices[0]))).float(), *map(torch.Tensor.float, matrices)])
-    b = stored.get("b", torch.zeros(A.shape[:2], dtype=torch.float32))
-    return {"A": A, "b": b, "kind": stored.get("kind", "jacobian"), "unembedding": stored.get("unembedding")}
-
-
-def _tuned(stored, config):
-    """The lens in the parameters of a tuned lens, whose translators give what is added to h_l."""
-    d, layers = config["d_model"], range(config["num_hidden_layers"])
-    A = torch.stack([stored[f"{l}.weight"].float() + torch.eye(d) for l in layers])
-    none = torch.zeros(d)
-    b = torch.stack([stored.get(f"{l}.bias", none).float() for l in layers])
-    return {"A": A, "b": b, "kind": "tuned", "unembedding": config.get("unembed_hash")}
 
 
 def _found(source, revision):
@@ -147,12 +66,65 @@ def _found(source, revision):
     path = Path(source).expanduser()
     if path.is_file():
         return path
-    *space, owner, name, file = str(source).split("/", 3 if str(source).startswith("spaces/") else 2)
-    try:
-        from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download
 
-        with without_retries(str(source)):
-            return hf_hub_download(f"{owner}/{name}", file, repo_type="space" if space else None, revision=revision)
-    except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
-        reason = str(error).strip().partition("\n")[0]
-    raise LensError(f"{source} is not here, and the Hub has none ({reason}); give a path, or owner/name/path/in/it")
+    *space, owner, name, file = str(source).split("/", 3 if str(source).startswith("spaces/") else 2)
+    with without_retries(str(source)):
+        return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="space" if space else None, revision=revision))
+
+
+def _stored(source, revision):
+    return torch.load(_found(source, revision), map_location="cpu", weights_only=True)
+
+
+def _jacobian(stored, source):
+    """The lens in a Jacobian artifact or in a checkpoint of a fit, published or ours."""
+    J = stored["J"] if "J" in stored else {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()}
+    if "A_0" not in stored:
+        warnings.warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens", stacklevel=3)
+    A = torch.stack([stored.get("A_0", torch.eye(len(J[0]))), *(J[l].float() for l in range(len(J)))])
+    no_bias = torch.zeros(A.shape[:2], dtype=torch.float32)
+    return {"A": A, "b": no_bias, "kind": "jacobian", "unembedding": None} | {
+        key: stored[key] for key in ("b", "kind", "unembedding") if key in stored
+    }
+
+
+def _tuned(stored, config):
+    """The lens in the parameters of a tuned lens, whose translators give what is added to h_l."""
+    layers, d = range(config["num_hidden_layers"]), config["d_model"]
+    A = torch.stack([stored[f"{l}.weight"].float() + torch.eye(d) for l in layers])
+    b = torch.stack([stored.get(f"{l}.bias", torch.zeros(d)).float() for l in layers])
+    return {"A": A, "b": b, "kind": "tuned", "unembedding": config.get("unembed_hash")}
+
+
+def finite(lens: Lens) -> Lens:
+    """The lens; LensError if a number is not finite."""
+    if lens["A"].isfinite().all() and lens["b"].isfinite().all():
+        return lens
+    raise LensError("the lens has numbers that are not finite; fit it with the model in float32")
+
+
+def check_lens(llm: TransformersModel, lens: Lens) -> None:
+    """LensError unless a lens has the model's layers and width and, where both are known, its unembedding."""
+    arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
+    n_layers, d, _ = lens["A"].shape
+    if (n_layers, d) != (arch.n_layers, arch.width):
+        problem = f"translates {n_layers} layers of width {d}, not {arch.n_layers} of {arch.width}"
+    elif there and here and there != here:
+        problem = "was fitted with another unembedding"
+    else:
+        return
+    raise LensError(
+        f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
+    )
+
+
+def unembedding_hash(llm: TransformersModel) -> str | None:
+    """The hash of the unembedding that tuned-lens keeps: of its corners, printed with one digit. None unless the
+    weights are here in float32, as rounding would change it."""
+    weight = llm._module.get_output_embeddings().weight
+    if weight.is_meta or weight.dtype != torch.float32:
+        return None
+    corners = weight.detach().cpu().numpy()
+    printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
+    return hashlib.sha256(printed.encode()).hexdigest()

@@ -1,26 +1,28 @@
 """fit_lens: the Jacobian lens, or a ridge of the last residual on each, text by text."""
 
 import hashlib
+import io
 import json
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 from nnsight import TransformersModel
 
 from ..data.tokens import tokenize
+from ..files import write_together
 from ..model_maps.regression import accumulate, solve
 from ..models.check import verified_arch
 from ..params import not_among
-from ..probes.jacobian import SKIPPED, forward_jacobian, jacobian
+from ..probes.jacobian import SKIPPED, jacobian
 from ..probes.states import states_of_sequences
 from ..remote.server import method_there
 from ..session import run
-from .files import LensError, artifact, finite, unembedding_hash, write_tensors
+from .files import LensError, finite, unembedding_hash
 
+N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints
 
 
@@ -32,7 +34,6 @@ def fit_lens(
     remote: bool | str = False,
     method: str | None = None,
     budget: int | None = None,
-    n_tokens: int = 128,
 ) -> dict[str, torch.Tensor | str | None]:
     """A translation of every h_l into the last layer's coordinates, for `logit_lens(…, lens=)`.
 
@@ -47,7 +48,7 @@ def fit_lens(
     every tenth text; the first token is left out, an outlier of 100 × the others' norm. It minimises the error of h_L,
     not the KL.
 
-    texts: strings, of which the first n_tokens are used; those too short are left out with a warning. path: a `.pt`
+    texts: strings, of which the first 128 tokens are used; those of under 18 are left out with a warning. path: a `.pt`
     file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every half minute
     `<path>.fit` has what is done, so that an interrupted call, made again, goes on at the next text. method, of
     Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients here, on a
@@ -55,7 +56,7 @@ def fit_lens(
     Printed after 1, 2, 4, 8 … texts: by how much the lens changed since.
 
     Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
-    text is long enough (ridge: two), or for numbers that are not finite.
+    text is long enough, or for numbers that are not finite.
     Cost of a text of T tokens: gradients 1 pass and d backward passes; increments 2 d L rows, each from its block on;
     ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB), with gradients also a batch's activations; ridge 32 L d²
     bytes (320 MB).
@@ -66,72 +67,66 @@ def fit_lens(
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
-    fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
-    all_ids = [ids[:n_tokens] for ids in tokenize(llm, texts)]
-    long = [ids for ids in all_ids if len(ids) >= shortest]
-    if len(long) < fewest:
-        raise LensError(f"a {kind} lens needs {fewest} texts or more, of at least {shortest} tokens; give longer ones")
-    if len(long) < len(all_ids):
-        warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
-    method = method_there(remote, method) if kind == "jacobian" else "ridge"
-    texts = hashlib.sha256(json.dumps(long).encode()).hexdigest()
-    made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "texts": texts, "method": method}
-    unfinished, n_done, sums, lens, saved = Path(f"{path}.fit"), 0, None, None, time.monotonic()
+    long = [ids[:N_TOKENS] for ids in tokenize(llm, texts) if len(ids) >= SKIPPED + 2]
+    if not long:
+        raise LensError(f"no text has {SKIPPED + 2} tokens or more; give longer ones")
+    if len(long) < len(texts):
+        warnings.warn(f"{len(texts) - len(long)} texts of under {SKIPPED + 2} tokens are left out", stacklevel=2)
+    method = method_there(remote, method) if kind == "jacobian" else None
+    made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
+    made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
+    done, lens, saved = {"n": 0, "sums": None}, None, time.monotonic()
+    unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= made_from.items():
-        n_done, sums = stored["n_done"], stored["sums"]
-        print(f"{unfinished}: {n_done} texts are done")
-    for n, ids in enumerate(long[n_done:], n_done + 1):
-        sums = _ADD[method](sums, llm, verified_arch(llm), ids, n, budget, remote)
+        done = stored
+        print(f"{unfinished}: {done['n']} texts are done")
+    for n, ids in enumerate(long[done["n"] :], done["n"] + 1):
+        sums = _with_text(done["sums"], llm, ids, n, method, budget, remote)
+        done = made_from | {"n": n, "sums": sums}
         if n & (n - 1) == 0 or n == len(long):
-            before, lens = lens, _lens(kind, sums, n)
-            print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
+            before, lens = lens, {"A": sums / n, "b": torch.zeros(sums.shape[:2])} if method else _ridge(sums)
+            change = (lens["A"] - before["A"]).norm() / lens["A"].norm() if before else 1
+            print(f"{kind} lens, text {n} of {len(long)}: changed by {change:.1%}", flush=True)
         if path and (n == len(long) or time.monotonic() > saved + _EVERY):
-            write_tensors(unfinished, made_from | {"n_done": n, "sums": sums})
+            _write(unfinished, done)
             saved = time.monotonic()
-    lens = finite(_lens(kind, sums, len(long)), "the lens") | made_from
+    lens = finite(lens | made_from)
     if path:
-        write_tensors(Path(path), artifact(lens, len(long)))
+        J = {l: matrix.clone() for l, matrix in enumerate(lens["A"][1:])}
+        published = {"J": J, "source_layers": list(J), "d_model": len(J[0]), "n_prompts": len(long)}
+        _write(path, published | {"A_0": lens["A"][0].clone(), "b": lens["b"]} | made_from)
         unfinished.unlink(missing_ok=True)
     return lens
 
 
-def _add_jacobian(probe, sums, llm, arch, ids, n, budget, remote):
-    """With the Jacobian [L, d, d] of text n."""
-    found = run(probe, llm, arch, ids, budget, remote=remote, label=f"text {n}")["A"]
-    return found if sums is None else sums + found
-
-
-def _add_moments(sums, llm, arch, ids, n, _, remote):
-    """With text n's moments of (h_l, 1) and h_L [2, L, 1, d + 1, 2 d + 1]: to fit with or, every tenth, to choose λ."""
-    layers, d = list(range(arch.n_layers + 1)), arch.width
-    states = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]
-    h = states[0][:, 1:].float()
+def _with_text(sums, llm, ids, n, method, budget, remote):
+    """The sums with text n: of Jacobians [L, d, d], or for the ridge of moments of (h_l, 1) and h_L, to fit with or,
+    every tenth, to choose λ [2, L, 1, d + 1, 2 d + 1]."""
+    arch = verified_arch(llm)
+    if method:
+        A = run(jacobian, llm, arch, ids, budget, method, remote=remote, label=f"text {n}")["A"]
+        return A if sums is None else sums + A
+    d, layers = arch.width, list(range(arch.n_layers + 1))
+    (h,) = run(states_of_sequences, llm, arch, [ids], layers, "residual", remote=remote)["states"]
     if sums is None:
-        sums = torch.zeros(2, len(h) - 1, 1, d + 1, 2 * d + 1, dtype=torch.float64)
-    accumulate(sums[int(n % 10 == 2)], h[:-1], h[-1:])
+        sums = torch.zeros(2, arch.n_layers, 1, d + 1, 2 * d + 1, dtype=torch.float64)
+    accumulate(sums[int(n % 10 == 2)], h[:-1, 1:].float(), h[-1:, 1:].float())
     return sums
 
 
-_ADD = {"gradients": partial(_add_jacobian, jacobian), "increments": partial(_add_jacobian, forward_jacobian)}
-_ADD["ridge"] = _add_moments
-
-
-def _lens(kind, sums, n):
-    """A and b of the first n texts."""
-    if kind == "jacobian":
-        return {"A": sums / n, "b": torch.zeros(sums.shape[:2])}
+def _ridge(sums):
+    """A and b of the best λ; what is solved for is A − 1 and b, of h_L − h_l."""
     d, of_layers = sums.shape[3] - 1, []
     for fit, choose in sums.squeeze(2).unbind(1):
-        fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))  # of h_L − h_l
-        solve(fit, choose)  # A − 1 and b
+        fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))
+        solve(fit, choose)
         of_layers.append(fit[:, d + 1 :].float())
     weights = torch.stack(of_layers)
     return {"A": weights[:, :d].mT + torch.eye(d), "b": weights[:, d]}
 
 
-def _change(before, lens):
-    """In words: ‖A − A before‖ / ‖A‖, the mean over layers."""
-    if before is None:
-        return ""
-    change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
-    return f": changed by {change.mean():.1%}"
+def _write(path, value):
+    """torch.save, to a file that appears whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_together({Path(path): buffer.getvalue()})

@@ -1,8 +1,10 @@
 """load_model: a registry name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
 
+import copy
 import logging
 import re
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -31,6 +33,7 @@ from .parallel import check_degree, check_ranks
 # transformers would write 5,000 characters about a model that reads images too
 logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is not supported for" not in record.msg)
 
+_NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # of a block, by which a cache keeps its keys
 FROM_ENTRY = "entry"  # the default: as in the registry's entry
 
 
@@ -151,12 +154,30 @@ def in_memory(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tr
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
     """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
     module.eval()
+    for blocks in [part for part in module.modules() if isinstance(part, nn.ModuleList)]:
+        each = [*blocks]
+        if len({*each}) < len(each):  # one block at several places, of which each is a layer
+            for place, block in enumerate(at_places(blocks, map(each.index, each))):
+                blocks[place] = block
     for layer in module.modules():  # where bitsandbytes packs 4-bit weights for a CPU, no gradient passes them
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
     llm = _recorded(module, architecture(module.config, module), tokenizer=tokenizer, **options)
     check_here(llm)
     return llm
+
+
+def at_places(blocks: nn.ModuleList, order: Iterable[int]) -> list[nn.Module]:
+    """Copies of these blocks, on their weights; each has its keys in a cache by its new place."""
+    in_order = []
+    for place, l in enumerate(order):
+        block = copy.deepcopy(blocks[l], {id(x): x for x in (*blocks[l].parameters(), *blocks[l].buffers())})
+        for part in block.modules():
+            for name, value in vars(part).items():
+                if _NUMBER.fullmatch(name) and type(value) is int:
+                    setattr(part, name, value + place - l)
+        in_order.append(block)
+    return in_order
 
 
 def _recorded(source, found, **options):

@@ -1,7 +1,6 @@
 """A model with its blocks in another order, or without some of them, for whatever takes a model."""
 
 import copy
-import re
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -15,10 +14,9 @@ from ..data.orders import checked_order
 from .bare import differ, logits_of
 from .errors import ModelError, reason
 from .families import known
-from .load import in_memory
+from .load import at_places, in_memory
 
 _OF_NNSIGHT = ("forward", "__nnsight__")
-_NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # of a block, by which a cache keeps its keys
 
 
 def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> TransformersModel:
@@ -79,12 +77,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
         for name in _OF_NNSIGHT:
             part.__dict__.pop(name, None)
     blocks = changed.get_submodule(known(llm).found.blocks)
-    in_order = [copy.deepcopy(blocks[l], dict(shared)) for l in order]
-    for place, (l, block) in enumerate(zip(order, in_order, strict=True)):
-        for part in block.modules():
-            for name, value in vars(part).items():
-                if _NUMBER.fullmatch(name) and type(value) is int:
-                    setattr(part, name, value + place - l)
+    in_order = at_places(blocks, order)
     del blocks[:]
     blocks.extend(in_order)
     _reorder(changed.config.get_text_config(), order, len(llm.blocks))

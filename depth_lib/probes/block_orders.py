@@ -42,23 +42,20 @@ def damage_of_prompt(damage):
 def order_damage(clean, orders, read=None):
     """The four numbers of `damage` of each order at the positions `read` (default: all) [4, K, len(read)]."""
     read = range(len(clean.ids)) if read is None else read
-    changes = [None] * len(orders)
-    states, ahead = [], []  # of each order: the residuals that it has come to, and the ascents that are left
+    reached, ahead = [], []  # of each order: the residuals that it has come to, in the end the four numbers
     for order in orders:
         same = next((place for place, l in enumerate(order) if l != place), len(order))
-        states.append(clean.h[same])
-        ahead.append([*ascents(order[same:])])
-    while any(change is None for change in changes):
-        numbers = [k for k, change in enumerate(changes) if change is None]
-        rows = {k: _row(clean, states[k], ahead[k], read) for k in numbers}
-        numbers.sort(key=lambda k: rows[k].joins)
-        results, _ = growing_batch(clean, [rows[k] for k in numbers], damage=True)
-        for k, result in zip(numbers, results, strict=True):
-            if rows[k].leaves is None:
-                changes[k] = result
-            else:
-                states[k], ahead[k] = result, ahead[k][1:]
-    return torch.stack(changes, dim=1)
+        reached.append(clean.h[same])
+        ahead.append(ascents(order[same:]))
+    running = list(range(len(orders)))
+    while running:
+        rows = {k: _row(clean, reached[k], ahead[k], read) for k in running}
+        running.sort(key=lambda k: rows[k].joins)
+        results, _ = growing_batch(clean, [rows[k] for k in running], damage=True)
+        for k, result in zip(running, results, strict=True):
+            reached[k], ahead[k] = result, ahead[k][1:]
+        running = [k for k in running if rows[k].leaves is not None]
+    return torch.stack(reached, dim=1)
 
 
 def ascents(order):

@@ -12,74 +12,65 @@ Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); the estima
 import torch
 
 from .budget import tokens_in_pass
-from .residual_stream import clean_run, enter, entering, final_residual, inputs, leave, leaving, skip_rest, start_at
+from .residual_stream import clean_run, enter, final_residual, inputs, leave, leaving, skip_rest, start_at
 
 SKIPPED = 16  # first tokens, which models use as attention sinks
 
 
-def jacobian(llm, arch, ids, budget=None, tick=None):
+def jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
     """`A` [L, d, d], float32: A_l = (1 / |V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t} of one text.
 
-    Row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. ids: its T ≥ 18 token ids; budget: tokens in one pass, or
-    None; tick(share): told what is done. Cost: one forward pass of a batch of rows, which is kept, and d backward rows.
+    "gradients": row j of all A_l is one gradient, of Σ_{t'} h_{L,t'}[j]. Cost: one forward pass of a batch of rows,
+    which is kept, and d backward rows. "increments", where no gradient comes back: column i of A_l is Σ_{t'} (h_L' of
+    h_l + ε e_i − that of h_l − ε e_i) / 2 ε |V|, with all t ∈ V moved at once. ε is the root mean square of h_l there
+    times the cube root of the dtype's rounding unit: the error of rounding falls as 1 / ε, that of curvature grows as
+    ε². Cost: 2 d rows for each l, through blocks l..L−1.
+
+    ids: its T ≥ 18 token ids; budget: tokens in one pass, or None; tick(share): told what is done.
     """
-    n_layers, inside, of_features = arch.n_layers, slice(SKIPPED, len(ids) - 1), []
-    some = _features(llm, arch, ids, budget, blocks_held=n_layers)
+    h, _ = clean_run(llm, arch, ids)
+    one_way = method == "gradients"
+    rows = (budget or tokens_in_pass(llm, h[0], gradients=one_way)) // len(ids)
+    units = torch.eye(arch.width).split(max(1, rows if one_way else rows // 2))  # e_j, [n, d] of each pass
+    inside = slice(SKIPPED, len(ids) - 1)
+    if one_way:
+        return {"A": _by_gradients(llm, arch, ids, h[0], units, inside, tick)}
+    return {"A": torch.stack([_by_increments(llm, arch, ids, h[l], l, units, inside) for l in range(arch.n_layers)])}
+
+
+def _by_gradients(llm, arch, ids, h_0, units, inside, tick):
+    """All A_l [L, d, d], some rows after the other."""
+    rows = []
     with torch.enable_grad():
-        with llm.trace(inputs(llm, arch, ids, batch=len(some[0])), use_cache=False):
-            h = [entering(llm.blocks[0]).detach().requires_grad_()]
+        with llm.trace(inputs(llm, arch, ids, batch=len(units[0])), use_cache=False):
+            h = [h_0.repeat(len(units[0]), 1, 1).requires_grad_()]
             enter(llm, arch, 0, h[0])
             for l, block in enumerate(llm.blocks):
                 h.append(leaving(block).clone())
                 leave(llm, arch, l, h[-1])
-            for features in some:
-                cotangents = _at(features, inside, h[-1], 1)
+            for some in units:
+                cotangents = torch.zeros_like(h[-1])
+                cotangents[: len(some), inside] = some[:, None].to(h[-1])
                 gradients = torch.autograd.grad(h[-1], h[:-1], cotangents, retain_graph=True)
-                rows = [gradient[: len(features), inside].float().mean(1).cpu() for gradient in gradients]
-                of_features.append(torch.stack(rows))
+                rows.append(torch.stack([x[: len(some), inside].float().mean(1).cpu() for x in gradients]))
                 if tick:
-                    tick(len(features) / arch.width)
-            skip_rest(llm, arch, n_layers, h[-1].detach())
-    return {"A": torch.cat(of_features, 1)}
+                    tick(len(some) / arch.width)
+            skip_rest(llm, arch, arch.n_layers, h[-1].detach())
+    return torch.cat(rows, 1)
 
 
-def forward_jacobian(llm, arch, ids, budget=None, tick=None):
-    """`jacobian` by central differences, for where no gradient comes back.
-
-    Column i of A_l is Σ_{t'} (h_{L,t'} of h_l + ε e_i − that of h_l − ε e_i) / 2 ε |V|, with all t ∈ V moved at once. ε
-    is the root mean square of h_l there times the cube root of the dtype's rounding unit: the error of rounding falls
-    as 1 / ε, that of curvature grows as ε². Cost: 2 d rows for each l, through blocks l..L−1, no backward pass.
-    """
-    n_layers, inside, of_layers = arch.n_layers, slice(SKIPPED, len(ids) - 1), []
-    h, _ = clean_run(llm, arch, ids)
-    for l in range(n_layers):
-        step = torch.finfo(h[l].dtype).eps ** (1 / 3) * h[l][inside].float().square().mean().sqrt().to(h[l].dtype)
-        of_features = []
-        for features in _features(llm, arch, ids, budget, rows=2):
-            rows = h[l].expand(len(features), -1, -1)
-            moves = _at(features, inside, rows, step)
-            with torch.no_grad():
-                with llm.trace(inputs(llm, arch, ids, batch=2 * len(rows)), use_cache=False):
-                    start_at(llm, arch, l, torch.cat([rows + moves, rows - moves]))
-                    final = final_residual(llm, arch)
-                    up, down = final[:, inside].float().mean(1).cpu().chunk(2)
-                    skip_rest(llm, arch, n_layers, final)
-            of_features.append((up - down) / (2 * step.float().cpu()))
-            if tick:
-                tick(len(rows) / arch.width / n_layers)
-        of_layers.append(torch.cat(of_features).T)
-    return {"A": torch.stack(of_layers)}
-
-
-def _features(llm, arch, ids, budget, rows=1, blocks_held=1):
-    """The features that are done in one pass after the other, as many rows each."""
-    h, _ = clean_run(llm, arch, ids, last=0)
-    some = (budget or tokens_in_pass(llm, h[0], gradients=blocks_held > 1)) // (rows * len(ids))
-    return torch.arange(arch.width).split(max(1, some))
-
-
-def _at(features, inside, rows, value):
-    """Zeros like the rows [n, T, d], but in each row its feature has this value at the tokens inside."""
-    result = torch.zeros_like(rows)
-    result[torch.arange(len(features)), inside, features] = value
-    return result
+def _by_increments(llm, arch, ids, h_l, l, units, inside):
+    """A_l [d, d], some columns after the other."""
+    step = torch.finfo(h_l.dtype).eps ** (1 / 3) * h_l[inside].float().square().mean().sqrt().to(h_l.dtype)
+    columns = []
+    for some in units:
+        moved = h_l.repeat(2 * len(some), 1, 1)
+        moved[:, inside] += step * torch.cat([some, -some])[:, None].to(h_l)
+        with torch.no_grad():
+            with llm.trace(inputs(llm, arch, ids, batch=len(moved)), use_cache=False):
+                start_at(llm, arch, l, moved)
+                final = final_residual(llm, arch)
+                up, down = final[:, inside].float().mean(1).cpu().chunk(2)
+                skip_rest(llm, arch, arch.n_layers, final)
+        columns.append((up - down) / (2 * step.float().cpu()))
+    return torch.cat(columns).T

@@ -1,4 +1,4 @@
-"""What a study's numbers say: at most six sentences, each an answer, and none where there is none."""
+"""What a study's numbers say: a few sentences, each an answer, and none where there is none."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from ..effective_depth.across import Trend, model_ratios, trends
 from ..effective_depth.published import published_depths
 from ..effective_depth.rules import METRICS
 from ..results.study import Study
-from .table import NAMES
+from .table import NAMES, by_lens
 
 _NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 _SAME = 0.1  # of the depth: an interval within this of zero
@@ -61,6 +61,7 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
             clauses.append(f"{text}: {what} by {numbers}, {n} {units}")
         if clauses:
             sentences.append("; ".join([clauses[0], *(clause[0].lower() + clause[1:] for clause in clauses[1:])]) + ".")
+    sentences += [f"{line}." for line in by_lens(depths)]
     if turns := _turns(study):
         times = f"{_in_words(min(turns))} to {_in_words(max(turns))} times"
         if len({*turns}) == 1:

@@ -10,11 +10,13 @@ from great_tables import GT, html, loc, style
 from openpyxl.formatting.rule import ColorScaleRule
 
 from ..effective_depth.difficulty import scores_by_level
+from ..effective_depth.orders import stretches
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
 from ..effective_depth.tables import depths, depths_by_threshold
 from ..files import write_together
 from ..results.provenance import made_from
+from ..results.schemas import BY_LENS
 from ..results.study import TABLE_PROBES, Study
 from .definitions import DEFINITIONS
 
@@ -39,19 +41,21 @@ _FIVE_PROBES = "model dataset metric layers ed ratio score score_low score_high"
 @dataclass(frozen=True)
 class Tables:
     """The tables of a study: `depths`, and what is read off it: `effective_depth_table`, `depths_by_threshold` and
-    `beside_the_paper`; `scores_by_level` and `provenance`."""
+    `beside_the_paper`; `scores_by_level`, `stretches` and `provenance`."""
 
     depths: pd.DataFrame
     effective_depth: pd.DataFrame
     thresholds: pd.DataFrame
     beside_the_paper: pd.DataFrame
     by_difficulty: pd.DataFrame
+    orders: pd.DataFrame
     provenance: pd.DataFrame
 
     @property
     def intervals(self) -> pd.DataFrame:
         """The papers' depths with their intervals."""
-        return self.depths.loc[self.depths.metric.isin(PAPER_METRICS), _INTERVALS].reset_index(drop=True)
+        papers = self.depths.metric.str.partition("@")[0].isin(PAPER_METRICS)
+        return self.depths.loc[papers, _INTERVALS].reset_index(drop=True)
 
     def further(self) -> dict[str, pd.DataFrame]:
         """Name of a file or sheet -> table, of those beside the papers' that have a row."""
@@ -60,6 +64,7 @@ class Tables:
             "five_probes": self.depths[_FIVE_PROBES],
             "beside_the_paper": self.beside_the_paper,
             "by_difficulty": self.by_difficulty,
+            "orders": self.orders,
         }
         return {name: frame for name, frame in frames.items() if len(frame)}
 
@@ -73,6 +78,7 @@ def read_tables(study: Study) -> Tables:
         thresholds=depths_by_threshold(study, every_depth),
         beside_the_paper=beside_the_paper(every_depth),
         by_difficulty=scores_by_level(study),
+        orders=stretches(study),
         provenance=provenance(study),
     )
 
@@ -126,6 +132,26 @@ def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None)
     return table
 
 
+def by_lens(every_depth: pd.DataFrame) -> list[str]:
+    """A line per model, dataset and rule, of those that are read by several lenses: "toy-8l on gsm8k, KL: layer 6 [5,
+    6] by the logit lens, layer 3 [2, 4] by jacobian". every_depth: what `depths` returns."""
+    parts = every_depth.metric.str.partition(BY_LENS)
+    rows = every_depth.assign(rule=parts[0], lens=parts[2].replace("", "the logit lens"))
+    lines = []
+    for (model, dataset, rule), ones in rows.groupby(["model", "dataset", "rule"], sort=False):
+        if rule in PAPER_METRICS and len(ones) > 1:
+            said = [f"{_layer(row)} by {row['lens']}" for row in ones.to_dict("records")]
+            lines.append(f"{model} on {dataset}, {NAMES[rule].removeprefix('Logit Lens ')}: {', '.join(said)}")
+    return lines
+
+
+def _layer(row: dict) -> str:
+    if pd.isna(row["ed"]):
+        return "no layer"
+    low, high = ("open" if pd.isna(end) else end for end in (row["low"], row["high"]))
+    return f"layer {row['ed']} [{low}, {high}]"
+
+
 def provenance(study: Study) -> pd.DataFrame:
     """Columns run (model, dataset) and made_from: probes, model id and revision, dtype, prompts, where, when, versions.
 
@@ -172,7 +198,7 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     shown, ratios = (
         cells.pivot(index=index, columns="metric", values=value).reindex(runs)[columns] for value in ("cell", "ratio")
     )
-    labels = {column: NAMES.get(column, column.replace("_", " ")) for column in columns}
+    labels = {column: NAMES.get(column, column.replace("_", " ").replace(BY_LENS, ", ")) for column in columns}
     one_dataset = len({dataset for _, dataset in runs}) == 1
     frame = shown.fillna(MISSING).reset_index().replace({"dataset": NAMES})
     where = {"rowname_col": "model"} if one_dataset else {"rowname_col": "dataset", "groupname_col": "model"}

@@ -5,6 +5,7 @@ all ask it. What a run's last command asked stands in its folder, `probe.json`, 
 torch.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -63,7 +64,7 @@ class RunSpec:
 
     def cell(self) -> dict:
         """All parameters as a notebook's cell sets them, wherever it is executed: paths are absolute."""
-        cell = as_cell(self.params) | {"OUT": os.path.abspath(self.out)}
+        cell = as_cell(self.params | {"LENS": self.lens}) | {"OUT": os.path.abspath(self.out)}
         if self.checkpoint:
             cell["MODEL_ID"] = os.path.abspath(self.checkpoint)
         if cell["SOURCE"] not in NAMED_SOURCES:
@@ -76,6 +77,13 @@ class RunSpec:
         if not path.is_file() or path.read_bytes() != text:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_together({path: text})
+
+    def states(self) -> dict[str, State]:
+        """The state of each result that the run asks for, by its name."""
+        states = {probe: self.state(probe) for probe in self.params["PROBES"]}
+        if self.lens and "logit_lens" in states:
+            states["logit_lens@lens"] = self.state("logit_lens", lens=self.lens)
+        return states
 
     def state(self, probe: str, **changed: object) -> State:
         """Whether the probe's result is the one this run asks for: done, stale with the reasons, or missing.
@@ -109,6 +117,8 @@ class RunSpec:
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
         as_kept = json.loads(json.dumps(changed))
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
+        if (lens := Path(str(changed.get("lens")))).is_file():
+            made_from["lens"] = hashlib.sha256(lens.read_bytes()).hexdigest()[:16]
         if self.on_server:  # it chooses these itself
             del made_from["dtype"], made_from["quantization"]
             made_from["remote"] = self.remote
@@ -154,6 +164,12 @@ class RunSpec:
                 f"{self.params['DATASET']}; run it with DATASET gsm8k, or leave it out of PROBES"
             )
         return self._rows(load_prompts, "gsm8k")
+
+    @property
+    def lens(self) -> str | None:
+        """LENS: the path of a lens's file, or its name on the Hub."""
+        path = self.params["LENS"] and in_project(self.params["LENS"])
+        return os.path.abspath(path) if path and path.exists() else self.params["LENS"]
 
     @property
     def on_server(self) -> bool:

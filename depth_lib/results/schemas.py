@@ -191,6 +191,7 @@ ARTIFACTS = {
     ),
 }
 
+BY_LENS = "@lens="  # in the name of a result of `logit_lens` by another lens
 FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
 
@@ -221,8 +222,9 @@ def artifact_path(
 
 
 def label_of(changed: Mapping[str, object]) -> str:
-    """What a call does differently, for the names of its file and result: "part=mlp"."""
-    text = ",".join(f"{name}={changed[name]}" for name in sorted(changed))
+    """What a call does differently, for the names of its file and result: "part=mlp", "lens=jacobian" of a file."""
+    short = {name: str(value).rpartition("/")[2].removesuffix(".pt") for name, value in changed.items()}
+    text = ",".join(f"{name}={short[name]}" for name in sorted(short))
     return re.sub(r"[^\w.,=+-]+", "-", text)
 
 

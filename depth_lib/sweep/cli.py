@@ -72,15 +72,17 @@ def share(plan: Plan) -> int:
     models, datasets = chosen_results(plan)
     if not plan.LICENCE:
         raise ParamsError("share needs a licence for the numbers; give one: --licence cc-by-4.0")
+    from ..effective_depth.tables import depths
     from ..report.page import notices  # loads torch and pandas
-    from ..report.table import effective_depth_table, summary_lines
+    from ..report.table import by_lens, effective_depth_table, summary_lines
     from ..results.shared import share as share_study
     from ..results.study import Study
 
     study = Study(plan.folder, models or None, datasets)
-    depths = summary_lines(effective_depth_table(study))
+    every_depth = depths(study)
+    lines = [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
     folder, notes = plan.TO or Path(plan.folder) / "shared", [*study.problems, *notices(study)]
-    written = share_study(study, folder, plan.LICENCE, depths, notes)
+    written = share_study(study, folder, plan.LICENCE, lines, notes)
     print(*written, sep="\n")
     return 0
 

@@ -111,11 +111,13 @@ class Run(RunSpec):
         return load_artifact(path)
 
     def others(self) -> Iterator[tuple[str, dict]]:
-        """Further probes that PROBES names, then all that is kept in the run's folder and was not returned before, such
-        as results of another question: pairs of probe and result."""
+        """Further probes that PROBES names, the logit lens by LENS, then all that is kept in the run's folder and was
+        not returned before, such as results of another question: pairs of probe and result."""
         for probe in FURTHER_PROBES:
             if probe in self.params["PROBES"] and (result := self.result(probe)):
                 yield probe, result
+        if self.lens and (result := self.result("logit_lens", lens=self.lens)):
+            yield "logit_lens", result
         for path in sorted({*self.folder.glob("*.pt")} - self._shown):
             with contextlib.suppress(ArtifactError):  # somebody else's file
                 name = parse_name(path)

@@ -50,7 +50,7 @@ class RunStatus:
 def status_of(run: RunSpec) -> RunStatus:
     """The status of a run."""
     executed = (run.folder / "probe.ipynb").exists() and not (run.folder / PARTIAL).exists()
-    return RunStatus(run, {probe: run.state(probe) for probe in run.params["PROBES"]}, executed)
+    return RunStatus(run, run.states(), executed)
 
 
 def notes_on(status: RunStatus) -> list[str]:

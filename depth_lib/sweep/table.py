@@ -76,7 +76,8 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 def depths_of(run: RunSpec) -> list[str]:
     """The effective depths of a run in words. Of a result that was not made as the run asks there is no depth."""
     from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
-    from ..report.table import effective_depth_table, summary_lines
+    from ..effective_depth.tables import depths
+    from ..report.table import by_lens, effective_depth_table, summary_lines
     from ..results.study import BY_LEVEL, TABLE_PROBES, Study
 
     with warnings.catch_warnings():
@@ -92,7 +93,8 @@ def depths_of(run: RunSpec) -> list[str]:
             lines.append(f"no depth by {probe}: {state.in_words}; set REPLACE = True, and run its cell again")
     if study.with_depths:
         lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
-        lines += summary_lines(effective_depth_table(study))
+        every_depth = depths(study)
+        lines += [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
     if len(scores := scores_by_level(study)):
         lines += list(scores.answer.unique())
     return lines

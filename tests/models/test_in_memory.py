@@ -146,3 +146,21 @@ def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):
     for given in ((model,), (model, tokenizer, True)):
         with pytest.raises(dl.ModelError, match="needs its tokenizer and runs here"):
             dl.load_model(*given)
+
+
+def test_a_block_at_several_places_is_as_many_layers():
+    """Looped toys of experiments/training, against the same model with weights of its own in every block."""
+    from experiments.training.shared import BLOCKS, new_toy, unrolled
+    from experiments.training.toys import byte_tokenizer
+
+    looped = new_toy(shared=True)
+    apart = dl.load_model(unrolled(looped), byte_tokenizer())
+    llm = dl.load_model(looped, byte_tokenizer())
+    assert len(llm.blocks) == BLOCKS and len({*looped.parameters()}) < len({*apart._module.parameters()})
+    for probe in (dl.relative_contribution, dl.block_removal):
+        ours, theirs = (probe(model, ["5 + 7 = 12, and more text than that"]) for model in (llm, apart))
+        for key in (key for key in ours if torch.is_tensor(ours[key])):
+            torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=0, equal_nan=True)
+    ids = torch.tensor([byte_tokenizer()("5 + 7 = ")["input_ids"]])
+    generated = (model._module.generate(ids, max_new_tokens=5, do_sample=False) for model in (llm, apart))
+    assert torch.equal(*generated), "each layer has its own place in the cache"

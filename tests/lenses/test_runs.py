@@ -1,0 +1,40 @@
+"""A run with a lens: a second result of the logit lens, of its own name, whose depths stand beside the first's."""
+
+import pandas as pd
+import torch
+
+import depth_lib as dl
+from depth_lib.effective_depth.tables import depths
+from depth_lib.report.table import by_lens, read_tables, write_tables
+from depth_lib.results.study import Study
+from depth_lib.sweep.run import Run
+from depth_lib.sweep.status import status_of
+from tests.sweep.cells import parameters
+
+
+def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_lens(tmp_path):
+    llm, texts, path = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded"), tmp_path / "ridge.pt"
+    fitted = dl.fit_lens(llm, texts, "ridge", path)
+    cell = parameters(tmp_path / "out") | {"DATASET": "gsm8k", "N_EXAMPLES": 3}
+    cell |= {"PROBES": ["logit_lens"], "LENS": str(path)}
+    run = Run(cell)
+    first = run.result("logit_lens")
+    assert status_of(run).lacking == ["logit_lens@lens is missing"]
+    ((_, second),) = run.others()
+    assert torch.equal(second["res_kl_divs"], dl.logit_lens(llm, run.prompts, lens=fitted)["res_kl_divs"])
+    assert not torch.equal(second["res_kl_divs"], first["res_kl_divs"]) and not status_of(Run(cell)).lacking
+
+    study = Study(tmp_path / "out")
+    rows = depths(study, ("kl",)).set_index("metric")
+    for name, result in (("kl", first), ("kl@lens=ridge", second)):
+        interval = dl.depth_interval(result, "kl")
+        ed, low, high = (None if pd.isna(x) else x for x in rows.loc[name, ["ed", "low", "high"]])
+        assert ed == dl.effective_depth_kl(result) and (low, high) == (interval.low, interval.high)
+    (kl, overlap) = by_lens(depths(study))
+    assert kl.startswith("toy-4l on gsm8k, KL: ") and " by the logit lens, " in kl and kl.endswith(" by ridge")
+    assert overlap.startswith("toy-4l on gsm8k, Overlap: ") and {kl, overlap} < {*run.depths()}
+    write_tables(read_tables(study), tmp_path / "table")
+    assert "kl@lens=ridge" in {*pd.read_csv(tmp_path / "table/effective_depth_intervals.csv").metric}
+
+    dl.fit_lens(llm, texts[:2], "ridge", path)
+    assert status_of(Run(cell)).lacking[0].startswith("logit_lens@lens is stale")
