@@ -54,7 +54,7 @@ class Tables:
     @property
     def intervals(self) -> pd.DataFrame:
         """The papers' depths with their intervals."""
-        papers = self.depths.metric.str.partition("@")[0].isin(PAPER_METRICS)
+        papers = self.depths.metric.str.split("@").str[0].isin(PAPER_METRICS)
         return self.depths.loc[papers, _INTERVALS].reset_index(drop=True)
 
     def further(self) -> dict[str, pd.DataFrame]:
@@ -135,8 +135,8 @@ def effective_depth_table(study: Study, every_depth: pd.DataFrame | None = None)
 def by_lens(every_depth: pd.DataFrame) -> list[str]:
     """A line per model, dataset and rule, of those that are read by several lenses: "toy-8l on gsm8k, KL: layer 6 [5,
     6] by the logit lens, layer 3 [2, 4] by jacobian". every_depth: what `depths` returns."""
-    parts = every_depth.metric.str.partition(BY_LENS)
-    rows = every_depth.assign(rule=parts[0], lens=parts[2].replace("", "the logit lens"))
+    names = every_depth.metric.str.split(BY_LENS)
+    rows = every_depth.assign(rule=names.str[0], lens=names.str[1].fillna("the logit lens"))
     lines = []
     for (model, dataset, rule), ones in rows.groupby(["model", "dataset", "rule"], sort=False):
         if rule in PAPER_METRICS and len(ones) > 1:
