@@ -132,9 +132,9 @@ def test_numbers_that_are_not_finite_are_named_by_the_prompt_and_the_row_that_ha
 
     def nan_in_the_last(probe):
         @functools.wraps(probe)
-        def broken(llm, arch, work, **others):
-            found = probe(llm, arch, work, **others)
-            return {key: value * torch.nan if len(work[0][0]) > 50 else value for key, value in found.items()}
+        def broken(llm, arch, prompts, **others):
+            found = probe(llm, arch, prompts, **others)
+            return {key: value * torch.nan if len(prompts[0][0]) > 50 else value for key, value in found.items()}
 
         return broken
 
