@@ -1,0 +1,105 @@
+"""All of docs/qwen.md from one file of weights: python docs/qwen.py qwen2.5-coder-1.5b-instruct-q4_k_m.gguf.
+
+Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the page's tables and draws its pictures
+into docs/qwen. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a pixel: 0.07
+nats or 0.003 of overlap.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+
+import depth_lib as dl
+from depth_lib.effective_depth.published import published_depths
+from depth_lib.effective_depth.rules import PAPER_METRICS
+from depth_lib.effective_depth.tables import depths
+from depth_lib.figures import grid, overview_figure
+from depth_lib.figures.card import card_figure
+from depth_lib.results.study import Study
+from docs.pictures import DOCS, OUTPUTS, save
+
+MODEL, DATASETS = "Qwen2.5-Coder-1.5B-Instruct", ["gsm8k", "hellaswag", "aime24"]
+SIBLINGS = ["Qwen2.5-1.5B-Instruct", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"]
+CURVES, OF_PAIR = ["relative_contribution", "logit_lens"], ["residual_erasure", "integrated_gradients"]
+STUDIES = {"bfloat16": OUTPUTS / "qwen", "float32": OUTPUTS / "qwen-float32"}
+RUNS = [  # dtype, probes, datasets
+    ("bfloat16", CURVES, DATASETS),
+    ("bfloat16", ["layer_effects"], DATASETS),
+    ("bfloat16", OF_PAIR, ["gsm8k"]),
+    ("bfloat16", ["block_removal"], DATASETS),
+    ("float32", CURVES, DATASETS),
+    ("float32", OF_PAIR, ["gsm8k"]),
+]
+
+
+def run(file):
+    """Every result that is not there yet."""
+    for dtype, probes, datasets in RUNS:
+        options = {"MODELS": [MODEL], "DATASETS": datasets, "PROBES": probes, "MODEL_ID": [file], "DTYPE": [dtype]}
+        options |= {"SOURCE": ["sample"], "N_EXAMPLES": ["10"], "OUT": [str(STUDIES[dtype])]}
+        flags = [word for name, values in options.items() for word in (f"--{name}", *values)]
+        subprocess.run([sys.executable, "-m", "depth_lib.sweep", "sweep", *flags], check=True)
+
+
+def depth_table(studies):
+    """A row per dataset and rule: ours with its interval in both dtypes, and the siblings' published layers."""
+    published = published_depths().pivot(index=["dataset", "metric"], columns="model", values="ed")[SIBLINGS]
+    ours = {}
+    for dtype, study in studies.items():
+        found = depths(study, PAPER_METRICS).set_index(["dataset", "metric"])
+        ours[dtype] = found.apply(lambda row: f"{row.ed} [{row.low}, {row.high}]", axis=1)
+    return pd.DataFrame(ours).join(published)
+
+
+def cost_table(studies):
+    """Minutes of each probe on each dataset, as its provenance has them."""
+    rows = [
+        {"dtype": dtype, "dataset": dataset, "probe": probe, "minutes": result["meta"]["seconds"] / 60}
+        for dtype, study in studies.items()
+        for (dataset, _, probe), result in study.items()
+    ]
+    return pd.DataFrame(rows).pivot(index=["dtype", "probe"], columns="dataset", values="minutes").round(1)
+
+
+def gradient_errors(studies):
+    """Per block: the error that the bfloat16 result states and its true one, the largest over tokens, as shares of the
+    largest attribution of the block in float32."""
+    half, single = (studies[d]["gsm8k", MODEL, "integrated_gradients"] for d in ("bfloat16", "float32"))
+    true = (half["igrads"] - single["igrads"]).abs().amax(1) / single["igrads"].abs().amax(1)
+    return pd.DataFrame({"stated": half["igrads_error"], "true": true})
+
+
+def beside_the_papers(study):
+    """KL and overlap of the lens, with the siblings' published curves over them."""
+    curves = pd.read_csv(DOCS / "qwen" / "published_curves.csv")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    for ax, (kind, title) in zip(axes, {"lens_kl": "KL divergence", "lens_overlap": "Overlap"}.items(), strict=True):
+        dl.plot(kind, study["gsm8k", MODEL, "logit_lens"], ax=ax, title=f"{title}: {MODEL}, GSM8K")
+        ax.get_legend().remove()
+        for style, (name, curve) in zip(("-", "--", ":"), curves[curves.figure == kind].groupby("model"), strict=True):
+            ax.plot(curve.layer, curve.value, "k" + style, linewidth=1.5, label=f"{name}, published")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return figure
+
+
+def main(file):
+    run(file)
+    studies = {dtype: Study(folder, [MODEL], DATASETS) for dtype, folder in STUDIES.items()}
+    for table in (depth_table(studies), cost_table(studies), gradient_errors(studies)):
+        print(table.to_string(), end="\n\n")
+    print(dl.removable(studies["bfloat16"]["gsm8k", MODEL, "block_removal"]))
+    study = Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])
+    save(beside_the_papers(study), DOCS / "qwen" / "lens.png")
+    for kind in ("cosine", "layer_effects", "output_change", "residual_erasure", "removal"):
+        save(grid(kind, study), DOCS / "qwen" / f"{kind}.png")
+    save(grid("integrated_gradients", Study(STUDIES["float32"], [MODEL], ["gsm8k"])), DOCS / "qwen" / "gradients.png")
+    save(card_figure(depths(study)), DOCS / "card.png")
+    save(overview_figure(study), DOCS / "qwen_gsm8k.png")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
