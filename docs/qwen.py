@@ -1,17 +1,15 @@
 """All of docs/qwen.md from one file of weights: python docs/qwen.py qwen2.5-coder-1.5b-instruct-q4_k_m.gguf.
 
-Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the page's tables and draws its pictures
-into docs/qwen. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a pixel: 0.07
-nats or 0.003 of overlap.
+Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the page's tables and draws its
+pictures into docs/qwen. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a
+pixel: 0.07 nats or 0.003 of overlap.
 """
 
 import subprocess
 import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import torch
 
 import depth_lib as dl
 from depth_lib.effective_depth.published import published_depths

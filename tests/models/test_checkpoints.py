@@ -11,6 +11,7 @@ import pytest
 
 import depth_lib as dl
 from depth_lib.models import gguf as checkpoints
+from depth_lib.models import load as loading
 from depth_lib.models.gguf import WHEELS, fetched
 
 NAME = "SmolLM2-135M-Instruct"
@@ -42,6 +43,16 @@ def refused(message, *args, **options):
 def test_a_server_is_given_no_gguf_file(folder):
     for name in (str(folder("a.gguf") / "a.gguf"), NAME):
         refused(f"{name} is a GGUF file, which no server reads; give a Hub id", name, remote=True)
+
+
+def test_a_gguf_file_on_the_hub_is_asked_for_by_repository_and_file(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(loading, "hf_hub_download", lambda *args, **kwargs: asked.append((args, kwargs)) or there)
+    there = folder("a.gguf") / "a.gguf"
+    for name, file in {"owner/name/x.gguf": "x.gguf", "owner/name/sub/x.gguf": "sub/x.gguf"}.items():
+        with pytest.raises(dl.ModelError, match=rf"^'{name}' \(owner/name\)"):  # the file that came is none
+            dl.load_model(name, revision="main")
+        assert asked.pop() == (("owner/name", file), {"revision": "main"})
 
 
 def test_what_cannot_be_read_as_gguf_is_refused_with_the_reason_and_nothing_stays(folder, empty_cache, tmp_path):

@@ -1,5 +1,5 @@
-"""Contribution and logit lens of Qwen2.5-Coder-1.5B-Instruct, of the papers' family, beside plain PyTorch on the weights
-that transformers itself reads from the GGUF file: DEPTH_LIB_QWEN=FILE python -m pytest tests/real/test_qwen.py.
+"""Contribution and logit lens of Qwen2.5-Coder-1.5B-Instruct beside plain PyTorch on the weights that transformers
+itself reads from the GGUF file: DEPTH_LIB_QWEN=FILE python -m pytest tests/real/test_qwen.py.
 """
 
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.skipif(not FILE, reason="DEPTH_LIB_QWEN names no GGUF 
 
 @pytest.fixture(scope="module")
 def truth():
-    """What plain PyTorch says of two prompts, and the prompts; the model is gone afterwards: two do not fit everywhere."""
+    """Two prompts, and what plain PyTorch says of them; the model is gone afterwards: two do not fit everywhere."""
     prompts = [prompt[:400] for prompt in dl.load_prompts("gsm8k", 2, source="sample")]
     file = Path(FILE)
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
