@@ -19,7 +19,7 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
         sizes = range(1, n_layers)
     if not isinstance(sizes, Sequence) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
         raise ValueError(
-            f"sizes={sizes!r} of {n_layers} blocks; give numbers from 1 to {n_layers - 1} in a list, "
+            f"sizes={sizes!r} of {n_layers} blocks; give numbers from 1 to {n_layers - 1}, "
             '"refined", "doubling" or "all".'
         )
     return sorted({*sizes})

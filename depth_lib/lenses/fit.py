@@ -39,7 +39,7 @@ def fit_lens(
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
-    ridge lens, text 1 of 3 ...
+    ridge lens, text 1 of 3: changed by ...
     torch.Size([4, 128, 128])
 
     kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
