@@ -59,6 +59,8 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
         result["orders"] = torch.tensor([[*order, *[-1.0] * (longest - len(order))] for order in orders])
         measures = [key for key in result if key != "orders"]
         result |= {key: torch.rand(*result[key].shape[:-1], len(orders), generator=draw) - 0.1 for key in measures}
+    if probe == "answer_lens":
+        result["top_tokens"] = [[[token] * 5 for token in tokens] for _ in range(n_layers + 1)]
     if ARTIFACTS[probe].by_level:
         result |= {"levels": torch.arange(2.0, 5), "level": torch.arange(2.0, 5).repeat(3)}
         result |= {f"{key}_rounding_floor": torch.full((9,), 0.01) for key in ("layer_effect", "output_effect")}

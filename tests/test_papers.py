@@ -75,5 +75,5 @@ def test_what_is_no_figure_or_not_there_is_refused_in_words(tmp_path):
     with pytest.raises(ValueError, match="it is relative_contribution's"):
         dl.paper("2b", result_of("logit_lens", 8))
     write_run(tmp_path, "gsm8k", "toy-8l", 8, ("logit_lens",))
-    with pytest.raises(dl.MissingArtifact, match="no relative_contribution artifacts for cosine"):
+    with pytest.raises(dl.MissingArtifact, match="no relative_contribution artifacts for Cosine"):
         dl.paper("2b", tmp_path)

@@ -3,14 +3,12 @@
 from .card import card_figure
 from .compare import (
     COMPARISONS,
-    intervals_figure,
     linear_maps_figure,
     overview_figure,
     ratio_by_size_figure,
     ratio_by_task_figure,
     ratio_by_training_figure,
     save_comparisons,
-    thresholds_figure,
 )
 from .explore import explore
 from .grid import grid, plot, save_figures
@@ -24,7 +22,6 @@ __all__ = [
     "card_figure",
     "explore",
     "grid",
-    "intervals_figure",
     "kinds_of",
     "linear_maps_figure",
     "overview_figure",
@@ -36,5 +33,4 @@ __all__ = [
     "save_comparisons",
     "save_figures",
     "save_paper_figures",
-    "thresholds_figure",
 ]

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from ..effective_depth.across import model_ratios
 from ..effective_depth.published import published_depths
@@ -11,37 +12,35 @@ from .grid import DOTS_PER_INCH, short_name
 from .marks import COLOURS, STYLE
 
 _NAMES = {"cosine": "Cosine", "kl": "Logit lens KL", "overlap": "Logit lens overlap"}
-_MOST = len(COLOURS) - 1  # models with a colour each
 
 
 @plt.rc_context(STYLE | {"font.size": 8})
 def card_figure(depths: pd.DataFrame) -> Figure | None:
     """Each model's share of depth by the papers' three rules as a coloured dot, the papers' twelve as grey ones.
 
-    depths: what `effective_depth.tables.depths` returns. Of several datasets a model's median counts. None if no model
-    has a depth.
+    depths: what `effective_depth.tables.depths` returns. Of several datasets a model's median counts. Of more models
+    than colours all dots have one. None if no model has a depth.
     """
-    published, ours = published_depths(), {metric: model_ratios(depths, metric) for metric in PAPER_METRICS}
-    models = [*dict.fromkeys(depths.model[depths.ed.notna() & depths.metric.isin(PAPER_METRICS)])]
-    if not models:
+    ours = pd.DataFrame({metric: model_ratios(depths, metric) for metric in PAPER_METRICS})
+    ours = ours.reindex(dict.fromkeys(model for model in depths.model if model in ours.index))
+    if ours.empty:
         return None
-    rows = -(-len(models) // 3) if len(models) <= _MOST else 1
-    figure = Figure(figsize=(4.8, 1.5 + 0.16 * rows), layout="constrained", dpi=2 * DOTS_PER_INCH)
+    groups = [ours[ours.index == model] for model in ours.index] if len(ours) < len(COLOURS) else [ours]
+    figure = Figure(figsize=(4.8, 1.5 + 0.16 * -(-len(groups) // 3)), layout="constrained", dpi=2 * DOTS_PER_INCH)
     ax = figure.subplots()
-    for place, metric in enumerate(reversed(PAPER_METRICS)):
-        ax.axhline(place, color="#dddddd", linewidth=0.8, zorder=0)
-        papers = model_ratios(published, metric)
-        ax.plot(papers, [place - 0.12] * len(papers), "o", color="#aaaaaa", alpha=0.8, markersize=4.5, mew=0)
-        for i, model in enumerate(models):
-            if model in ours[metric]:
-                colour = COLOURS[i] if len(models) <= _MOST else COLOURS[0]
-                ax.plot(ours[metric][model], place + 0.16, "o", color=colour, markersize=6, alpha=0.85, mew=0)
-    for i, model in enumerate(models if len(models) <= _MOST else [f"{len(models)} models"]):
-        ax.plot([], [], "o", color=COLOURS[i], markersize=6, mew=0, label=short_name(model))
-    ax.plot([], [], "o", color="#aaaaaa", markersize=4.5, mew=0, label="the papers' twelve")
-    ax.set_yticks(range(len(PAPER_METRICS)), [_NAMES[metric] for metric in reversed(PAPER_METRICS)])
-    ax.set(xlim=(0, 1), ylim=(-0.5, len(PAPER_METRICS) - 0.5), xlabel="Effective depth as a share of all layers")
-    ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    heights = range(len(PAPER_METRICS), 0, -1)
+    dots = {"linestyle": "", "marker": "o", "alpha": 0.85, "mew": 0}
+    for group, colour in zip(groups, COLOURS, strict=False):
+        name = short_name(group.index[0]) if len(group) == 1 else f"{len(group)} models"
+        places = [height + 0.16 for _ in group.index for height in heights]
+        ax.plot(group.to_numpy().ravel(), places, color=colour, markersize=6, label=name, **dots)
+    for metric, height in zip(PAPER_METRICS, heights, strict=True):
+        ax.axhline(height, color="#dddddd", linewidth=0.8, zorder=0)
+        papers, name = model_ratios(published_depths(), metric), "the papers' twelve" if height == 1 else None
+        ax.plot(papers, [height - 0.12] * len(papers), color="#aaaaaa", markersize=4.5, label=name, **dots)
+    ax.set_yticks(heights, [_NAMES[metric] for metric in PAPER_METRICS])
+    ax.set(xlim=(0, 1), ylim=(0.5, len(PAPER_METRICS) + 0.5), xlabel="Effective depth as a share of all layers")
+    ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(left=False)
     figure.legend(loc="outside lower center", ncols=3, fontsize=7.5, handletextpad=0.2)

@@ -4,19 +4,15 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from ..results.schemas import MissingArtifact, of_pair
 from ..results.study import Study
-from .grid import DOTS_PER_INCH, cells_of, draw_cells, grid
+from .grid import DOTS_PER_INCH, cells_of, draw_cells, drawable, grid
 from .kinds import find_kind
-from .marks import Heat, Kind, token_label
+from .marks import Heat, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-_HEIGHT, _MARGINS = 420, {"l": 55, "r": 10, "t": 70, "b": 60}  # pixels
 
 
 def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure | Figure":
@@ -27,91 +23,66 @@ def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure |
     """
     row = find_kind(kind)
     if not isinstance(row, Heat) or not find_spec("plotly"):
-        return grid(kind, results, pair) if isinstance(results, Study) else _still(row, results)
+        if isinstance(results, Study):
+            return grid(kind, results, pair)
+        return draw_cells(Figure(dpi=DOTS_PER_INCH), *cells_of(row, results), row.title)
     if isinstance(results, Study):
-        of_probe = results.of(of_pair(row.probe, pair))
-        if row.of_question:
-            shown = {model: result for (_, model), result in reversed(of_probe.items())}
-        else:
-            shown = {f"{model}, {dataset}": result for (dataset, model), result in of_probe.items()}
-        shown = {name: result for name, result in shown.items() if row.can_draw(result)}
-        if not shown:
-            raise MissingArtifact(f"no {row.probe} artifacts for {kind} under {results.folder}")
-        return _with_menu(row, shown)
-    if missing := [name for name, result in results.items() if not row.can_draw(result)]:
-        raise ValueError(f"{kind} needs {' or '.join(row.keys)}, which {missing[0]} has not; it is {row.probe}'s")
+        found = drawable(row, results, pair)
+        results = {f"{model}, {dataset}".removesuffix(", "): result for (dataset, model), result in found.items()}
+    cells_of(row, results)  # refuses a result of another probe
     return _with_menu(row, results)
 
 
-def _still(kind: Kind, results: Mapping[str, Mapping]) -> Figure:
-    rows = cells_of(kind, results)
-    return draw_cells(Figure(dpi=DOTS_PER_INCH), sum(rows, []), len(rows[0]), kind.title)
-
-
 def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
-    """The panels of the first run; the menu shows those of another."""
+    """The panels of each run, of which the menu shows one."""
     from plotly.subplots import make_subplots
 
-    panels = {name: kind.panels(result) for name, result in results.items()}
-    across = max(map(len, panels.values()))
-    figure = make_subplots(1, across, horizontal_spacing=0.08)
-    owners, layouts = [], {}
-    for name, shown in panels.items():
-        maps = [kind.cells(panel) for panel in shown.values()]
-        scales = [kind.scale([one]) for one in maps] if kind.alone else [kind.scale(maps)] * len(maps)
-        tokens = list(map(token_label, results[name].get("tokens") or ())) if kind.tokens else []
-        titles, axes = [], {}
-        for column, (part, values, (low, high)) in enumerate(zip(shown, maps, scales, strict=True), 1):
-            figure.add_trace(_heat_map(kind, values, low, high, tokens, column == len(maps)), 1, column)
+    across = max(len(kind.panels(result)) for result in results.values())
+    figure, owners, buttons = make_subplots(1, across), [], []
+    for name, result in results.items():
+        panels = kind.panels(result)
+        for column, panel in enumerate(panels.values(), 1):
+            figure.add_trace(_heat_map(kind, panel, result, column == len(panels)), 1, column)
             owners.append(name)
-            titles.append(_above(part, column, across))
-            if tokens:
-                n = values.shape[1]
-                ticks = {"tickvals": list(range(n)), "ticktext": tokens[:n]}
-                axes[f"xaxis{column if column > 1 else ''}"] = ticks | {"title": {"text": kind.xlabel}}
-        layouts[name] = {"annotations": titles, **axes}
-    first = next(iter(panels))
-    for trace, owner in zip(figure.data, owners, strict=True):
-        trace.visible = owner == first
-    buttons = [
-        {"label": name, "method": "update", "args": [{"visible": [owner == name for owner in owners]}, layouts[name]]}
-        for name in panels
+        titles = make_subplots(1, across, subplot_titles=[*panels]).layout.annotations
+        height = 180 + max(240, 14 * len(figure.data[-1].z)) if kind.words(result) is not None else 420
+        buttons.append((name, {"annotations": titles, "height": height}))
+    menu = [
+        {"label": name, "method": "update", "args": [{"visible": [name == owner for owner in owners]}, layout]}
+        for name, layout in buttons
     ]
-    menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 18}}
-    figure.update_layout(updatemenus=[menu], height=_HEIGHT, margin=_MARGINS, template="simple_white", **layouts[first])
-    figure.update_xaxes(title_text=_plain(kind.xlabel), zeroline=False, rangemode="nonnegative", tickformat="d")
-    figure.update_yaxes(zeroline=False, tickformat="d")
-    figure.update_yaxes(title_text=_plain(kind.ylabel), col=1)
+    place = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 18}}
+    for trace, owner in zip(figure.data, owners, strict=True):
+        trace.visible = owner == owners[0]
+    figure.update_layout(buttons[0][1], updatemenus=[{"buttons": menu} | place], template="simple_white")
+    figure.update_layout(margin={"l": 55, "r": 10, "t": 70, "b": 60})
+    figure.update_xaxes(title_text=_plain(kind.xlabel), type="category")
+    figure.update_yaxes(type="category").update_yaxes(title_text=_plain(kind.ylabel), col=1)
     return figure
 
 
-def _heat_map(
-    kind: Heat, values: np.ndarray, low: float, high: float, tokens: list[str], with_bar: bool
-) -> "go.Heatmap":
+def _heat_map(kind: Heat, panel: Mapping, result: Mapping, with_bar: bool) -> "go.Heatmap":
     import plotly.graph_objects as go
 
-    label = _plain(kind.colorbar).replace("\n", " ")
-    column = "token %{customdata}" if tokens else f"{_plain(kind.xlabel).lower()} %{{x}}"
-    names = np.broadcast_to(np.array(tokens[: values.shape[1]], dtype=object), values.shape) if tokens else None
+    values, label = kind.cells(panel), _plain(kind.colorbar).replace("\n", " ")
+    low, high = kind.ends(values)
+    tokens = [f"{i} {token_label(token)}" for i, token in enumerate(result.get("tokens") or ())]
+    xlabel, ylabel = _plain(kind.xlabel).lower(), _plain(kind.ylabel).lower()
     return go.Heatmap(
-        z=np.asarray(values, dtype=np.float32),
+        z=values.astype("float32"),
+        x=tokens[: values.shape[1]] if kind.tokens and tokens else [*range(values.shape[1])],
+        y=[*range(len(values))],
+        text=kind.words(result),
+        texttemplate=None if kind.words(result) is None else "%{text}",
         zmin=low,
         zmax=high,
         colorscale="RdBu_r" if kind.diverging else "Viridis",
-        customdata=names,
-        hovertemplate=f"{_plain(kind.ylabel).lower()} %{{y}}<br>{column}<br>{label.lower()} %{{z:.3g}}<extra></extra>",
+        hovertemplate=f"{ylabel} %{{y}}<br>{xlabel} %{{x}}<br>{label.lower()} %{{z:.3g}}<extra>%{{text}}</extra>",
         showscale=with_bar,
         colorbar={"title": {"text": label, "side": "right"}, "thickness": 12},
     )
 
 
-def _above(text: str, column: int, across: int) -> dict:
-    """A panel's title, over its middle."""
-    middle = (column - 0.5) / across
-    place = {"x": middle, "y": 1.0, "xref": "paper", "yref": "paper", "yanchor": "bottom"}
-    return {"text": text, "showarrow": False, "font": {"size": 10}} | place
-
-
 def _plain(label: str) -> str:
     """A label without mathematics."""
-    return label.replace("$l$", "").replace(r" / $\pi$", " / π").replace("$", "").strip()
+    return label.replace("$l$", "").replace(r" / $\pi$", " / π").strip()

@@ -1,9 +1,9 @@
 """Panels in a figure: of one result or several, or one for every model × dataset in a folder of results."""
 
-import io
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -14,17 +14,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import write_together
 from ..params import command
 from ..results.schemas import MissingArtifact, of_pair
-from ..results.study import Study, by_paper
+from ..results.study import Study
 from .kinds import KINDS, find_kind
 from .marks import STYLE, Heat, Kind, question_of
 
-WIDTH, TALLEST = 7.2, 9.6  # inches: two columns of a paper, the text of a page
+WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
 _WIDEST = 4.5  # inches, of a panel
-_IN_A_ROW = 4  # panels, or those of one model, unless that makes a figure too tall
+_ON_A_PAGE = 12  # models × datasets in one file
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Cell:
 
     title: str
     kind: Kind
-    draw: Callable[[Axes], None]
+    draw: Callable[[Axes], object]
 
 
 def plot(
@@ -49,31 +48,20 @@ def plot(
     >>> dl.plot("lens_kl", dl.logit_lens(llm, prompts))
     <Axes: xlabel=...>
 
-    result: one, or {name: result}: curves of several are drawn in one panel, heat maps side by side and, of two with
-    the same shape, the difference (second - first). ax: axes to draw into, one per panel; by default a new figure of
-    pyplot with its legend under the panels. limits: the ends of the vertical axis, or of the colours of a heat map,
-    instead of the kind's own. title: instead of the kind's own. Returns the first axes. KINDS[kind].caption says what
-    is shown. ValueError for an unknown kind, a result without the keys that it reads, or another number of axes.
+    result: one, or {name: result}: curves of several are drawn in one panel, heat maps a row for each and, of two with
+    the same shape, one for the difference (second - first). ax: axes to draw into, one per panel; by default a new
+    figure of pyplot with its legend under the panels. limits: the ends of the vertical axis, or of the colours of a
+    heat map, instead of the kind's own. title: instead of the kind's own. Returns the first axes. KINDS[kind].caption
+    says what is shown. ValueError for an unknown kind, a result without the keys that it reads, or another number of
+    axes.
     Cost: no forward pass.
     """
     if not isinstance(result, Mapping) or isinstance(ax, Mapping):
         raise ValueError(f'give several results by name: dl.plot("{kind}", {{"a": one, "b": other}}).')
     row = find_kind(kind)
-    if limits is not None:
-        low, high = limits
-        row = replace(row, limits=(low, high))
-    results = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
-    for name, one in results.items():
-        if not row.can_draw(one):
-            raise ValueError(
-                f"{kind} needs {' or '.join(row.keys)}, and the result {name or 'given'} has {', '.join(one)}; it is "
-                f"{row.probe}'s"
-            )
-    rows = cells_of(row, results)
-    cells, across = [cell for of_row in rows for cell in of_row], len(rows[0])
-    title = row.title if title is None else title
-    subject = _subject(row, next(iter(results.values()))) if len(results) == 1 else ""
-    title = f"{title}: {subject}".rstrip(": ") if title == row.title else title
+    row = replace(row, limits=limits) if limits else row
+    cells, across = cells_of(row, result)
+    title = f"{row.title}: {_subject(row, result)}".rstrip(": ") if title is None else title
     if ax is None:
         figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
         return draw_cells(figure, cells, across, title).axes[0]
@@ -84,50 +72,61 @@ def plot(
         _draw_into(axes, cells)
         for one, cell in zip(axes, cells, strict=True):
             one.set_title(cell.title or title, parse_math=not title)
-            one.set(xlabel=cell.kind.xlabel, ylabel=cell.kind.ylabel)
+            one.set(xlabel=row.xlabel, ylabel=row.ylabel)
             if one.get_legend_handles_labels()[0]:
                 one.legend()
     return axes[0]
 
 
-def cells_of(kind: Kind, results: Mapping[str, Mapping]) -> list[list[Cell]]:
-    """The panels of results by their names, in rows: all results in one, or a row per part of the kind."""
+def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
+    """The panels of a result, or of several by their names, and how many stand side by side.
+
+    ValueError for a result without the keys that the kind reads.
+    """
+    results = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
+    for name, one in results.items():
+        if not kind.can_draw(one):
+            raise ValueError(
+                f"{kind.title} needs {' or '.join(kind.keys)}, and the result {name or 'given'} has {', '.join(one)}; "
+                f"it is {kind.probe}'s"
+            )
     if kind.overlays and len(results) > 1:
-        return [[Cell("", kind, partial(kind.overlay, results=results))]]
-    panels = {name: kind.panels(result) for name, result in results.items()}
-    parts = dict.fromkeys(part for shown in panels.values() for part in shown)
-    rows = []
-    for part in parts:
-        cells = [_cell([name, part], kind, panels[name].get(part), result) for name, result in results.items()]
-        pair = [shown[part] for shown in panels.values() if part in shown]
-        if isinstance(kind, Heat) and len(results) == len(pair) == 2:
-            (key, first), (_, second) = (next(iter(panel.items())) for panel in pair)
-            if first.shape == second.shape:
-                names = " - ".join(reversed([*results]))
-                drawn = partial(kind.difference().draw, panel={key: second - first}, result={})
-                cells.append(Cell("\n".join(filter(None, [names, part])), kind.difference(), drawn))
-        rows.append(cells)
-    return rows if len(results) > 1 else [[cell for of_row in rows for cell in of_row]]
+        return [Cell("", kind, partial(kind.overlay, results=results))], 1
+    cells, across = _cells(kind, results.items())
+    if isinstance(kind, Heat) and len(results) == 2:
+        less, title = kind.difference(), " - ".join(reversed([*results]))
+        first, second = map(kind.panels, results.values())
+        for part in first:
+            (key, before), (_, after) = *first[part].items(), *second.get(part, {"": np.empty(0)}).items()
+            if before.shape == after.shape:
+                draw = partial(Heat.draw, less, panel={key: after - before}, result={})
+                cells.append(Cell(f"{title}\n{part}", less, draw))
+    return cells, across
 
 
-def _cell(lines: Sequence[str], kind: Kind, panel: dict | None, result: Mapping) -> Cell:
-    if not lines:
-        return Cell("", kind, lambda ax: ax.set_visible(False))
-    if panel is None:
-        return Cell("\n".join(filter(None, lines)), kind, _say_missing)
-    lines = [*lines, kind.note(result)]
-    return Cell("\n".join(filter(None, lines)), kind, partial(kind.draw, panel=panel, result=result))
+def _cells(kind: Kind, results: Iterable[tuple[str, Mapping | None]]) -> tuple[list[Cell], int]:
+    """A panel for each part of each result, by its title, and the number of parts.
+
+    Of a result that is missing it says so; where there is no title either, the place stays empty.
+    """
+    panels = [(title, result or {}, kind.panels(result) if result else {}) for title, result in results]
+    parts, cells = dict.fromkeys(part for *_, shown in panels for part in shown), []
+    for (title, result, shown), part in product(panels, parts):
+        draw = partial(kind.draw, panel=shown[part], result=result) if part in shown else partial(_absent, title)
+        cells.append(Cell("\n".join(filter(None, [title, part, kind.note(result)])), kind, draw))
+    return cells, len(parts)
 
 
-def _say_missing(ax: Axes) -> None:
+def _absent(title: str, ax: Axes) -> None:
+    ax.set_visible(bool(title))
     ax.text(0.5, 0.5, "missing", transform=ax.transAxes, ha="center")
 
 
 def _subject(kind: Kind, result: Mapping) -> str:
     """What a result is about: its model, and its dataset or question, as far as it says."""
     meta = result.get("meta", {})
-    about = question_of(result) if kind.of_question else meta.get("dataset", "")
-    return ", ".join(filter(None, [meta.get("model", ""), about]))
+    about = question_of(result) if kind.of_question else meta.get("dataset")
+    return ", ".join(filter(None, [meta.get("model"), about]))
 
 
 def grid(
@@ -141,98 +140,65 @@ def grid(
     """One kind of figure (a name in `KINDS`) with a panel for every model × dataset of a study.
 
     pair: of the study's `pairs`, which question a kind about one is about. models: by default all; a place under ""
-    stays empty. datasets: by default those on which any
-    model has this kind; "missing" stands where one model's is not there. columns: models side by side; by default as
-    many as a page needs. ValueError for an unknown kind; MissingArtifact if the study has nothing of it, or nothing on
-    one of the datasets.
+    stays empty. datasets: by default those on which any model has this kind; "missing" stands where one model's is not
+    there. columns: models side by side. ValueError for an unknown kind; MissingArtifact if the study has nothing of it,
+    or nothing on one of the datasets.
     """
     row = find_kind(kind) if isinstance(kind, str) else kind
-    results = {run: result for run, result in study.of(of_pair(row.probe, pair)).items() if row.can_draw(result)}
-    known = {dataset for dataset, _ in results}
-    lacking = " ".join(dataset for dataset in datasets if dataset not in known)
-    if lacking or not known:
-        remedy = command("sweep", DATASETS=lacking, PROBES=row.probe, OUT=str(study.folder))
-        raise MissingArtifact(f"no {row.probe} artifacts for {lacking or kind} under {study.folder}; run: {remedy}")
-    datasets = list(datasets) or [dataset for dataset in study.datasets if dataset in known]
-    models, subject = list(models) or study.models, datasets[0] if len(datasets) == 1 else ""
-    if row.of_question:  # the same on every dataset: one panel per model
-        subject = question_of(next(iter(results.values())))
-        results = {("", model): result for (dataset, model), result in reversed(results.items()) if dataset in datasets}
-        datasets = [""]
-    panels = {run: row.panels(result) for run, result in results.items()}
-    parts = list(dict.fromkeys(part for shown in panels.values() for part in shown))
-    cells = [
-        _cell(
-            [short_name(model), dataset if len(datasets) > 1 else "", part] if model else [],
-            row,
-            panels.get((dataset, model), {}).get(part),
-            results.get((dataset, model), {}),
-        )
-        for model, dataset, part in product(models, datasets, parts)
+    results = drawable(row, study, pair, datasets)
+    there = {dataset for dataset, _ in results}
+    datasets = [name for name in ("", *(datasets or study.datasets)) if name in there]
+    runs = [
+        (f"{short_name(model)}\n{dataset if len(datasets) > 1 else ''}".strip(), results.get((dataset, model)))
+        for model, dataset in product(models or study.models, datasets)
     ]
-    per_model = len(datasets) * len(parts)
-    across = per_model * (columns or _columns(row, len(models), per_model))
-    title = f"{row.title}: {subject}".rstrip(": ")
-    return draw_cells(Figure(dpi=DOTS_PER_INCH), cells, across, title)
+    cells, n_parts = _cells(row, runs)
+    of_model = len(datasets) * n_parts
+    columns = columns or min(len(cells) // of_model, max(1, (4 if len(cells) <= 16 else 6) // of_model))
+    subject = question_of(next(iter(results.values()))) if row.of_question else "".join(datasets[:1])
+    title = f"{row.title}: {subject}" if subject and len(datasets) == 1 else row.title
+    return draw_cells(Figure(dpi=DOTS_PER_INCH), cells, columns * of_model, title)
 
 
-def _columns(kind: Kind, n_models: int, per_model: int) -> int:
-    """How many models stand side by side: as few as fill a row, or more where the figure would be taller than a page.
+def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] = ()) -> dict[tuple[str, str], Mapping]:
+    """The results that a kind draws by dataset and model; of a question, which is the same on every dataset, "".
 
-    Panels of heat maps need an inch each.
+    MissingArtifact if there are none, or none on one of these datasets.
     """
-    fewest = max(1, min(n_models, _IN_A_ROW // per_model))
-    most = max(fewest, 7 // per_model)
-    heights = {
-        columns: _size(kind, columns * per_model, math.ceil(n_models / columns))[1]
-        for columns in range(fewest, most + 1)
-    }
-    return next((columns for columns, height in heights.items() if height <= TALLEST), most)
-
-
-def _size(kind: Kind, across: int, rows: int) -> tuple[float, float]:
-    """Width and height in inches of a figure of so many panels."""
-    inches = min(WIDTH / across, _WIDEST)
-    return across * inches, rows * (kind.aspect * inches + 0.3) + 0.7
+    found = {run: result for run, result in study.of(of_pair(kind.probe, pair)).items() if kind.can_draw(result)}
+    lacking = " ".join(set(datasets) - {dataset for dataset, _ in found})
+    if lacking or not found:
+        remedy = command("sweep", DATASETS=lacking, PROBES=kind.probe, OUT=str(study.folder))
+        raise MissingArtifact(
+            f"no {kind.probe} artifacts for {lacking or kind.title} under {study.folder}; run: {remedy}"
+        )
+    found = {run: result for run, result in found.items() if run[0] in (datasets or study.datasets)}
+    if not kind.of_question:
+        return found
+    first = {model: result for (_, model), result in reversed(found.items())}
+    return {("", model): first[model] for model in study.models if model in first}
 
 
 def save_figures(study: Study) -> list[Path]:
     """Write every kind the results allow to `folder/figures/<kind>.pdf` and `.png`; the paths written.
 
-    Kinds about a question have one more for each other pair of the study, `<kind>_<pair>`. Of what would be taller than
-    a page there is one for each dataset, `<kind>_<dataset>`. Bars, lines and text are vectors in the PDF, heat maps
-    images.
+    Kinds about a question have one more for each other pair of the study, `<kind>_<pair>`. Of many runs there is one
+    for each dataset, `<kind>_<dataset>`. Bars, lines and text are vectors in the PDF, heat maps images.
     """
     written = []
-    for name, pair in product(KINDS, ("", *study.pairs)):
-        stem = f"{name}_{pair}" if pair else name
-        pages = _pages(name, study, pair)
-        for dataset in ("", *study.datasets):
-            path = study.folder / "figures" / (f"{stem}_{dataset}" if dataset else stem)
-            written += save_drawn(path, pages.get, dataset)
+    for name, pair, dataset in product(KINDS, ("", *study.pairs), ("", *study.datasets)):
+        apart = len(study.models) * len(study.datasets) > _ON_A_PAGE and not KINDS[name].of_question
+        stem = study.folder / "figures" / "_".join(filter(None, [name, pair, dataset]))
+        draw = partial(grid, name, study, pair, datasets=[dataset] if dataset else [])
+        written += save_drawn(stem, draw if bool(dataset) == apart else lambda: None)
     return written
 
 
-def _pages(kind: str, study: Study, pair: str) -> dict[str, Figure]:
-    """The figure of all datasets under "", or one under the name of each where that is taller than a page."""
-    try:
-        whole = grid(kind, study, pair)
-    except MissingArtifact:
-        return {}
-    with_results = {dataset for dataset, _ in study.of(KINDS[kind].probe)}
-    if whole.get_figheight() <= TALLEST + 1 or KINDS[kind].of_question or len(with_results) == 1:
-        return {"": whole}
-    return {dataset: grid(kind, study, pair, datasets=[dataset]) for dataset in sorted(with_results, key=by_paper)}
-
-
-def save_drawn(stem: Path, draw: Callable[..., Figure | None], *arguments) -> list[Path]:
-    """Save what `draw` draws of these arguments; old files are deleted if it draws nothing."""
-    try:
-        figure = draw(*arguments)
-    except MissingArtifact:
-        figure = None
-    if figure:
-        return save(figure, stem)
+def save_drawn(stem: Path, draw: Callable[[], Figure | None]) -> list[Path]:
+    """Write what `draw` draws as `stem.png` and `stem.pdf`; old files are deleted if there is nothing to draw."""
+    with suppress(MissingArtifact):
+        if figure := draw():
+            return save(figure, stem)
     for path in _paths(stem):
         path.unlink(missing_ok=True)
     return []
@@ -241,14 +207,12 @@ def save_drawn(stem: Path, draw: Callable[..., Figure | None], *arguments) -> li
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write a figure as `stem.png` and `stem.pdf`; the same results give the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    contents = {path: io.BytesIO() for path in _paths(stem)}
     with plt.rc_context(STYLE):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # one layout for both files
-        for path, file in contents.items():
-            figure.savefig(file, format=path.suffix[1:], metadata={"CreationDate": None})
-    write_together({path: file.getvalue() for path, file in contents.items()})
-    return list(contents)
+        for path in _paths(stem):
+            figure.savefig(path, metadata={"CreationDate": None})
+    return _paths(stem)
 
 
 def _paths(stem: Path) -> list[Path]:
@@ -257,25 +221,20 @@ def _paths(stem: Path) -> list[Path]:
 
 def draw_cells(figure: Figure, cells: Sequence[Cell], across: int, title: str) -> Figure:
     """Draw panels into an empty figure, so many side by side; where all are of one kind it labels the figure."""
-    kind = cells[0].kind
-    alike = len({cell.kind.ylabel for cell in cells}) == 1
-    rows = math.ceil(len(cells) / across)
-    width, height = _size(kind, across, rows)
-    inches = width / across
+    kind, alike = cells[0].kind, len({cell.kind.ylabel for cell in cells}) == 1
+    rows, inches = math.ceil(len(cells) / across), min(WIDTH / across, _WIDEST)
     with plt.rc_context(STYLE):
         figure.set_layout_engine("constrained")
-        figure.set_size_inches(width, height)
-        axes = figure.subplots(
-            rows, across, sharey="row" if alike and kind.comparable else False, squeeze=False
-        ).ravel()
+        figure.set_size_inches(across * inches, rows * (kind.aspect * inches + 0.3) + 0.7)
+        shared = "row" if alike and not isinstance(kind, Heat) else False
+        axes = figure.subplots(rows, across, sharey=shared, squeeze=False).ravel()
         for ax in axes[len(cells) :]:
             ax.remove()
         _draw_into(axes[: len(cells)], cells)
-        for ax, cell in zip(axes, cells, strict=False):
+        for i, (ax, cell) in enumerate(zip(axes, cells, strict=False)):
             lines = [textwrap.fill(line, int(17 * inches)) for line in cell.title.splitlines()]
             ax.set_title("\n".join(lines), fontsize=min(6.5, 6 * inches))
-        for ax, cell in list(zip(axes, cells, strict=False))[-across:]:
-            ax.set_xlabel(cell.kind.xlabel)
+            ax.set_xlabel(cell.kind.xlabel if i >= len(cells) - across else "")
         figure.supylabel(kind.ylabel if alike else "")
         figure.suptitle(textwrap.fill(title, int(13 * across * inches)), parse_math=False)
         add_legend(figure)
@@ -285,12 +244,8 @@ def draw_cells(figure: Figure, cells: Sequence[Cell], across: int, title: str) -
 def _draw_into(axes: Sequence[Axes], cells: Sequence[Cell]) -> None:
     for ax, cell in zip(axes, cells, strict=True):
         cell.draw(ax)
-    kinds = []
-    for cell in cells:
-        if cell.kind not in kinds:
-            kinds.append(cell.kind)
-    for kind in kinds:
-        kind.finish([ax for ax, cell in zip(axes, cells, strict=True) if cell.kind == kind])
+    for kind in {id(cell.kind): cell.kind for cell in cells}.values():
+        kind.finish([ax for ax, cell in zip(axes, cells, strict=True) if cell.kind is kind])
 
 
 def add_legend(figure: Figure) -> None:

@@ -10,15 +10,14 @@ from dataclasses import replace
 from .marks import INPUT, OUTPUT, Curves, Heat, Kind
 from .single import (
     AnswerRanks,
-    CheapScores,
     Cosine,
     DepthScores,
     EffectsByLevel,
     ImportanceByLevel,
+    LensTable,
     OrderCurves,
     PartRemoval,
     Removal,
-    RemovalCurves,
     Repeats,
     Settling,
 )
@@ -178,11 +177,22 @@ KINDS: dict[str, Kind] = {
         {"answer_ranks": ""},
         title="What each layer would answer",
         caption="Rank of each token of the answer under the lens, where the token before predicts it; 1: it would be "
-        "said. The last point is the model's own output. Written: the likeliest token, wherever it is another than one "
-        "layer before.",
+        "said. The last point is the model's own output.",
         ylabel="Rank of the answer's token",
         xlabel=INPUT,
         log=True,
+    ),
+    "lens_table": LensTable(
+        "answer_lens",
+        {"answer_kl": ""},
+        title="What each layer would say",
+        caption="The token that the lens finds likeliest at the input of each block, above the token that follows in "
+        "the text; the top row is the model's own output (nostalgebraist 2020). Colour: KL divergence of the lens from "
+        "the output.",
+        ylabel=INPUT,
+        xlabel="Next token",
+        colorbar="KL(lens || output), nats",
+        tokens=True,
     ),
     "residual_erasure": Heat(
         "residual_erasure",
@@ -206,7 +216,6 @@ KINDS: dict[str, Kind] = {
         ylabel=OUTPUT,
         xlabel="Token",
         colorbar="Attribution (to 98th percentile)",
-        alone=True,
         percentile=98,
         diverging=True,
         tokens=True,
@@ -255,26 +264,6 @@ KINDS |= {
         ylabel="Blocks removed",
         xlabel="First removed block",
         colorbar="Loss increase, nats",
-        alone=True,
-    ),
-    "removal_curves": RemovalCurves(
-        "block_removal",
-        {"removal_loss": ""},
-        title="Cost of removing n blocks",
-        caption="Rise of the next token's loss when n consecutive blocks are removed: from the best start, from the "
-        "end of the model, and the mean over all starts.",
-        ylabel="Loss increase, nats",
-        xlabel="Blocks removed",
-    ),
-    "removal_scores": CheapScores(
-        "block_removal",
-        {"angular_distance": "angular distance", "block_influence": "block influence"},
-        title="Scores of one clean pass and the cost of removal",
-        caption="Angular distance between the residual streams before and after the removed blocks (Gromov et al. "
-        "2024, arXiv 2403.17887, all n) and block influence (ShortGPT, Men et al. 2024, arXiv 2403.03853, n = 1) "
-        "against the rise of the loss, with their rank correlations.",
-        ylabel="Loss increase, nats",
-        xlabel="Score",
     ),
     "repeats": Repeats(
         "block_orders",
@@ -286,7 +275,6 @@ KINDS |= {
         ylabel="Blocks repeated",
         xlabel="First repeated block",
         colorbar="Loss increase, nats",
-        alone=True,
         diverging=True,
     ),
     "orders": OrderCurves(

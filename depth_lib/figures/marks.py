@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap
 
 from ..effective_depth.rules import METRICS, PAPER_METRICS, as_array
 from ..results.artifacts import escape_token
@@ -61,7 +61,6 @@ class Kind:
     """
 
     aspect: ClassVar[float] = 0.62  # height of a panel by its width
-    comparable: ClassVar[bool] = True  # panels side by side share their vertical axis
     overlays: ClassVar[bool] = False  # several results are drawn into one panel, not side by side
 
     probe: str
@@ -109,9 +108,8 @@ class Curves(Kind):
     """Curves [L] or [L + 1] over layers: the key `filled`, or one that is alone, as bars, the others as lines.
 
     metric: the effective depth to mark, with its threshold, which `threshold` names: a bar in another colour where
-    there are only bars, else a dotted line, `depth_at` to the right of it. Of the curve in bars each prompt then has a
-    thin line. log: a logarithmic axis, on which there are no bars. Where the result has the rounding floor of a curve,
-    what is below it is grey.
+    there are only bars, else a dotted line, `depth_at` to the right of it. log: a logarithmic axis, without bars.
+    What is below a curve's rounding floor is on grey.
     """
 
     overlays: ClassVar[bool] = True
@@ -125,21 +123,14 @@ class Curves(Kind):
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         for i, (key, values) in enumerate(panel.items()):
             curve, name = values.ravel(), self.keys.get(key, key)
-            if name.startswith(("Attention:", "MLP:")) and not curve.any():
-                name += " = 0, one mixer only"
-            if np.isnan(curve).all():  # of a model that is read block by block
-                name += " is not known"
             if (len(panel) == 1 or key == self.filled) and not self.log:
                 _fill(ax, curve, name, BARS)
-                if self.metric and f"{key}_sums" in result:
-                    prompts = as_array(result[f"{key}_sums"]) / as_array(result["n_tokens"])[:, None]
-                    ax.plot(prompts.T, color=GREY, linewidth=0.3, alpha=0.6)
             else:  # thinner and thinner, so that no line hides one on the same values
                 colour = LEVELS.get(name, COLOURS[i % len(COLOURS)])
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
             if floor := rounding_floor(result, key):
-                _fill(ax, np.full(len(curve), floor), "within rounding", ROUNDING)
-        if self.has_depth(panel):
+                ax.axhspan(0, floor, color=ROUNDING, linewidth=0, label="within rounding")
+        if self._has_depth(panel):
             self.mark_depth(ax, panel, result)
         self._scale(ax)
 
@@ -148,11 +139,10 @@ class Curves(Kind):
 
         Of a kind with a metric the one curve that its rule reads is drawn.
         """
-        for i, (name, result) in enumerate(results.items()):
-            (panel,) = self.panels(result).values()
-            colour, depth = COLOURS[i % len(COLOURS)], None
-            if self.has_depth(panel):
-                metric, depth = METRICS[self.metric], self.depth(result)
+        for (name, result), colour in zip(results.items(), cycle(COLOURS), strict=False):
+            (panel,), depth = self.panels(result).values(), None
+            if self._has_depth(panel):
+                metric, depth = METRICS[self.metric], self._depth(result)
                 panel = {"": metric.curve([panel[key] for key in metric.keys])}
             for (key, values), dashes in zip(panel.items(), cycle(("-", "--", ":", "-.")), strict=False):
                 label = f"{name}, {self.keys[key]}" if len(panel) > 1 else name
@@ -168,10 +158,10 @@ class Curves(Kind):
             ax.axhline(0, color="black", linewidth=0.5)
         ax.locator_params("x", integer=True)
 
-    def has_depth(self, panel: Panel) -> bool:
+    def _has_depth(self, panel: Panel) -> bool:
         return bool(self.metric) and panel.keys() >= set(METRICS[self.metric].keys)
 
-    def depth(self, result: Mapping) -> int | None:
+    def _depth(self, result: Mapping) -> int | None:
         """The layer that the metric's rule finds; None if there is none, no signal, or a value that is not finite."""
         metric = METRICS[self.metric]
         with suppress(ValueError):
@@ -179,7 +169,7 @@ class Curves(Kind):
 
     def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         """Mark the layer that the metric's rule finds, and the threshold that it compares with."""
-        metric, depth = METRICS[self.metric], self.depth(result)
+        metric, depth = METRICS[self.metric], self._depth(result)
         if reason := metric.no_signal(result):
             ax.plot([], [], " ", label=reason)
             return
@@ -198,18 +188,15 @@ class Curves(Kind):
 class Heat(Kind):
     """Heat maps, a panel per key, a row per layer from the bottom upwards, a column per layer or token.
 
-    colorbar: its label. alone: each panel has its own colour bar, else all of a figure share one. Without `limits` it
-    ends at this percentile of all tokens but the first, and it is pointed where values lie beyond. diverging: from blue
-    to red, as far below zero as above. tokens: columns are tokens, without the last one, which of an answer predicts
-    nothing. Cells that can hold nothing are white, unlike a zero. Layers whose relative error is above the tolerance
-    are marked. Where the result has the rounding floor of a map, what is below it is grey.
+    colorbar: its label. With `limits` all panels share one bar; without them each has its own, which ends at this
+    percentile of all tokens but the first. A bar is pointed where values lie beyond. diverging: from blue to red, as
+    far below zero as above. tokens: columns are tokens, without the last one, which of an answer predicts nothing.
+    Cells that can hold nothing are white, unlike a zero; those within rounding are grey.
     """
 
     aspect: ClassVar[float] = 0.95
-    comparable: ClassVar[bool] = False
 
     colorbar: str = ""
-    alone: bool = False
     percentile: int = 90
     diverging: bool = False
     tokens: bool = False
@@ -228,80 +215,67 @@ class Heat(Kind):
             values = np.where(np.arange(values.shape[1]) < 2, np.nan, values)
         return values
 
+    def ends(self, values: np.ndarray) -> tuple[float, float]:
+        """The ends of the colours of a panel's cells."""
+        if self.limits:
+            return self.limits
+        others = np.abs(values[:, int(self.tokens and values.shape[1] > 1) :])
+        others = others[np.isfinite(others)]
+        high = float(np.percentile(others, self.percentile, method="higher")) if others.any() else 1.0
+        return (-(high or 1.0) if self.diverging else 0.0), high or 1.0
+
+    def note(self, result: Mapping) -> str:
+        tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
+        rough = (as_array(result.get("error", 0)) > tolerance).sum()
+        return f"estimated error above {tolerance:.0%} at {rough} layers" if rough else ""
+
+    def words(self, result: Mapping) -> np.ndarray | None:
+        """What is written in the cells, if anything."""
+        return None
+
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         values = self.cells(panel)
-        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin="lower")
+        low, high = self.ends(values)
+        ax.imshow(values, cmap="seismic" if self.diverging else "viridis", origin="lower", vmin=low, vmax=high)
         if floor := rounding_floor(result, *panel):
             within = np.where(np.abs(values) < floor, 0, np.nan)
             ax.imshow(within, cmap=ListedColormap([ROUNDING]), origin="lower")
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
         ax.locator_params(integer=True)
-        rough = rough_layers(result)
-        if rough.size:  # marks outside the axes: none at all would count as one at the figure's corner
-            right = values.shape[1] - 0.5
-            label = "rough: estimated error above the tolerance"
-            ax.plot(0 * rough + right, rough, "k<", markersize=3, clip_on=False, label=label)
-            ax.set_xlim(-0.5, right)
         if self.tokens and result.get("tokens"):
             label_tokens(ax, result["tokens"][: values.shape[1]])
 
     def finish(self, axes: Sequence[Axes]) -> None:
-        maps = [ax for ax in axes if ax.images]
-        for group in [[ax] for ax in maps] if self.alone else [maps] if maps else []:
-            images = [ax.images[0] for ax in group]
-            shown = np.concatenate([image.get_array().filled(np.nan).ravel() for image in images])
-            low, high = self.scale([image.get_array().filled(np.nan) for image in images])
-            for image in images:
-                image.set_norm(Normalize(low, high))
-            below, above = (shown < low).any(), (shown > high).any()
-            label = self.colorbar if group[-1] is maps[-1] else ""
-            extend = ("neither", "min", "max", "both")[below + 2 * above]
-            beside = group if self.alone else list(axes)
-            images[0].figure.colorbar(images[0], ax=beside, label=label, extend=extend, aspect=40)
-
-    def scale(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
-        """The ends of the colours of these maps."""
-        if self.limits:
-            return tuple(map(float, self.limits))
-        first = int(self.tokens and maps[0].shape[1] > 1)
-        others = np.abs(np.concatenate([shown[:, first:].ravel() for shown in maps]))
-        others = others[np.isfinite(others)]
-        high = float(np.percentile(others, self.percentile, method="higher")) if others.any() else 1.0
-        return (-(high or 1.0) if self.diverging else 0.0), high or 1.0
+        """Add the colour bars."""
+        images = [ax.images[0] for ax in axes if ax.images]
+        for group in [images] if self.limits else [[image] for image in images]:
+            shown = np.concatenate([image.get_array().filled(np.nan).ravel() for image in group])
+            low, high = group[0].get_clim()
+            extend = ("neither", "min", "max", "both")[(shown < low).any() + 2 * (shown > high).any()]
+            label = self.colorbar if group[-1] is images[-1] else ""
+            beside = list(axes) if self.limits else group[0].axes
+            group[0].figure.colorbar(group[0], ax=beside, label=label, extend=extend, aspect=40)
 
     def difference(self) -> "Heat":
         """This kind for what one result has more than another: blue to red, as far below zero as above."""
         return replace(self, diverging=True, limits=None, percentile=98, colorbar="Difference")
 
 
-def rough_layers(result: Mapping) -> np.ndarray:
-    """The layers whose estimated relative error is above the tolerance of the result's settings."""
-    tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
-    return np.flatnonzero(as_array(result.get("error", ())) > tolerance)
-
-
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:
-    """Label the columns of a heat map with their tokens, upright where they have one or two characters.
-
-    Where not all fit, blank tokens lose their labels, and those too near to the label before them.
-    """
-    inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols - 0.5  # before the layout: about
-    columns_per_label = 0.12 * len(tokens) / max(inches, 0.5)
+    """Label the columns of a heat map with their tokens; where not all fit, without blanks and those too near."""
+    gap = 0.1 * len(tokens) * ax.figure.dpi / ax.bbox.width  # columns that a label takes
     labels, free = {}, 0.0  # the next column where a label fits
     for column, label in enumerate(map(token_label, tokens)):
-        if columns_per_label <= 1 or (label != "␣" and column >= free):
-            labels[column], free = label, column + columns_per_label
-    ax.set_xticks(list(labels), labels.values(), parse_math=False)  # a token may be a dollar sign
-    for text in ax.get_xticklabels():
-        text.set_rotation(90 if len(text.get_text()) > 2 else 0)
+        if gap <= 1 or (label != "␣" and column >= free):
+            labels[column], free = label, column + gap
+    ax.set_xticks(list(labels), labels.values(), rotation=90, parse_math=False)  # a token may be a dollar sign
 
 
 def token_label(token: str) -> str:
     """A token as a short label: "Ġ5", "▁5" and " 5" are "5", a blank one "␣", the beginning of text "BOS"."""
     if token in _BEGINNINGS:
         return "BOS"
-    plain = token.translate(_SPACES)
-    text = escape_token(plain.strip(" ") or plain[:1])
+    text = escape_token(token.translate(_SPACES).strip(" ")) or ("␣" if token else "")
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
 
 

@@ -5,6 +5,7 @@ for the paper's twelve. Five over GSM8K and HellaSwag: the same grid, each model
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -53,4 +54,4 @@ def paper_figure(name: str, study: Study) -> Figure:
 def save_paper_figures(study: Study) -> list[Path]:
     """Write every figure of the paper that the results allow to `folder/figures/paper/<name>.pdf` and `.png`."""
     folder = study.folder / "figures" / "paper"
-    return [path for name in PAPER_FIGURES for path in save_drawn(folder / name, paper_figure, name, study)]
+    return [path for name in PAPER_FIGURES for path in save_drawn(folder / name, partial(paper_figure, name, study))]

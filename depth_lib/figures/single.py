@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from ..effective_depth.difficulty import EFFECTS, importance_by_level, score_rows
 from ..effective_depth.orders import loss_map
 from ..effective_depth.rules import METRICS, as_array, deep_thinking_ratio
-from .marks import BLUE, ORANGE, SKY, Curves, Heat, Kind, Panel, token_label
+from .marks import ORANGE, SKY, Curves, Heat, Kind, Panel, token_label
 
 
 class Cosine(Curves):
@@ -37,7 +37,7 @@ class Settling(Curves):
 
 
 class AnswerRanks(Curves):
-    """The rank of each token of the answer, and the likeliest token where another was before."""
+    """The rank of each token of the answer."""
 
     overlays = False
 
@@ -45,13 +45,27 @@ class AnswerRanks(Curves):
         tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
         return {"": {f"{k}: {token_label(token)}": ranks for k, (token, ranks) in enumerate(tokens, 1)}}
 
+
+class LensTable(Heat):
+    """What each layer would say at each place, written where there is room."""
+
+    def can_draw(self, result: Mapping) -> bool:
+        return super().can_draw(result) and "top_tokens" in result
+
+    def cells(self, panel: Panel) -> np.ndarray:
+        return panel["answer_kl"]
+
+    def words(self, result: Mapping) -> np.ndarray:
+        return np.array([[token_label(five[0]) for five in of_layer] for of_layer in result["top_tokens"]])
+
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         super().draw(ax, panel, result)
-        for k, ranks in enumerate(panel.values()):
-            likeliest = [of_layer[k][0] for of_layer in result.get("top_tokens", ())]
-            for l, token in enumerate(likeliest):
-                if [token] != likeliest[l - 1 : l]:
-                    ax.annotate(token_label(token), (l, ranks[l]), fontsize=5, rotation=45)
+        rows, columns = panel["answer_kl"].shape
+        if 0.09 * rows > ax.bbox.height / ax.figure.dpi or 0.3 * columns > ax.bbox.width / ax.figure.dpi:  # inches
+            return
+        for (row, column), word in np.ndenumerate(self.words(result)):
+            colour = "black" if ax.images[0].norm(panel["answer_kl"][row, column]) > 0.6 else "white"
+            ax.text(column, row, word, size=5, ha="center", va="center", color=colour, parse_math=False)
 
 
 class Removal(Heat):
@@ -61,23 +75,7 @@ class Removal(Heat):
         super().draw(ax, panel, result)
         loss = as_array(result["removal_loss"])
         ax.plot(np.nanargmin(loss, axis=1), range(len(loss)), "*", color=ORANGE, label="best start")
-        ax.set_yticks(range(len(loss)), _sizes(result))
-
-
-class RemovalCurves(Curves):
-    """The cost of removing n blocks at the best start, at the end of the model, and at a random start."""
-
-    overlays = False
-
-    def panels(self, result: Mapping) -> dict[str, Panel]:
-        loss, sizes = as_array(result["removal_loss"]), _sizes(result)
-        last = loss[range(len(sizes)), loss.shape[1] - sizes]
-        return {"": {"best start": np.nanmin(loss, 1), "last blocks": last, "mean over starts": np.nanmean(loss, 1)}}
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        super().draw(ax, panel, result)
-        sizes = _sizes(result)
-        ax.set_xticks(range(len(sizes)), sizes)
+        ax.set_yticks(range(len(loss)), as_array(result["removal_sizes"]).astype(int))
 
 
 class Repeats(Heat):
@@ -111,37 +109,11 @@ class OrderCurves(Curves):
         return super().can_draw(result) and bool(self.panels(result)[""])
 
 
-def _sizes(result: Mapping) -> np.ndarray:
-    return as_array(result["removal_sizes"]).astype(int)
-
-
 class PartRemoval(Curves):
     """The cost of removing attention or MLP of ever more blocks, from none on."""
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
         return {"": {"removal_loss": np.append(0, as_array(result["removal_loss"]))}}
-
-
-class CheapScores(Kind):
-    """Scores of one clean pass against the loss, a point per start and number of blocks."""
-
-    def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
-        for (key, points), colour in zip(self._points(result).items(), (BLUE, ORANGE), strict=True):
-            ax.plot(points.score, points.loss, ".", markersize=3, color=colour, label=self.keys[key])
-        ax.set_yscale("symlog", linthresh=0.1)
-
-    def note(self, result: Mapping) -> str:
-        correlations = [points.rank().corr().score["loss"] for points in self._points(result).values()]
-        return "rank correlations {:.2f}, {:.2f}".format(*correlations)
-
-    def _points(self, result: Mapping) -> dict[str, pd.DataFrame]:
-        """The angular distance of all n and the block influence (n = 1), each beside the loss."""
-        loss = as_array(result["removal_loss"])
-        losses = {"angular_distance": loss, "block_influence": loss[0]}
-        return {
-            key: pd.DataFrame({"score": as_array(result[key]).ravel(), "loss": loss.ravel()}).dropna()
-            for key, loss in losses.items()
-        }
 
 
 class EffectsByLevel(Heat):

@@ -1,6 +1,8 @@
 """What a study's numbers say: a few sentences, each an answer, and none where there is none."""
 
 from collections.abc import Mapping
+from itertools import groupby
+from operator import attrgetter
 
 import pandas as pd
 
@@ -10,9 +12,13 @@ from ..effective_depth.rules import METRICS
 from ..results.study import Study
 from .table import NAMES, by_lens
 
-_NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 _SAME = 0.1  # of the depth: an interval within this of zero
 _RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
+_ANSWERS = {  # question -> the sentence and what is counted
+    "size": ("Larger models use {} share of their depth: slope per doubling", "sizes"),
+    "training": ("With {after} models instead of {before} ones {} share of the depth is used: change", "sizes"),
+    "task": ("On {after} instead of {before} {} share of the depth is used: change", "models"),
+}
 
 
 def headline(depths: pd.DataFrame) -> str:
@@ -21,18 +27,18 @@ def headline(depths: pd.DataFrame) -> str:
     depths: what `effective_depth.tables.depths` returns. Of several datasets a model's median counts.
     """
     kl = depths[depths.metric == "kl"]
-    ours, papers = (model_ratios(frame, "kl") for frame in (kl, published_depths()))
+    ours, papers = ((100 * model_ratios(frame, "kl")).round().astype(int) for frame in (kl, published_depths()))
     clauses = []
     if len(ours) == 1:
-        clauses.append(f"The prediction of {ours.index[0]} forms at {ours.iloc[0]:.0%} of its depth".replace("%", " %"))
+        clauses.append(f"The prediction of {ours.index[0]} forms at {ours.iloc[0]} % of its depth")
     elif len(ours):
-        ends = " to ".join(f"{ours[model]:.0%} ({model})" for model in (ours.idxmin(), ours.idxmax()))
-        clauses.append(f"Predictions form at {ends} of the depth".replace("%", " %"))
+        ends = " to ".join(f"{ours[model]} % ({model})" for model in (ours.idxmin(), ours.idxmax()))
+        clauses.append(f"Predictions form at {ends} of the depth")
     silent = kl[~kl.model.isin(ours.index)].drop_duplicates("model")
-    clauses += [f"{row.model}: – ({row.note or 'no layer satisfies the rule'})" for row in silent.itertuples()][:3]
+    clauses += [f"{row.model}: – ({row.note or 'no layer satisfies the rule'})" for row in silent[:3].itertuples()]
     if not clauses:
         return "No model here has an effective depth by the logit lens."
-    return f"{'; '.join(clauses)}; the papers' twelve: {_range(papers)}."
+    return f"{'; '.join(clauses)}; the papers' twelve: {papers.min()} to {papers.max()} %."
 
 
 def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> list[str]:
@@ -40,38 +46,24 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
 
     depths: what `effective_depth.tables.depths` returns of the study; published: what `beside_the_paper` does.
     """
-    found = trends(depths)
-    questions = {
-        "size": ("Larger models use {} share of their depth", "slope per doubling", "sizes"),
-        "training": ("With {after} models instead of {before} ones {} share of the depth is used", "change", "sizes"),
-        "task": ("On {after} instead of {before} {} share of the depth is used", "change", "models"),
-    }
-    sentences = []
-    for question, (answer, what, units) in questions.items():
-        by_pair: dict[tuple, list[Trend]] = {}
-        for one in found:
-            if one.question == question:
-                by_pair.setdefault((one.before, one.after), []).append(one)
-        clauses = []
-        for (before, after), ones in by_pair.items():
-            numbers = ", ".join(f"{_RULES[one.metric]} {one}" for one in ones)
-            n = _in_words(min(one.n for one in ones))
-            names = {"before": NAMES.get(before, before), "after": NAMES.get(after, after)}
-            text = answer.format(_verdict(ones), **names)
-            clauses.append(f"{text}: {what} by {numbers}, {n} {units}")
-        if clauses:
-            sentences.append("; ".join([clauses[0], *(clause[0].lower() + clause[1:] for clause in clauses[1:])]) + ".")
+    clauses: dict[str, list[str]] = {question: [] for question in _ANSWERS}
+    of_pair = attrgetter("question", "before", "after")
+    for (question, *pair), group in groupby(sorted(trends(depths), key=of_pair), of_pair):
+        (answer, units), ones = _ANSWERS[question], [*group]
+        before, after = (NAMES.get(name, name) for name in pair)
+        numbers = ", ".join(f"{_RULES[one.metric]} {one}" for one in ones)
+        text = answer.format(_verdict(ones), before=before, after=after)
+        clauses[question].append(f"{text} by {numbers}, {min(one.n for one in ones)} {units}.")
+    sentences = [" ".join(answers) for answers in clauses.values() if answers]
     sentences += [f"{line}." for line in by_lens(depths)]
-    if turns := _turns(study):
-        times = f"{_in_words(min(turns))} to {_in_words(max(turns))} times"
-        if len({*turns}) == 1:
-            times = "once" if turns[0] == 1 else f"{_in_words(turns[0])} times"
-        ending = ", so it is fragile" if max(turns) > 1 else ""
-        sentences.append(f"The mean cosine crosses zero upwards {times}; the rule uses the last crossing{ending}.")
+    most = max(_turns(study), default=0)
+    if most > 1:
+        sentences.append(
+            f"The mean cosine crosses zero upwards up to {most} times; the rule uses the last one, so it is fragile."
+        )
     if len(published):
-        counts = published.verdict.value_counts()
-        text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        sentences.append(f"Of {len(published)} depths that the papers have too: {text}.")
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in published.verdict.value_counts().items())
+        sentences.append(f"Of {len(published)} depths that the papers have too: {counts}.")
     return sentences
 
 
@@ -87,18 +79,10 @@ def _verdict(ones: list[Trend]) -> str:
 
 
 def _turns(study: Mapping) -> list[int]:
-    """How often the mean cosine of each run changes from negative to non-negative, where it does."""
-    rule, counts = METRICS["cosine"], []
-    for (_, _, probe), result in study.items():
-        if probe == rule.probe and all(key in result for key in rule.keys):
-            counts.append(int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum()))
-    return [count for count in counts if count]
-
-
-def _range(values: pd.Series) -> str:
-    low, high = (f"{100 * value:.0f}" for value in (values.min(), values.max()))
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def _in_words(number: int) -> str:
-    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
+    """How often the mean cosine of each run changes from negative to non-negative."""
+    rule = METRICS["cosine"]
+    return [
+        int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum())
+        for (_, _, probe), result in study.items()
+        if probe == rule.probe and all(key in result for key in rule.keys)
+    ]

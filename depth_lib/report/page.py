@@ -11,7 +11,7 @@ import pandas as pd
 from PIL import Image
 
 from ..embedded import TOYS, prompts_path
-from ..figures import COMPARISONS, KINDS, save_comparisons, save_figures, save_paper_figures
+from ..figures import KINDS, save_comparisons, save_figures, save_paper_figures
 from ..figures.compare import IN_OVERVIEW
 from ..figures.marks import Heat
 from ..files import write_together
@@ -82,18 +82,14 @@ def _small(png: bytes) -> str:
 
 def draw_figures(study: Study, tables: Tables) -> list[Path]:
     """Draw every figure there can be into `folder/figures`, `figures/summary` and `figures/paper`; the paths."""
-    return [
-        *save_figures(study),
-        *save_comparisons(study, tables.intervals, tables.thresholds),
-        *save_paper_figures(study),
-    ]
+    return [*save_figures(study), *save_comparisons(study, tables.intervals), *save_paper_figures(study)]
 
 
 def heading(study: Study) -> str:
     """The page's title as HTML."""
-    there = {dataset for dataset, _, _ in study}
-    n, datasets = len(study.models), ", ".join(NAMES.get(name, name) for name in study.datasets if name in there)
-    return f"<h1>Effective depth of {n} model{'s' if n != 1 else ''} on {escape(datasets)}</h1>"
+    datasets = ", ".join(dict.fromkeys(NAMES.get(dataset, dataset) for dataset, _, _ in study))
+    models = study.models[0] if len(study.models) == 1 else f"{len(study.models)} models"
+    return f"<h1>{escape(f'Effective depth of {models} on {datasets}')}</h1>"
 
 
 def listed(sentences: Iterable[str], name: str = "") -> str:
@@ -117,14 +113,12 @@ def heat_maps(study: Study) -> list[str]:
 
 
 def gallery(drawn: Iterable[Path]) -> str:
-    """What of `draw_figures` is nowhere else on the page, as HTML: each picture with its caption."""
-    shown_above = {*IN_OVERVIEW, "overview", "ratio_by_size", "ratio_by_training", "ratio_by_task"}
+    """The curves of `draw_figures` that are nowhere else on the page, as HTML: each picture with its caption."""
     parts = []
     for path in drawn:
-        row = {"figures": KINDS, "summary": COMPARISONS}.get(path.parent.name, {}).get(path.stem)
-        if row and path.suffix == ".png" and path.stem not in shown_above and not isinstance(row, Heat):
-            image = _small(path.read_bytes())
-            caption = escape(row.caption)
+        kind = KINDS.get(path.stem)
+        if kind and path.suffix == ".png" and path.stem not in IN_OVERVIEW and not isinstance(kind, Heat):
+            image, caption = _small(path.read_bytes()), escape(kind.caption)
             parts.append(
                 f'<figure><img alt="{caption}" src="data:image/png;base64,{image}">'
                 f"<figcaption>{caption}</figcaption></figure>"
@@ -165,26 +159,21 @@ def notices(study: Study) -> list[str]:
 
 
 def _mixed(study: Study) -> Iterator[str]:
-    """A line for each setting in which results of the table differ, with the datasets, models or runs that have it."""
+    """A line for each setting in which results of the table differ, with the datasets or models that have it."""
     rows = pd.DataFrame(
         [
-            {"model": model, "dataset": dataset, "run": f"{model} on {dataset}"} | result["meta"]
+            {"model": model, "dataset": dataset} | result["meta"]
             for (dataset, model, probe), result in study.items()
             if probe in TABLE_PROBES and result["meta"]
         ]
     )
-    for setting, name in (("n_prompts", "numbers of prompts"), ("dtype", "dtypes"), ("quantization", "quantisations")):
-        values = rows.get(setting, pd.Series(dtype=object)).fillna("none").astype(str)
-        if values.nunique() > 1:
-            per = next(
-                one
-                for one in ("dataset", "model", "run")
-                if values.groupby(rows[one]).nunique().max() == 1 or one == "run"
-            )
-            listed = (
-                f"{value} ({', '.join(names.unique())})" for value, names in rows[per].groupby(values, sort=False)
-            )
-            yield f"Mixed {name}, so that rows are not alike: {'; '.join(listed)}."
+    names = {"n_prompts": "numbers of prompts", "dtype": "dtypes", "quantization": "quantisations"}
+    for setting in rows.columns.intersection([*names]):
+        per = "dataset" if setting == "n_prompts" else "model"
+        having = rows.groupby(rows[setting].fillna("none").astype(str), sort=False)[per].unique()
+        if len(having) > 1:
+            listed = "; ".join(f"{value} ({', '.join(some)})" for value, some in having.items())
+            yield f"Mixed {names[setting]}, so that rows are not alike: {listed}."
 
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:

@@ -6,14 +6,14 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from great_tables import GT, html, loc, style
-from openpyxl.formatting.rule import ColorScaleRule
+from great_tables import GT, loc, style
+from pandas.io.formats.style import Styler
 
 from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.orders import stretches
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
-from ..effective_depth.tables import depths, depths_by_threshold
+from ..effective_depth.tables import depths
 from ..files import write_together
 from ..results.provenance import made_from
 from ..results.schemas import BY_LENS
@@ -40,12 +40,11 @@ _FIVE_PROBES = "model dataset metric layers ed ratio score score_low score_high"
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a study: `depths`, and what is read off it: `effective_depth_table`, `depths_by_threshold` and
-    `beside_the_paper`; `scores_by_level`, `stretches` and `provenance`."""
+    """The tables of a study: `depths`, and what is read off it: `effective_depth_table` and `beside_the_paper`;
+    `scores_by_level`, `stretches` and `provenance`."""
 
     depths: pd.DataFrame
     effective_depth: pd.DataFrame
-    thresholds: pd.DataFrame
     beside_the_paper: pd.DataFrame
     by_difficulty: pd.DataFrame
     orders: pd.DataFrame
@@ -75,7 +74,6 @@ def read_tables(study: Study) -> Tables:
     return Tables(
         depths=every_depth,
         effective_depth=effective_depth_table(study, every_depth),
-        thresholds=depths_by_threshold(study, every_depth),
         beside_the_paper=beside_the_paper(every_depth),
         by_difficulty=scores_by_level(study),
         orders=stretches(study),
@@ -192,36 +190,31 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     """
     rows = tables.depths[tables.depths.metric.isin(metrics)] if metrics else tables.depths
     cells = rows.assign(cell=[_cell(row) for row in rows.to_dict("records")])
-    runs = [*dict.fromkeys(zip(cells.model, cells.dataset, strict=True))]
-    columns = [*dict.fromkeys(cells.metric)]
-    index = ["model", "dataset"]
-    shown, ratios = (
-        cells.pivot(index=index, columns="metric", values=value).reindex(runs)[columns] for value in ("cell", "ratio")
-    )
-    labels = {column: NAMES.get(column, column.replace("_", " ").replace(BY_LENS, ", ")) for column in columns}
-    one_dataset = len({dataset for _, dataset in runs}) == 1
-    frame = shown.fillna(MISSING).reset_index().replace({"dataset": NAMES})
-    where = {"rowname_col": "model"} if one_dataset else {"rowname_col": "dataset", "groupname_col": "model"}
-    table = GT(frame.drop(columns="dataset") if one_dataset else frame, **where).cols_label(**labels)
+    runs, columns = pd.MultiIndex.from_frame(rows[["model", "dataset"]]).unique(), [*rows.metric.unique()]
+    shown = cells.pivot(index=["model", "dataset"], columns="metric", values=["cell", "ratio"]).reindex(runs)
+    frame = shown["cell"][columns].fillna(MISSING).reset_index().replace({"dataset": NAMES})
+    table = GT(frame, rowname_col="dataset", groupname_col="model").tab_stubhead("dataset")
+    table = table.cols_label({name: NAMES.get(name, name.replace("_", " ").replace(BY_LENS, ", ")) for name in columns})
     table = table.fmt_markdown(columns).cols_align("center", columns).tab_options(table_width="100%")
-    for row, column in product(range(len(runs)), columns):
-        if pd.notna(ratios[column].iloc[row]):
-            table = table.tab_style(style.fill(_colour(ratios[column].iloc[row])), loc.body(column, [row]))
-    return table.tab_stubhead(html("model" if one_dataset else "dataset"))
+    for (row, _), (column, ratio) in product(enumerate(runs), shown["ratio"].items()):
+        if pd.notna(ratio.iloc[row]):
+            table = table.tab_style(style.fill(_colour(ratio.iloc[row])), loc.body(column, [row]))
+    return table
 
 
 def _cell(row: dict) -> str:
     """A depth in Markdown: 17 (0.64), below it its interval, score or note."""
-    lines = [f"**{row['ed']}** ({row['ratio']:.2f})" if pd.notna(row["ed"]) else MISSING]
+    depth = f"**{row['ed']}** ({row['ratio']:.2f})" if pd.notna(row["ed"]) else MISSING
+    lines = []
     if pd.notna(row["low"]) or pd.notna(row["high"]):
-        ends = ["no depth" if pd.isna(end) else str(end) for end in (row["low"], row["high"])]
-        lines.append(ends[0] if ends[0] == ends[1] else " to ".join(ends))
+        lines.append(
+            " to ".join(dict.fromkeys("no depth" if pd.isna(row[end]) else f"{row[end]}" for end in ("low", "high")))
+        )
     if pd.notna(row["score"]):
         ends = "" if pd.isna(row["score_low"]) else f" [{row['score_low']:.1f}, {row['score_high']:.1f}]"
-        lines = [*(line for line in lines if line != MISSING), f"score {row['score']:.1f}{ends}"]
-    if row["note"] and len(lines) == 1:
-        lines.append(f"({row['note']})" if lines == [MISSING] else row["note"].partition(":")[0])
-    return "<br>".join([lines[0], *(f"<small>{line}</small>" for line in lines[1:])])
+        lines.append(f"score {row['score']:.1f}{ends}")
+    lines = lines or [row["note"] if depth == MISSING else row["note"].partition(":")[0]]
+    return "<br>".join([depth, *(f"<small>{line}</small>" for line in lines if line)])
 
 
 def _colour(ratio: float) -> str:
@@ -238,30 +231,24 @@ def _as_text(table: pd.DataFrame) -> pd.DataFrame:
     return text.fillna(MISSING)
 
 
-def _in_the_papers_words(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the papers' names in its headers."""
-    return table.rename(columns=NAMES).rename_axis(columns=[None] * 3, index=None)
-
-
-def _ratios(table: pd.DataFrame) -> list:
-    return [column for column in table.columns if column[-1] == NAMES["RATIO"]]
+def _styled(table: pd.DataFrame) -> Styler:
+    """The table with the papers' names in its headers, its ratios coloured."""
+    table = table.rename(columns=NAMES).rename_axis(columns=[None] * 3, index=None)
+    ratios = [column for column in table.columns if column[-1] == NAMES["RATIO"]]
+    return table.style.map(
+        lambda ratio: f"background-color: {_colour(ratio)}; number-format: 0.00" if pd.notna(ratio) else "", ratios
+    )
 
 
 def _workbook(tables: Tables) -> bytes:
     """One sheet per table; ratios of the first one are coloured."""
-    table = _in_the_papers_words(tables.effective_depth)
     definitions = pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.reset_index(names="Name")
     sheets = tables.further() | {"provenance": tables.provenance, "description": definitions}
     buffer = io.BytesIO()
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
-        if _ratios(table):
-            table.to_excel(writer, sheet_name="Effective Depth Results", na_rep=MISSING, freeze_panes=(4, 1))
-            sheet = writer.sheets["Effective Depth Results"]
-            scale = ColorScaleRule("num", 0, "FFFFFF", end_type="num", end_value=1, end_color="2171B5")
-            for column in list(sheet.iter_cols(min_col=3, min_row=5))[::2]:
-                sheet.conditional_formatting.add(f"{column[0].coordinate}:{column[-1].coordinate}", scale)
-                for cell in column:
-                    cell.number_format = "0.00"
+        if tables.effective_depth.size:
+            name = "Effective Depth Results"
+            _styled(tables.effective_depth).to_excel(writer, sheet_name=name, na_rep=MISSING, freeze_panes=(4, 1))
         for name, frame in sheets.items():
             sheet = name.replace("_", " ").title()
             frame.to_excel(writer, sheet_name=sheet, index=False, na_rep=MISSING, float_format="%.2f")
@@ -287,9 +274,7 @@ def _tex(table: pd.DataFrame) -> str:
     """A document with the table, its ratios coloured as in the workbook."""
     if table.columns.empty:
         return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
-    table = _in_the_papers_words(table)
-    shown = table.style.format(precision=2, na_rep="--", escape="latex")
+    shown = _styled(table).format(precision=2, na_rep="--", escape="latex")
     shown = shown.format_index(escape="latex").format_index(escape="latex", axis="columns")
-    shown = shown.map(lambda ratio: f"background-color: {_colour(ratio)}" if pd.notna(ratio) else "", _ratios(table))
     columns = "l" + "r" * table.shape[1]
     return _TEX.replace("%s", shown.to_latex(column_format=columns, multicol_align="c", hrules=True, convert_css=True))

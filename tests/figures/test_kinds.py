@@ -38,6 +38,7 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
     assert figure.get_suptitle().replace("\n", " ").startswith(kind.title)
     assert (shown[0].get_xlabel(), figure.get_supylabel()) == (kind.xlabel, kind.ylabel)
     if isinstance(kind, Heat):
+        assert all(low < 0 < high for low, high in (ax.get_ylim() for ax in shown)), "layer 0 is at the bottom"
         assert kind.colorbar in [axes.get_ylabel() for axes in figure.axes]
     elif len(kind.keys) > 1:
         assert set(kind.keys.values()) - {""} <= set(legend(shown[0]))
@@ -49,10 +50,10 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
         for ax, (key, label) in zip(shown, kind.keys.items(), strict=True):
             values = result[key][:, :-1] if kind.tokens else result[key]
             assert np.ma.allequal(colour_map(ax), values)  # where not white
-            assert ax.get_title() == label
+            assert ax.get_title().startswith(label)
 
 
-@pytest.mark.parametrize("name", ["cosine", "norms", "lens_kl", "layer_effects", "integrated_gradients"])
+@pytest.mark.parametrize("name", ["cosine", "norms", "lens_kl", "integrated_gradients"])
 def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
     result = result_of(KINDS[name].probe, 8)
     for key in KINDS[name].keys:
@@ -60,23 +61,11 @@ def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
     assert plot(name, result).figure.axes
 
 
-@pytest.mark.parametrize(
-    ("attention", "mlp", "endings"),
-    [([0.1, 0.2], [0.0, 0.0], ["", " = 0, one mixer only"]), ([torch.nan] * 2, [torch.nan] * 2, [" is not known"] * 2)],
-)
-def test_parts_that_blocks_lack_or_that_are_not_known_say_so_in_the_legend(attention, mlp, endings):
-    values = (attention, mlp, [0.1, 0.2])
-    ax = plot("cosine", {key: torch.tensor(curve) for key, curve in zip(COSINES, values, strict=True)})
-    labels = zip(KINDS["cosine"].keys.values(), [*endings, ""], strict=True)
-    assert legend(ax)[:3] == [label + ending for label, ending in labels]
-    assert ("mean of the three" in legend(ax)) == np.isfinite(attention).all()
-
-
 def test_what_cannot_be_drawn_is_refused_in_one_line():
     result = result_of("layer_effects", 8)
     with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
         plot("cosines", result)
-    said = "lens_kl needs res_kl_divs, and the result given has max_future_layer.*logit_lens's"
+    said = "KL .* needs res_kl_divs, and the result given has max_future_layer.*logit_lens's"
     with pytest.raises(ValueError, match=said):
         plot("lens_kl", result)
 
@@ -135,25 +124,18 @@ def test_what_rounding_may_have_made_is_grey():
     assert tuple(grey.to_rgba(0)[:3]) == to_rgb(ROUNDING)
     assert legend(ax) == ["within rounding"]
     changes = {"max_future_out": torch.tensor([[1.0], [0.01]]), "max_future_out_rounding_floor": floor}
-    np.testing.assert_allclose(bars(plot("output_change", changes))["within rounding"][0], [0.2, 0.2])
+    (span,) = [patch for patch in plot("output_change", changes).patches if patch.get_label() == "within rounding"]
+    assert (span.get_y(), span.get_height()) == (0, pytest.approx(0.2))
 
 
-def test_the_last_token_of_an_answer_is_left_out():
-    assert colour_map(plot("residual_erasure", {"erasure_effect": torch.rand(4, 6)})).shape == (4, 5)
-
-
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if isinstance(kind, Heat)])
-def test_layer_0_is_at_the_bottom_of_every_heat_map(name):
-    for ax in panels(plot(name, result_of(KINDS[name].probe, 8)).figure):
-        low, high = ax.get_ylim()
-        assert low < 0 < high
-
-
-def test_tokens_are_labels():
+def test_tokens_are_labels_and_the_last_one_of_an_answer_is_left_out():
     result = {"erasure_effect": torch.rand(4, 6), "tokens": ["<s>", "5", "Ġ+", "Ġ", "Ġ=", "8"]}
     ax = plot("residual_erasure", result)
-    labels = [(text.get_text(), text.get_rotation()) for text in ax.get_xticklabels()]
-    assert labels == [("BOS", 90), ("5", 0), ("+", 0), ("␣", 0), ("=", 0)]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["BOS", "5", "+", "␣", "="]
+    assert colour_map(ax).shape == (4, 5)
+    many = plot("residual_erasure", {"erasure_effect": torch.rand(4, 141), "tokens": ["Ġ", "Ġ5"] * 70 + ["8"]})
+    labels = [text.get_text() for text in many.get_xticklabels()]
+    assert 10 < len(labels) < 50 and set(labels) == {"5"}
 
 
 @pytest.mark.parametrize(
@@ -199,13 +181,10 @@ def test_colours_without_limits_end_at_a_percentile_and_are_pointed_where_values
     assert scales("block_removal", none) == ([(0, 1)], "neither")
 
 
-def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_named():
+def test_layers_whose_estimated_error_is_above_the_tolerance_are_counted_above():
     result = {"igrads": torch.ones(4, 5), "error": torch.tensor([0.3, 0.001, 0.02, 0.0])}
-    ax = plot("integrated_gradients", result)
-    assert [list(line.get_ydata()) for line in ax.lines] == [[0, 2]]
-    assert legend(ax) == ["rough: estimated error above the tolerance"]
-    ax = plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}})
-    assert ax.figure.legends == []
+    assert plot("integrated_gradients", result).get_title() == "estimated error above 1% at 2 layers"
+    assert plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}}).get_title() == ""
 
 
 def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_colour():
@@ -224,27 +203,20 @@ def test_by_difficulty_there_is_a_map_per_level_and_a_line_per_level_in_its_own_
     assert len(set(LEVELS.values())) == 12
 
 
-def test_depth_scores_are_bars_with_their_intervals_as_whiskers():
+def test_depth_scores_are_bars_with_whiskers_where_there_are_enough_examples():
     result = result_of("depth_by_difficulty", 6)
     ax = plot("depth_score_by_level", result)
     estimates = [score for effect in ("layer", "output") for score in depth_scores(result, effect).scores.values()]
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([score.value for score in estimates])
     whiskers = [segment[:, 1] for drawn in ax.collections for segment in drawn.get_segments()]
     np.testing.assert_allclose(whiskers, [(score.low, score.high) for score in estimates])
-
-
-@pytest.mark.parametrize("effect", [1, 0])
-def test_depth_scores_of_too_few_examples_are_bars_without_whiskers(effect):
-    result = result_of("depth_by_difficulty", 6)
-    result = {"level": result["level"][:3]} | {
-        key: effect * result[key][:3] for key in ("layer_effect", "output_effect")
-    }
-    ax = plot("depth_score_by_level", result)
-    ax.figure.draw_without_rendering()
-    heights = [bar.get_height() for bar in ax.patches]
-    assert len(heights) == 6 and np.isfinite(heights).all() == bool(effect)
-    assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["2", "3", "4"]
+    few = {key: result[key][:3] for key in ("level", "layer_effect", "output_effect")}
+    for effect in (1, 0):
+        ax = plot("depth_score_by_level", few | {key: effect * few[key] for key in ("layer_effect", "output_effect")})
+        ax.figure.draw_without_rendering()
+        heights = [bar.get_height() for bar in ax.patches]
+        assert len(heights) == 6 and np.isfinite(heights).all() == bool(effect)
+        assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
 
 
 def test_the_deep_thinking_ratio_stands_above_the_curve_of_settled_tokens():
@@ -252,13 +224,6 @@ def test_the_deep_thinking_ratio_stands_above_the_curve_of_settled_tokens():
     ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
     assert ax.get_title() == "deep-thinking ratio 0.20"
     assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
-
-
-def test_each_prompt_is_a_thin_line():
-    result = result_of("logit_lens", 8, n_prompts=3)
-    thin = [line for line in plot("lens_kl", result).lines if line.get_linewidth() == 0.3]
-    truth = result["res_kl_divs_sums"] / result["n_tokens"][:, None]
-    np.testing.assert_allclose([line.get_ydata() for line in thin], truth, rtol=1e-6)
 
 
 def test_curves_of_several_results_stand_in_one_panel_each_with_its_depth():
@@ -281,19 +246,22 @@ def test_curves_of_several_results_stand_in_one_panel_each_with_its_depth():
     assert legend(plot("output_change", both)) == names
 
 
-def test_heat_maps_of_two_results_stand_side_by_side_with_their_difference():
+def test_heat_maps_of_two_results_stand_one_above_the_other_with_their_difference():
     effects = {name: result_of("layer_effects", 6, seed=seed) for seed, name in enumerate(("base", "tuned"))}
     axes = panels(plot("layer_effects", effects).figure)
-    parts = ["future tokens", "all tokens"]
-    titles = [[f"base\n{part}", f"tuned\n{part}", f"tuned - base\n{part}"] for part in parts]
-    assert [ax.get_title() for ax in axes] == sum(titles, [])
-    base, tuned, more = (colour_map(ax) for ax in axes[:3])
+    names = ("base", "tuned", "tuned - base")
+    assert [ax.get_title() for ax in axes] == [
+        f"{name}\n{which} tokens" for name in names for which in ("future", "all")
+    ]
+    base, tuned, more = (colour_map(ax) for ax in axes[::2])
     later = np.triu(np.ones((6, 6), bool), 1)
     np.testing.assert_allclose((tuned - base)[later], more[later], atol=1e-6)
-    low, high = axes[2].get_images()[0].get_clim()
+    low, high = axes[4].get_images()[0].get_clim()
     assert low == -high < 0 and axes[0].get_images()[0].get_clim() == (0, 1)
     smaller = {"base": effects["base"], "other": result_of("layer_effects", 4)}
     assert len(panels(plot("layer_effects", smaller).figure)) == 4  # layers that are not the same are not subtracted
+    removal = {name: result_of("block_removal", 6, seed=seed) for seed, name in enumerate("ab")}
+    assert len(panels(plot("block_removal", removal).figure)) == 3  # also of a map with marks of its own
 
 
 def test_a_figure_goes_into_axes_of_ones_own():
