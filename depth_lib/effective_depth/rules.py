@@ -278,9 +278,8 @@ class Metric:
     """One depth of a model: the probe and keys it reads, and how it follows from them.
 
     rule: a layer, from the keys' curves; None if the depth is a depth score, the centre of mass of the curve's effects.
-    threshold: the papers'; thresholds:
-    others that `depths_by_threshold` compares. level: of the papers' metrics, the value that the curve is
-    compared with, from curves [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
+    threshold: the papers'. level: of the papers' metrics, the value that the curve is compared with, from curves
+    [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
     `above`, where it is above it; if `turns`, where it is below it and the next layer is not. no_signal: why a probe's
     result carries no such depth, "" if it does.
     """
@@ -289,7 +288,6 @@ class Metric:
     keys: tuple[str, ...]
     rule: Callable[..., int | None] | None = None
     threshold: float | None = None
-    thresholds: tuple[float, ...] = ()
     level: Callable[[np.ndarray, float | None], np.ndarray | float] | None = None
     above: bool = False
     turns: bool = False
@@ -335,7 +333,6 @@ class Metric:
         return None if depth in (-1, len(curve) - 1) else int(depth)
 
 
-_TENTHS = tuple((np.arange(1, 10) / 10).tolist())
 METRICS = {
     "cosine": Metric(
         "relative_contribution",
@@ -350,7 +347,6 @@ METRICS = {
         ("res_kl_divs",),
         effective_depth_kl,
         0.5,
-        _TENTHS,
         level=lambda kl, threshold: threshold * kl.max(-1, keepdims=True),
         no_signal=_lens_without_signal,
     ),
@@ -359,7 +355,6 @@ METRICS = {
         ("res_overlaps",),
         effective_depth_overlap,
         0.3,
-        _TENTHS[:7],
         level=lambda overlap, threshold: threshold,
         above=True,
         no_signal=_lens_without_signal,

@@ -1,4 +1,4 @@
-"""Every depth of a study in one tidy frame, with intervals, and at other thresholds."""
+"""Every depth of a study in one tidy frame, with intervals."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -69,24 +69,6 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
         raise ValueError("no effective depth is read from this result; give one of logit_lens or relative_contribution")
     order = ["metric", "layers", "ed", "low", "high", "ratio", "ratio_low", "ratio_high", "note"]
     return _frame(rows, order).set_index("metric")
-
-
-def depths_by_threshold(study: Study, every_depth: pd.DataFrame) -> pd.DataFrame:
-    """ED and ratio at other thresholds than the papers', a row per model × dataset × metric × threshold.
-
-    Columns model, dataset, metric, threshold, ed, ratio; NA where no layer crosses that threshold. every_depth: what
-    `depths` returns.
-    """
-    rows = []
-    papers = every_depth[every_depth.metric.isin(PAPER_METRICS) & ~every_depth.note.str.startswith("no signal")]
-    for row in papers.itertuples():
-        metric = METRICS[row.metric]
-        arguments = metric.arguments(study[row.dataset, row.model, metric.probe])
-        with suppress(ValueError):  # a curve that is not finite, as the depth's own note says
-            for threshold in metric.thresholds:
-                ed = metric.rule(*arguments, threshold)
-                rows.append((row.model, row.dataset, row.metric, threshold, ed, ratio(ed, row.layers)))
-    return _frame(rows, ["model", "dataset", "metric", "threshold", "ed", "ratio"])
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:

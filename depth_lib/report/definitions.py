@@ -73,8 +73,7 @@ DEFINITIONS = {
     ),
     "score": (
         "Depth score: the centre of mass of an effect over layers, in layers. Brackets: a 95 % interval over prompts.",
-        "Σ l · e[l] / Σ e[l], e[l] the effect of layer l; for settling the share of tokens that settle at l, with L "
-        "for those that settle after the last block; for erasure a token's largest effect. These two have no interval.",
+        "Σ l · e[l] / Σ e[l], e[l] the effect of layer l.",
         "Csordás et al. 2025, section 4.",
     ),
     "papers": (*SOURCES, ""),

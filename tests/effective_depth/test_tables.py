@@ -8,7 +8,7 @@ import torch
 import depth_lib as dl
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
-from depth_lib.effective_depth.tables import depths, depths_by_threshold
+from depth_lib.effective_depth.tables import depths
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import TABLE_PROBES, Study
@@ -49,15 +49,6 @@ def test_results_with_only_the_papers_keys_have_depths_but_no_interval_and_a_rea
     assert set(theirs.note) == {"no interval: no per-prompt sums in the file (not written by depth_lib)"}
 
 
-def test_the_sweep_over_thresholds_holds_the_papers_own(study):
-    found = depths(study)
-    sweep = depths_by_threshold(study, found).query("model == 'toy-8l'").set_index(["metric", "threshold"])
-    assert len(sweep) == 9 + 7 and sweep.index.is_unique
-    ours = found.query("model == 'toy-8l'").set_index("metric")
-    for metric, threshold in (("kl", 0.5), ("overlap", 0.3)):
-        assert sweep.ed[metric, threshold] == ours.ed[metric] and sweep.ratio[metric, threshold] == ours.ratio[metric]
-
-
 def test_a_curve_that_is_not_finite_or_not_known_has_no_depth_and_a_note_that_says_why_and_stops_nothing(tmp_path):
     results = {probe: result_of(probe, 8) for probe in TABLE_PROBES}
     for key in ("att_cos", "mlp_cos"):
@@ -74,7 +65,6 @@ def test_a_curve_that_is_not_finite_or_not_known_has_no_depth_and_a_note_that_sa
     notes = found.set_index("metric").note
     assert notes["cosine"] == "attention and MLP cannot be told apart in this model"
     assert "kl is nan at layer 2" in notes["kl"] and found.ed.isna().tolist() == [True, True, False]
-    assert set(depths_by_threshold(study, found).metric) == {"overlap"}
 
 
 def test_the_package_holds_the_108_published_values():

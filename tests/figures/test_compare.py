@@ -70,10 +70,3 @@ def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(tmp_
         paths = save_comparisons(Study(tmp_path), intervals)
         there = {path.stem for path in (tmp_path / "figures" / "summary").glob("*.png")}
         assert {path.stem for path in paths} == there == drawn
-
-
-def test_every_dataset_of_a_study_has_a_look_of_its_own():
-    known = ["hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums"]
-    models = [frame(model=model, dataset=dataset, layers=n) for dataset in known for model, n in (("a", 4), ("b", 8))]
-    figure = ratio_by_size_figure(pd.concat(models, ignore_index=True))
-    assert len({line.get_color() for line in figure.axes[0].lines}) == len(known)

@@ -102,16 +102,8 @@ def test_the_card_places_models_among_the_papers_and_names_a_curve_without_signa
     assert headline(silent) == f"raw: – (no signal: largest KL 0.05 nats){twelve}"
 
 
-@pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
-def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
-    assert (facts_of(model).training, facts_of(model).billions) == ("unknown", None)
-    assert (facts_of(BASE["1.5B"]).training, facts_of(BASE["1.5B"]).billions) == ("base", 1.5)
-
-
 def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_takes_the_last():
     curves = {"once": [-0.1, -0.1, 0.1, 0.1], "thrice": [-0.1, 0.1, -0.1, 0.1, -0.1, 0.1, 0.1], "never": [0.1, 0.2]}
     study = {("x", name, "relative_contribution"): dict.fromkeys(COSINES, curve) for name, curve in curves.items()}
     said = conclusions(study, depths_of({}), pd.DataFrame())
-    assert said == [
-        "The mean cosine crosses zero upwards up to 3 times; the rule uses the last one, so it is fragile."
-    ]
+    assert said == ["The mean cosine crosses zero upwards up to 3 times; the rule uses the last one, so it is fragile."]

@@ -8,7 +8,6 @@ import papermill
 import pytest
 from jupyter_client.provisioning import local_provisioner
 
-from depth_lib.effective_depth.published import published_depths
 from depth_lib.figures import KINDS
 from depth_lib.report.conclusions import conclusions, headline
 from depth_lib.report.page import made_here, notices, write_page
@@ -122,13 +121,6 @@ def test_settings_are_mixed_only_where_results_of_the_table_differ(tmp_path):
     first, second = notices(Study(tmp_path))
     assert first.endswith("10 (gsm8k); 5 (aime24); 4 (gsm8k).")
     assert second == "Mixed dtypes, so that rows are not alike: float32 (a); bfloat16 (b)."
-
-
-@pytest.mark.slow
-def test_the_published_table_is_placed_among_itself(page_of, published):
-    page = page_of(published)
-    assert "forms at" in words_of(page) or "Predictions form at" in words_of(page)
-    assert words_of(page).count("(0.") >= 108 and len(published_depths()) == 108
 
 
 def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
