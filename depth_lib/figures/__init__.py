@@ -2,7 +2,6 @@
 
 from .card import card_figure
 from .compare import (
-    COMPARISONS,
     linear_maps_figure,
     overview_figure,
     ratio_by_size_figure,
@@ -16,7 +15,6 @@ from .kinds import KINDS, kinds_of
 from .paper import PAPER_FIGURES, paper_figure, save_paper_figures
 
 __all__ = [
-    "COMPARISONS",
     "KINDS",
     "PAPER_FIGURES",
     "card_figure",

@@ -1,8 +1,8 @@
 """Comparisons over runs: the three curves of each model, ratios of effective depth by size, training and task."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -59,6 +59,9 @@ def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
     """Does the task change it? Ratio on each dataset, a line per model."""
     places = {name: place for place, name in enumerate(sorted(intervals.dataset.unique(), key=by_paper))}
     return _ratio_figure("Ratio of effective depth by task", intervals, intervals.dataset, places, per="model")
+
+
+RATIOS = {"size": ratio_by_size_figure, "training": ratio_by_training_figure, "task": ratio_by_task_figure}
 
 
 @plt.rc_context(STYLE)
@@ -120,41 +123,10 @@ def linear_maps_figure(result: Mapping, source: str, target: str) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A figure over runs: the function that draws it (None: nothing to compare) of a study or of the frame of its
-    depths with intervals, and its caption."""
-
-    draw: Callable[..., Figure | None]
-    caption: str
-    of_study: bool = False
-
-
-COMPARISONS = {
-    "overview": Comparison(
-        overview_figure,
-        "The three curves that the effective depth is read from: cosine of updates with the residual stream, KL "
-        "divergence and top-5 overlap of the logit lens with the output. Effective depth: coloured bar (first panel: "
-        "dotted line); of several datasets in one panel, a dotted line in the colour of each.",
-        of_study=True,
-    ),
-    "ratio_by_size": Comparison(
-        ratio_by_size_figure,
-        "Model size: does a larger model use a larger share of its depth? Lines: means of a size, broken where it "
-        "has no effective depth; whiskers: 95 % confidence intervals over prompts, beyond the panel where they are "
-        "open, since they include curves without an effective depth.",
-    ),
-    "ratio_by_training": Comparison(
-        ratio_by_training_figure,
-        "Training: base, instruct and R1-distilled models. Lines: means over models of all sizes.",
-    ),
-    "ratio_by_task": Comparison(ratio_by_task_figure, "Task: the ratio on each dataset, a line per model."),
-}
-
-
 def save_comparisons(study: Study, intervals: pd.DataFrame) -> list[Path]:
-    """Write each of `COMPARISONS` that the study allows to `folder/figures/summary/<name>.pdf` and `.png`."""
-    folder, written = study.folder / "figures" / "summary", []
-    for name, row in COMPARISONS.items():
-        written += save_drawn(folder / name, partial(row.draw, study if row.of_study else intervals))
+    """Write each comparison that the study allows to `folder/figures/summary/<name>.pdf` and `.png`."""
+    folder = study.folder / "figures" / "summary"
+    written = save_drawn(folder / "overview", partial(overview_figure, study))
+    for name, draw in RATIOS.items():
+        written += save_drawn(folder / f"ratio_by_{name}", partial(draw, intervals))
     return written

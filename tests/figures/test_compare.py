@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from depth_lib.figures import COMPARISONS, ratio_by_size_figure, ratio_by_task_figure, save_comparisons
+from depth_lib.figures import overview_figure, ratio_by_size_figure, ratio_by_task_figure, save_comparisons
+from depth_lib.figures.compare import RATIOS
 from depth_lib.report.table import read_tables
 from depth_lib.results.study import Study
 from tests.figures.drawn import overlaps
@@ -25,16 +26,12 @@ def sizes_with_a_gap():
     return rows
 
 
-@pytest.fixture(scope="module", params=["sizes", pytest.param("paper", marks=pytest.mark.slow)])
-def found(request):
-    study = request.getfixturevalue(request.param)
-    return {True: study, False: read_tables(study).intervals}
-
-
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(found, name):
-    comparison = COMPARISONS[name]
-    assert overlaps(comparison.draw(found[comparison.of_study])) == []
+@pytest.mark.parametrize("folder", ["sizes", pytest.param("paper", marks=pytest.mark.slow)])
+def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(folder, request):
+    study = request.getfixturevalue(folder)
+    intervals = read_tables(study).intervals
+    for figure in (overview_figure(study), *(draw(intervals) for draw in RATIOS.values())):
+        assert overlaps(figure) == []
 
 
 def test_a_whisker_spans_the_interval_and_leaves_the_panel_where_it_is_open():
