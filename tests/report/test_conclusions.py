@@ -7,7 +7,6 @@ from scipy import stats
 
 from depth_lib.effective_depth.across import trends
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
-from depth_lib.params import facts_of
 from depth_lib.report.conclusions import conclusions, headline
 from tests.effective_depth.coverage import changes_covered
 
