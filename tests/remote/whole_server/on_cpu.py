@@ -1,5 +1,7 @@
 """NDIF's own model actor and controller on a machine without a GPU; every request runs as an ordinary key's does."""
 
+from functools import partial
+
 import ray
 import torch
 from ndif.services.ray.deployments.controller.controller import _ControllerActor
@@ -9,6 +11,7 @@ from nnsight.modeling.huggingface import HuggingFaceModel
 from nnsight.modeling.mixins.remotable import Remotable
 
 host.RUNNER_ENV += ("HF_HUB_OFFLINE",)
+host.spawn = partial(host.spawn, timeout=240)  # on a machine that is busy
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda: None
 
 
