@@ -4,9 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from depth_lib.effective_depth.tables import depths
-from depth_lib.figures import grid, overview_figure
-from depth_lib.figures.card import card_figure
+from depth_lib.figures import grid
 from depth_lib.results.study import Study
 
 DOCS = Path(__file__).parent
@@ -27,7 +25,5 @@ if __name__ == "__main__":
         save(grid(kind, smollm2), DOCS / "smollm2" / f"{kind}.png")
     if smollm2.of("block_removal"):
         save(grid("block_removal", smollm2), DOCS / "removal.png")
-    save(card_figure(depths(smollm2)), DOCS / "card.png")
-    save(overview_figure(smollm2), DOCS / "smollm2_gsm8k.png")
     toys = ["toy-4l", "toy-8l", "toy-16l"]
     save(grid("residual_erasure", Study(OUTPUTS / "demo", toys, ["gsm8k"])), DOCS / "residual_erasure.png")

@@ -1,4 +1,4 @@
-"""All of docs/qwen.md from one file of weights: python docs/qwen.py qwen2.5-coder-1.5b-instruct-q4_k_m.gguf.
+"""All of docs/qwen.md from one file of weights: python -m docs.qwen FILE.gguf.
 
 Runs what is missing in outputs/qwen (bfloat16) and outputs/qwen-float32, prints the page's tables and draws its
 pictures into docs/qwen. published_curves.csv, there, was read off the figures of arXiv 2512.14064 (GSM8K), to half a
@@ -19,6 +19,7 @@ from depth_lib.figures import grid, overview_figure
 from depth_lib.figures.card import card_figure
 from depth_lib.results.study import Study
 from docs.pictures import DOCS, OUTPUTS, save
+from tests.real.depths import table
 
 MODEL, DATASETS = "Qwen2.5-Coder-1.5B-Instruct", ["gsm8k", "hellaswag", "aime24"]
 SIBLINGS = ["Qwen2.5-1.5B-Instruct", "Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"]
@@ -68,7 +69,7 @@ def gradient_errors(studies):
     largest attribution of the block in float32."""
     half, single = (studies[d]["gsm8k", MODEL, "integrated_gradients"] for d in ("bfloat16", "float32"))
     true = (half["igrads"] - single["igrads"]).abs().amax(1) / single["igrads"].abs().amax(1)
-    return pd.DataFrame({"stated": half["igrads_error"], "true": true})
+    return pd.DataFrame({"stated": half["error"], "true": true})
 
 
 def beside_the_papers(study):
@@ -87,16 +88,19 @@ def beside_the_papers(study):
 def main(file):
     run(file)
     studies = {dtype: Study(folder, [MODEL], DATASETS) for dtype, folder in STUDIES.items()}
-    for table in (depth_table(studies), cost_table(studies), gradient_errors(studies)):
-        print(table.to_string(), end="\n\n")
+    for frame in (depth_table(studies), cost_table(studies), gradient_errors(studies)):
+        print(frame.to_string(), end="\n\n")
     print(dl.removable(studies["bfloat16"]["gsm8k", MODEL, "block_removal"]))
+    table(studies["bfloat16"]).to_csv(DOCS / "qwen" / "depths.csv", index=False, float_format="%.2f")
     study = Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])
     save(beside_the_papers(study), DOCS / "qwen" / "lens.png")
-    for kind in ("cosine", "layer_effects", "output_change", "residual_erasure", "removal"):
+    for kind in ("cosine", "layer_effects", "output_change", "block_removal"):
         save(grid(kind, study), DOCS / "qwen" / f"{kind}.png")
-    save(grid("integrated_gradients", Study(STUDIES["float32"], [MODEL], ["gsm8k"])), DOCS / "qwen" / "gradients.png")
+    in_float32 = Study(STUDIES["float32"], [MODEL], ["gsm8k"])
+    for kind in ("residual_erasure", "integrated_gradients"):
+        save(grid(kind, in_float32), DOCS / "qwen" / f"{kind}.png")
+    save(overview_figure(study), DOCS / "qwen" / "overview.png")
     save(card_figure(depths(study)), DOCS / "card.png")
-    save(overview_figure(study), DOCS / "qwen_gsm8k.png")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.real.depths import DATASETS, KEPT
 
 ROOT = Path(__file__).parents[2]
 FOUND = pd.read_csv(KEPT).set_index(["metric", "dataset"])
+QWEN = pd.read_csv(ROOT / "docs" / "qwen" / "depths.csv").set_index(["metric", "dataset"])
 NUMBERS = dict(enumerate("zero one two three four five six seven eight nine ten".split()))
 
 
@@ -19,14 +20,24 @@ def row(page, metric):
     return line
 
 
+def cells(found, metric):
+    """A depth with its interval of each dataset."""
+    rows = [found.loc[metric, dataset] for dataset in DATASETS]
+    return [f"{one.ed:.0f} [{one.low:.0f}, {one.high:.0f}]" for one in rows]
+
+
 @pytest.mark.parametrize("metric", ["cosine", "kl", "overlap"])
 def test_the_tables_have_the_depths_and_intervals_of_every_dataset_and_the_papers_range(metric):
-    found = [FOUND.loc[metric, dataset] for dataset in DATASETS]
-    depths = [f"{one.ed:.0f} [{one.low:.0f}, {one.high:.0f}]" for one in found]
-    assert " | ".join(depths) in row("README.md", metric)
-    assert " | ".join(f"{text} ({one.ratio:.2f})" for text, one in zip(depths, found, strict=True)) in row(
-        "docs/real_model.md", metric
-    )
+    assert " | ".join(cells(QWEN, metric)) in row("README.md", metric)
+    found = [f"{text} ({FOUND.ratio[metric, d]:.2f})" for text, d in zip(cells(FOUND, metric), DATASETS, strict=True)]
+    assert " | ".join(found) in row("docs/real_model.md", metric)
+    siblings = ["Qwen2.5-Math-1.5B", "Qwen2.5-1.5B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B"]
+    for dataset, name in zip(DATASETS, ("GSM8K", "HellaSwag", "AIME24"), strict=True):
+        of_cell = published_depths().query("dataset == @dataset and metric == @metric").set_index("model").ed
+        (ours,) = [one for one, d in zip(cells(QWEN, metric), DATASETS, strict=True) if d == dataset]
+        assert row("docs/qwen.md", f"{name}, {metric}") == " | ".join(
+            [f"| {name}, {metric}", ours, *(str(of_cell[sibling]) for sibling in siblings)]
+        ) + " |"
     published = published_depths().query("dataset == 'gsm8k' and metric == @metric")
     papers = (published.ed + 1) / published.layers  # their ratios are rounded, and a median would be twice
     usual = papers[papers > 0.1]
@@ -38,10 +49,10 @@ def test_the_tables_have_the_depths_and_intervals_of_every_dataset_and_the_paper
 
 def test_how_often_the_mean_cosine_turns_and_another_layer_is_the_first_are_what_was_found():
     page, readme = ((ROOT / name).read_text().replace("\n", " ") for name in ("docs/real_model.md", "README.md"))
-    turns = [int(FOUND.turns["cosine", dataset]) for dataset in DATASETS]
+    turns, of_qwen = ([int(found.turns["cosine", dataset]) for dataset in DATASETS] for found in (FOUND, QWEN))
     text = "{} times on GSM8K, {} on HellaSwag and {} on AIME24"
     assert text.format(*(NUMBERS[n] for n in turns)) in page
-    assert f"crosses zero upwards {NUMBERS[min(turns)]} to {NUMBERS[max(turns)]} times" in readme
+    assert f"crosses zero upwards {NUMBERS[min(of_qwen)]} to {NUMBERS[max(of_qwen)]} times" in readme
     assert f"in {1 - FOUND.same['kl', 'gsm8k']:.0%}".replace("%", " %") + " of the resamples of the prompts" in page
 
 

@@ -1,7 +1,6 @@
-"""SmolLM2's effective depths, as README and docs/real_model.md have them: `python -m tests.real.depths [outputs/real]`.
+"""SmolLM2's effective depths, as docs/real_model.md has them: `python -m tests.real.depths [outputs/real]`.
 
-Writes depths.csv from the results of `make real`: of each rule and dataset the depth with its interval, the share of
-resampled prompts with the same depth, and how often the mean cosine changes from negative to non-negative.
+Writes depths.csv from the results of `make real`.
 """
 
 import sys
@@ -20,13 +19,18 @@ def turns(result):
     return int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum())
 
 
-def main(folder="outputs/real"):
-    study = Study(Path(folder), [MODEL], [*DATASETS])
+def table(study):
+    """Of each rule and dataset the depth with its interval, the share of resampled prompts with the same depth, and how
+    often the mean cosine changes from negative to non-negative."""
+    (model,) = study.models
     found = depths(study, PAPER_METRICS)
-    found["turns"] = [turns(study[d, MODEL, "relative_contribution"]) for d in found.dataset]
+    found["turns"] = [turns(study[dataset, model, "relative_contribution"]) for dataset in found.dataset]
     found["turns"] = found.turns.where(found.metric == "cosine").astype("Int64")
-    columns = ["metric", "dataset", "ed", "low", "high", "ratio", "same", "turns"]
-    found[columns].to_csv(KEPT, index=False, float_format="%.2f")
+    return found[["metric", "dataset", "ed", "low", "high", "ratio", "same", "turns"]]
+
+
+def main(folder="outputs/real"):
+    table(Study(Path(folder), [MODEL], [*DATASETS])).to_csv(KEPT, index=False, float_format="%.2f")
     print(KEPT)
 
 
