@@ -8,7 +8,8 @@ import pytest
 from jupyter_client.provisioning import local_provisioner
 from transformers.utils import logging
 
-from depth_lib.params import FIVE_PROBES, ParamsError
+import depth_lib as dl
+from depth_lib.params import FIVE_PROBES
 from depth_lib.report.page import PLOTLY
 from depth_lib.results.schemas import artifact_path
 from tests.cells import run_cells
@@ -118,7 +119,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
 
 
 def test_bad_input_ends_the_notebook_with_one_line_that_names_it():
-    with pytest.raises(ParamsError, match='^MODELS "toy-9l" is not known; did you mean toy-[^\n]*$'):
+    with pytest.raises(dl.ModelError, match="^no model, folder or file is called 'toy-9l'; did you mean toy-[^\n]*$"):
         run_cells("probe", MODEL_ID="toy-9l")
 
 

@@ -13,6 +13,8 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     "refined" is what `block_removal` begins with, "doubling". Raises ValueError for a number that is not in 1..L − 1,
     or if there is none.
     """
+    if n_layers == 1:
+        raise ValueError("a model of one block has none to remove.")
     if sizes in ("doubling", "refined"):
         sizes = [2**k for k in range((n_layers // 2).bit_length())]
     elif sizes == "all":

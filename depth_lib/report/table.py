@@ -134,7 +134,7 @@ def by_lens(every_depth: pd.DataFrame) -> list[str]:
     """A line per model, dataset and rule, of those that are read by several lenses: "toy-8l on gsm8k, KL: layer 6 [5,
     6] by the logit lens, layer 3 [2, 4] by jacobian". every_depth: what `depths` returns."""
     names = every_depth.metric.str.split(BY_LENS)
-    rows = every_depth.assign(rule=names.str[0], lens=names.str[1].fillna("the logit lens"))
+    rows = every_depth.assign(rule=names.str[0], lens=names.str[1].astype(object).fillna("the logit lens"))
     lines = []
     for (model, dataset, rule), ones in rows.groupby(["model", "dataset", "rule"], sort=False):
         if rule in PAPER_METRICS and len(ones) > 1:

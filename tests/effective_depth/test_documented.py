@@ -35,9 +35,10 @@ def test_the_tables_have_the_depths_and_intervals_of_every_dataset_and_the_paper
     for dataset, name in zip(DATASETS, ("GSM8K", "HellaSwag", "AIME24"), strict=True):
         of_cell = published_depths().query("dataset == @dataset and metric == @metric").set_index("model").ed
         (ours,) = [one for one, d in zip(cells(QWEN, metric), DATASETS, strict=True) if d == dataset]
-        assert row("docs/qwen.md", f"{name}, {metric}") == " | ".join(
-            [f"| {name}, {metric}", ours, *(str(of_cell[sibling]) for sibling in siblings)]
-        ) + " |"
+        assert (
+            row("docs/qwen.md", f"{name}, {metric}")
+            == " | ".join([f"| {name}, {metric}", ours, *(str(of_cell[sibling]) for sibling in siblings)]) + " |"
+        )
     published = published_depths().query("dataset == 'gsm8k' and metric == @metric")
     papers = (published.ed + 1) / published.layers  # their ratios are rounded, and a median would be twice
     usual = papers[papers > 0.1]

@@ -1,10 +1,12 @@
 """What travels to a server: source text only, nothing of this machine, and never an older version of it."""
 
+import ast
 import importlib
 import inspect
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -118,7 +120,9 @@ def test_nothing_that_travels_depends_on_one_process_or_on_what_a_server_lacks()
     named = [(name, f.__globals__.get(name)) for f in reached for name in f.__code__.co_names]
     source = "".join(map(inspect.getsource, reached))
     modules = {value.__name__ for _, value in named if isinstance(value, ModuleType)}
-    modules |= set(re.findall(r"^ +(?:from|import) (\w+)", source, re.M))
+    for node in [node for f in reached for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(f))))]:
+        modules |= {node.module} if isinstance(node, ast.ImportFrom) and not node.level else set()
+        modules |= {name.name for name in node.names} if isinstance(node, ast.Import) else set()
     assert len(reached) > 50 and "torch" in modules
     assert {module.partition(".")[0] for module in modules} <= ON_SERVER
     assert not {name for name, _ in named} & (OF_ONE_PROCESS | NOT_BUILT_IN)
