@@ -191,12 +191,15 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     rows = tables.depths[tables.depths.metric.isin(metrics)] if metrics else tables.depths
     cells = rows.assign(cell=[_cell(row) for row in rows.to_dict("records")])
     runs, columns = pd.MultiIndex.from_frame(rows[["model", "dataset"]]).unique(), [*rows.metric.unique()]
-    shown = cells.pivot(index=["model", "dataset"], columns="metric", values=["cell", "ratio"]).reindex(runs)
-    frame = shown["cell"][columns].fillna(MISSING).reset_index().replace({"dataset": NAMES})
+    shown, ratios = (
+        cells.pivot(index=["model", "dataset"], columns="metric", values=value).reindex(index=runs, columns=columns)
+        for value in ("cell", "ratio")
+    )
+    frame = shown.fillna(MISSING).reset_index().replace({"dataset": NAMES})
     table = GT(frame, rowname_col="dataset", groupname_col="model").tab_stubhead("dataset")
     table = table.cols_label({name: NAMES.get(name, name.replace("_", " ").replace(BY_LENS, ", ")) for name in columns})
     table = table.fmt_markdown(columns).cols_align("center", columns).tab_options(table_width="100%")
-    for (row, _), (column, ratio) in product(enumerate(runs), shown["ratio"].items()):
+    for (row, _), (column, ratio) in product(enumerate(runs), ratios.items()):
         if pd.notna(ratio.iloc[row]):
             table = table.tab_style(style.fill(_colour(ratio.iloc[row])), loc.body(column, [row]))
     return table
