@@ -511,7 +511,7 @@ def integrated_gradients(
     budget: int | None = None,
     at: str = "block",
     method: str | None = None,
-    max_nodes: int = 300,
+    max_nodes: int = 256,
     steps: int = 16,
 ) -> Result:
     """Attribution of the answer's probability to each token's residual after each block.
@@ -529,8 +529,8 @@ def integrated_gradients(
     over `steps` of the path of what F changes by when token t alone takes the step, the mean of before and after the
     others take it, which converges as steps⁻² and takes 2 T rows per step. None: gradients here, and on a server where
     the key has NDIF's tag "trusted"; else increments, as no gradient leaves NDIF's sandbox. quadrature, of gradients:
-    "gauss" (Gauss–Kronrod panels of 15 nodes, halved where F is steep until no token's estimated error is above 1 % of
-    max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
+    "gauss" (Gauss–Kronrod panels of 7 or 15 nodes, cut where F is steep until no token's estimated error is above 1 %
+    of max |igrads[l]|, or a number: above that share of it; at most `max_nodes` per block) or "riemann" (256 left-end
     steps, as in the papers). budget: tokens in one forward pass (default: half of a GPU's free memory, or what a CPU is
     fast with).
 
@@ -541,7 +541,7 @@ def integrated_gradients(
     read block by block, if the answer has no token of its own, or for gradients that are not finite; NotReady for
     method "gradients" on a server that runs this key's jobs in its sandbox.
     Source: Sundararajan et al. 2017; Csordás et al. 2025, Figure 6; the quadrature: Piessens et al. 1983, QUADPACK.
-    Cost: a forward pass, and for each block 17 to `max_nodes` points, each a forward and a backward pass of the blocks
+    Cost: a forward pass, and for each block 9 to `max_nodes` points, each a forward and a backward pass of the blocks
     after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
@@ -549,7 +549,7 @@ def integrated_gradients(
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
-    for name, value, least in (("max_nodes", max_nodes, 17), ("steps", steps, 1)):
+    for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
     arch, (ids, places, tokens) = _arch(llm, at, "block"), answer_span(llm, question, answer)

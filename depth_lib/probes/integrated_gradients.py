@@ -33,9 +33,11 @@ from .residual_stream import (
 )
 from .unembedding import lens
 
+_KEPT = 2**14  # tokens whose paths, a float32 vector for each block, are kept at once
+
 
 def integrated_gradients(
-    llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=300, method="gradients", tick=None
+    llm, arch, ids, answer, layers, at, steps, tolerance, budget, max_nodes=256, method="gradients", tick=None
 ):
     """Integrated gradients of the answer's probability at the output of each block, or at what a part of it adds.
 
@@ -54,7 +56,9 @@ def integrated_gradients(
     """
     end, results = answer[-1] if arch.may_truncate else len(ids), []  # the last token that predicts is answer[-1] − 1
     with_gradients = method == "gradients"
-    for path in _paths(llm, arch, ids, end, layers, at):
+    together = max(1, _KEPT // end)
+    groups = (layers[start : start + together] for start in range(0, len(layers), together))
+    for path in (path for group in groups for path in _paths(llm, arch, ids, end, group, at)):
         h = path.step.to(path.dtype)
         rows = (budget or tokens_in_pass(llm, h, gradients=with_gradients)) // end
         rows = max(1, min(rows, rows_of_logits(llm, h) // len(answer)))
@@ -63,20 +67,22 @@ def integrated_gradients(
         else:
             rule = left_ends(steps) if steps else panels(tolerance, torch.finfo(h.dtype).eps, max_nodes)
         integrated, points = None, next(rule)
+        most = left = max(max_nodes, len(points))  # points of this path, and those that it may still take
         while integrated is None:
             of_passes = [
                 _one_pass(llm, arch, path, points[k : k + rows], ids[:end], (ids, answer), with_gradients)
                 for k in range(0, len(points), rows)
             ]
             slopes, f = zip(*of_passes, strict=True)
-            sample = torch.cat(slopes) if with_gradients else None, sum(f, [])
+            sample, taken = (torch.cat(slopes) if with_gradients else None, sum(f, [])), len(points)
             try:
                 points = rule.send(from_rank_0(sample, is_sharded(llm)))  # the same nodes on every rank
             except StopIteration as finished:
-                integrated = finished.value
+                integrated, taken = finished.value, left
+            left -= taken
+            if tick:
+                tick(taken / most / len(layers))
         results.append(_result(integrated, len(ids)))
-        if tick:
-            tick(1 / len(layers))
     return {key: torch.stack([result[key] for result in results]) for key in results[0]}
 
 

@@ -1,5 +1,6 @@
 """Integrated gradients: the same bits under any default dtype and autocast, and what they say of half precision."""
 
+import contextlib
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
 from depth_lib.models.families import describe
+from depth_lib.probes import integrated_gradients as probe
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
 from tests.families import build
@@ -79,9 +81,16 @@ def test_max_nodes_and_what_is_missed_with_them():
     llm = dl.load_model("toy-4l")
     with pytest.warns(UserWarning, match=r"blocks \[0, 1.* not known better than .* raise max_nodes"):
         few = dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17", max_nodes=20)
-    assert few["n_nodes"].max() == 17
-    with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 17"):
+    assert few["n_nodes"].max() <= 20
+    with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):
         dl.integrated_gradients(llm, "5 + 7 = ", "12", max_nodes=0)
+
+
+def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(monkeypatch):
+    shares, llm = [], dl.load_model("toy-4l")
+    monkeypatch.setattr("depth_lib.session.ticked", lambda label: contextlib.nullcontext(shares.append))
+    dl.integrated_gradients(llm, "5 + 7 + 5 = ", "17")
+    assert len(shares) > 4 and min(shares) > 0 and sum(shares) == pytest.approx(1)
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
@@ -97,3 +106,13 @@ def test_increments_converge_to_the_integral(at):
     assert (torch.stack(off) <= torch.stack(stated) + 1e-5).all()
     # as well as the integral is known; where attributions are small, increments round as much as it does
     assert (off[2] <= torch.maximum(off[1] / 3, 3 * result["error"].clamp_min(1e-5))).all(), (off, result["error"])
+
+
+def test_only_some_blocks_paths_are_kept_at_once_and_no_zeros(monkeypatch):
+    kept, paths = [], probe._paths
+    monkeypatch.setattr(probe, "_paths", lambda *work: kept.append(paths(*work)) or kept[-1])
+    llm = dl.load_model("toy-16l")
+    monkeypatch.setattr(probe, "_KEPT", 8 * len(llm.tokenizer("5 + 7 = 1")["input_ids"]))
+    dl.integrated_gradients(llm, "5 + 7 = ", "12", quadrature=1.0)
+    assert [len(group) for group in kept] == [8, 8]
+    assert all(path.rest == 0.0 and path.step.dim() == 2 for group in kept for path in group)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depth_lib.probes.quadrature import RULE, increments, panels
+from depth_lib.probes.quadrature import gauss_kronrod, increments, panels
 
 
 def path(*steps, smooth=0.3):
@@ -36,7 +36,7 @@ def returned(rule, sample):
             return finished.value
 
 
-def integrate(sample, tolerance, eps, limit=300):
+def integrate(sample, tolerance, eps, limit=256):
     return returned(panels(tolerance, eps, limit), lambda points: sample([r for r, _, _ in points]))
 
 
@@ -44,29 +44,44 @@ def true_error(found, truth):
     return ((found["integral"] - truth).abs().max() / found["integral"].abs().max()).item()
 
 
-def test_both_rules_are_exact_for_the_polynomials_that_they_should_be_exact_for():
-    nodes, kronrod, gauss = np.array(RULE).T
-    for degree in range(27):
-        truth = (1 - (-1) ** (degree + 1)) / (degree + 1)
-        for weights, exact in ((kronrod, 23), (gauss, 13)):
-            error = abs(nodes**degree @ weights - truth)
-            assert error < 1e-14 if degree <= exact or degree % 2 else error > 1e-12
+def test_the_rules_are_exact_for_the_polynomials_that_they_should_be_exact_for():
+    for n, rule in gauss_kronrod().items():
+        nodes, points = np.array(rule["nodes"]), np.array([0, *rule["nodes"], 1])
+        exact = {7: (14, 4), 15: (23, 14)}[n]  # below these degrees: the rule, and what it is compared with
+        for degree in range(23):
+            powers = nodes**degree
+            for weights, below in zip((rule["fine"], rule["coarse"]), exact, strict=True):
+                error = abs(powers @ weights.numpy() - 1 / (degree + 1))
+                assert error < 1e-7 if degree < below else error > 1e-9
+            if degree < n:
+                truth = np.diff(points ** (degree + 1)) / (degree + 1)
+                assert np.allclose(rule["gaps"].numpy() @ powers, truth, atol=1e-6)
+    seven, fifteen = gauss_kronrod().values()
+    assert fifteen["nodes"][1::2] == seven["nodes"] and fifteen["coarse"].count_nonzero() == 7
 
 
-def test_a_smooth_path_takes_one_panel_with_both_ends():
-    sample, truth = path((0.4, 0.5, 0.15), (-0.1, 0.2, 0.3))
+def test_a_smooth_path_takes_seven_nodes_in_one_batch_with_both_ends():
+    sample, truth = path((0.4, 0.5, 0.5), (-0.1, 0.2, 1))
     found = integrate(sample, 0.01, 1e-7)
-    assert found["n_nodes"] == 17 and sample.calls == [17]
+    assert found["n_nodes"] == 9 and sample.calls == [9]
     assert true_error(found, truth) <= found["error"] <= 0.01
     assert found["f"][1] - found["f"][0] == pytest.approx(truth.sum().item())
 
 
-@pytest.mark.parametrize("width", [0.03, 0.001, 0.0003])
-@pytest.mark.parametrize("place", [0.013, 0.1337, 0.52])
-def test_a_steep_step_is_found_and_resolved(place, width):
+def test_a_less_smooth_one_takes_the_nodes_between_them_too():
+    sample, truth = path((0.4, 0.5, 0.15), (-0.1, 0.2, 0.3))
+    found = integrate(sample, 1e-3, 1e-7)
+    assert found["n_nodes"] == 17 and sample.calls == [9, 8]
+    assert true_error(found, truth) <= found["error"] <= 1e-3
+
+
+@pytest.mark.parametrize("width", [0.03, 0.01, 0.001, 0.0001])
+@pytest.mark.parametrize("place", [0.013, 0.1337, 0.52, 0.802])
+def test_a_steep_step_is_found_and_resolved_within_the_papers_cost(place, width):
     sample, truth = path((0.5, place, width), (-0.2, place + 2 * width, width))
     found = integrate(sample, 0.01, 1e-7)
     assert true_error(found, truth) <= found["error"] <= 0.01
+    assert found["n_nodes"] <= 256 and max(sample.calls) >= 14  # the nodes of several panels share a batch
 
 
 def test_a_jump_that_no_node_sees_is_in_the_estimate():
@@ -78,23 +93,23 @@ def test_a_jump_that_no_node_sees_is_in_the_estimate():
 
     found = integrate(sample, 0.01, 1e-7)
     missing = 0.2 / truth.item()
-    assert missing <= found["error"] <= 2 * missing and found["n_nodes"] <= 300
+    assert missing <= found["error"] <= 2 * missing and found["n_nodes"] <= 256
 
 
 def test_many_steps_leave_an_estimate_that_is_true_where_the_nodes_run_out():
     draw = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(20):
         steps = [(draw.normal() / 4, draw.uniform(0.1, 0.2), 10 ** draw.uniform(-4, -2)) for _ in range(12)]
         sample, truth = path(*steps)
         found = integrate(sample, 1e-3, 1e-7)
-        assert found["n_nodes"] <= 300
+        assert found["n_nodes"] <= 256
         assert true_error(found, truth) <= max(found["error"], 1e-5)
 
 
 def test_parts_that_cancel_in_the_sum_are_judged_one_by_one():
     sample, truth = path((0.5, 0.3, 0.01), (-0.5, 0.3, 0.01))
     found = integrate(sample, 0.01, 1e-7)
-    assert true_error(found, truth) <= found["error"] <= 0.01 and found["n_nodes"] > 17
+    assert true_error(found, truth) <= found["error"] <= 0.01 and found["n_nodes"] > 9
 
 
 def drawn_steps(draw):
@@ -118,21 +133,24 @@ def drawn_cusps(draw):
     return sample, rise(1) - rise(0)
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.95)])
-def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells(drawn, bounded):
-    draw, covered = np.random.default_rng(1), []
+def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded, seed):
+    draw, covered, ratios = np.random.default_rng(seed), [], []
     for _ in range(300):
         sample, truth = drawn(draw)
         found = integrate(sample, 0.01, 1.2e-7)
-        assert found["error"] <= 0.01 or found["n_nodes"] == 287, "it stops where the stated error is small enough"
-        covered.append(true_error(found, truth) <= found["error"] + 2e-6)  # float32's rounding of the sum
-    assert np.mean(covered) >= bounded, np.mean(covered)
+        assert found["error"] <= 0.01 or found["n_nodes"] >= 240, "it stops where the stated error is small enough"
+        off = true_error(found, truth)
+        covered.append(off <= found["error"] + 2e-6)  # float32's rounding of the sum
+        ratios.append(found["error"] / max(off, 1e-6))
+    assert np.mean(covered) >= bounded and np.median(ratios) <= 16, (np.mean(covered), np.median(ratios))
 
 
 def test_no_more_points_than_the_limit_are_taken_and_the_error_says_what_that_leaves():
     sample, truth = path((0.5, 0.3, 0.001), (-0.3, 0.7, 0.002))
-    few, many = (integrate(sample, 1e-3, 1e-7, limit) for limit in (50, 500))
-    assert few["n_nodes"] <= 50 < many["n_nodes"]
+    few, many = (integrate(sample, 1e-3, 1e-7, limit) for limit in (40, 256))
+    assert few["n_nodes"] <= 40 < many["n_nodes"]
     assert true_error(few, truth) <= few["error"] and many["error"] <= 1e-3 < few["error"]
 
 
@@ -167,16 +185,17 @@ def test_increments_converge_as_the_square_of_the_steps_and_state_more_than_thei
 
 
 def test_what_rounding_leaves_is_not_cut_further():
-    sample, _ = path((0.5, 0.3, 0.02))
+    sample, _ = path((0.5, 0.3, 0.05))
     few, many = (integrate(sample, 0, rounding)["n_nodes"] for rounding in (9e-5, 4e-7))
-    assert few < many < 300
+    assert few < many < 256
 
 
 def test_values_that_are_no_numbers_end_at_once():
     found = integrate(lambda points: (torch.full((len(points), 3), float("nan")), [0.5] * len(points)), 0.01, 1e-7)
-    assert found["n_nodes"] == 17 and not found["integral"].isfinite().any()
+    assert found["n_nodes"] == 9 and not found["integral"].isfinite().any()
 
 
-def test_a_constant_has_integral_and_error_zero():
-    found = integrate(lambda points: (torch.zeros(len(points), 3), [0.5] * len(points)), 0.01, 0.0078)
+@pytest.mark.parametrize("eps", [1e-7, 0.0078])
+def test_a_constant_has_integral_and_error_zero(eps):
+    found = integrate(lambda points: (torch.zeros(len(points), 3), [0.5] * len(points)), 0.01, eps)
     assert not found["integral"].any() and found["error"] == 0
