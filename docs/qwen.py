@@ -64,6 +64,22 @@ def cost_table(studies):
     return pd.DataFrame(rows).pivot(index=["dtype", "probe"], columns="dataset", values="minutes").round(1)
 
 
+def differences(studies):
+    """What bfloat16 changes on GSM8K: the largest difference from float32, and the largest value in float32."""
+    keys = {"relative_contribution": ["layer_cos", "rc_layer"], "logit_lens": ["res_kl_divs", "res_overlaps"]}
+    rows = {}
+    for probe, names in (keys | {"residual_erasure": ["erasure_effect"]}).items():
+        half, single = (studies[dtype]["gsm8k", MODEL, probe] for dtype in ("bfloat16", "float32"))
+        rows |= {key: ((half[key] - single[key]).abs().max().item(), single[key].abs().max().item()) for key in names}
+    return pd.DataFrame(rows, index=["difference", "largest"]).T
+
+
+def norms(study):
+    """The residual's norm at each layer on GSM8K: the mean over tokens, and the largest."""
+    result = study["gsm8k", MODEL, "relative_contribution"]
+    return pd.DataFrame({"mean": result["norm_residual"], "largest": result["max_norm_residual"]})
+
+
 def gradient_errors(studies):
     """Per block: the error that the bfloat16 result states and its true one, the largest over tokens, as shares of the
     largest attribution of the block in float32."""
@@ -88,9 +104,11 @@ def beside_the_papers(study):
 def main(file):
     run(file)
     studies = {dtype: Study(folder, [MODEL], DATASETS) for dtype, folder in STUDIES.items()}
-    for frame in (depth_table(studies), cost_table(studies), gradient_errors(studies)):
+    tables = [of(studies) for of in (depth_table, cost_table, differences, gradient_errors)]
+    for frame in (*tables, norms(studies["float32"])):
         print(frame.to_string(), end="\n\n")
-    print(dl.removable(studies["bfloat16"]["gsm8k", MODEL, "block_removal"]))
+    for dataset in DATASETS:
+        print(dataset, dl.removable(studies["bfloat16"][dataset, MODEL, "block_removal"]))
     table(studies["bfloat16"]).to_csv(DOCS / "qwen" / "depths.csv", index=False, float_format="%.2f")
     study = Study(STUDIES["bfloat16"], [MODEL], ["gsm8k"])
     save(beside_the_papers(study), DOCS / "qwen" / "lens.png")
