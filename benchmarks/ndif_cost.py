@@ -13,7 +13,7 @@ from depth_lib.data.tokens import future_positions
 L, D, HEADS_WIDTH_KV, MLP, VOCABULARY = 80, 8192, 1024, 28672, 128256
 WEIGHTS = 2 * D * D + 2 * D * HEADS_WIDTH_KV + 3 * D * MLP  # of a block
 FLOPS = 200e12
-NODES = 287  # of integrated gradients: the most per block, of at most 300
+NODES = 256  # of integrated gradients: the most per block
 STEPS = 16  # of increments
 N_ANSWER = 3  # tokens
 
