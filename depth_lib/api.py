@@ -386,6 +386,8 @@ def choice_accuracy(
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
     n_layers = arch.n_layers
     if removed:
+        if order is not None:
+            raise ValueError("give removed or order, not both: an order may lack blocks.")
         order = order_without(*removed, n_layers)
     several = bool(order) and not isinstance(order[0], int)
     orders = order if several else [] if order is None else [order]
@@ -552,7 +554,7 @@ def integrated_gradients(
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
-    arch, (ids, places, tokens) = _arch(llm, at, "block"), answer_span(llm, question, answer)
+    arch, (ids, places, tokens) = _arch(llm, at, "block", "at"), answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
@@ -674,9 +676,9 @@ def tokens_per_pass(
     return from_rank_0(tokens_in_pass(llm, h, min(free) // 2, gradients), is_sharded(llm))
 
 
-def _arch(llm, part, whole="layer"):
+def _arch(llm, part, whole="layer", name="part"):
     """`verified_arch`; ValueError for an unknown part, or one of a model that is read block by block."""
-    if problem := not_among((whole, "attention", "mlp"), "part", part):
+    if problem := not_among((whole, "attention", "mlp"), name, part):
         raise ValueError(problem)
     arch = verified_arch(llm)
     if part != whole and not arch.parts:

@@ -1,10 +1,9 @@
 """Multiple choice: texts with several endings, one of which is right."""
 
 import itertools
+import reprlib
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-from pydantic import BaseModel, Field, ValidationError
+from typing import NamedTuple
 
 from .datasets import dataset_named
 from .rows import PromptError
@@ -18,12 +17,6 @@ class Choice(NamedTuple):
     context: str
     endings: list[str]
     right: int
-
-
-class _Row(BaseModel):
-    ctx: str
-    endings: list[str]
-    label: Annotated[int, Field(ge=0)]
 
 
 def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str | Path = "hub") -> list[Choice]:
@@ -50,11 +43,11 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
 
 def _checked(where, row):
     """The endings of a row, and the number of the right one."""
-    try:
-        found = _Row.model_validate(row)
-    except ValidationError as error:
-        (field, *_), problem = error.errors()[0]["loc"] or ["row"], error.errors()[0]["msg"]
-        raise PromptError(f"{where}: {field} does not fit ({problem}); choices have ctx, endings and label") from None
-    if found.label >= len(found.endings):
-        raise PromptError(f"{where}: label {found.label} is no index of its {len(found.endings)} endings; correct it")
-    return found.endings, found.label
+    if not {"ctx", "endings", "label"} <= row.keys():
+        raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
+    endings, label = row["endings"], str(row["label"]).strip()
+    if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
+        raise PromptError(f"{where}: endings is {reprlib.repr(endings)}, no list of texts; write a list")
+    if label not in map(str, range(len(endings))):
+        raise PromptError(f"{where}: label {row['label']!r} is no index of its {len(endings)} endings; correct it")
+    return endings, int(label)

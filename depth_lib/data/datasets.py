@@ -24,25 +24,31 @@ NAMED = ("hub", "embedded", "sample")  # sources that are no file
 _DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
 
 
-class _NotText(TemplateRuntimeError):
-    """A value, the first argument, that is printed as Python writes it, or of which an item is taken that it lacks."""
-
-
 def _fail(message: str) -> None:
     """In a template, refuse the row: {{ fail("why; what to do") }}."""
     raise TemplateRuntimeError(message)
 
 
+class _NotText(TemplateRuntimeError):
+    """A value that is printed as Python writes it, or of which an item is taken, though it has none."""
+
+    def __init__(self, value: object, problem: str):
+        super().__init__(problem)
+        self.value = value
+
+
 def _printable(value: object) -> object:
-    if not isinstance(value, str | Number | date | Undefined):
-        raise _NotText(value)
-    return value
+    if isinstance(value, str | Number | date | Undefined):
+        return value
+    if callable(value):
+        raise _NotText(value, "is a method; the item m.items is written m['items']")
+    raise _NotText(value, f"is of type {type(value).__name__}, no text")
 
 
 class _Templates(ImmutableSandboxedEnvironment):
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, str) and not isinstance(argument, slice):
-            raise _NotText(obj)  # one letter, where the template takes one item of a list
+            raise _NotText(obj, "is a text, where the template takes one item of a list")
         return super().getitem(obj, argument)
 
 
@@ -77,7 +83,10 @@ class Dataset(DatasetFile):
             return self._hub_rows()
         if source in NAMED:
             if self.DATASET not in SAMPLES:
-                raise PromptError(f"no sample of {self.DATASET} ships with the package; give a file")
+                samples = ", ".join(SAMPLES)
+                raise PromptError(
+                    f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
+                )
             source = prompts_path(self.DATASET, published=source == "sample")
         return file_rows(Path(source))
 
@@ -125,9 +134,8 @@ class Dataset(DatasetFile):
         except Exception as problem:  # noqa: BLE001 (templates can raise anything)
             what = str(problem)
             if isinstance(problem, _NotText):
-                value = problem.args[0]
-                field = next((name for name, own in row.items() if own is value), "something in it")
-                what = f"{field} is of type {type(value).__name__}, and not what the template writes"
+                field = next((name for name, value in row.items() if value is problem.value), "something in it")
+                what = f"{field} {what}"
             raise PromptError(
                 f"{where} does not fit the template of {self.DATASET} ({what}); correct the row, or {key} in "
                 f"{self.path}"
@@ -141,6 +149,8 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
     """
     if name not in params_files("datasets") and Path(source).suffix == ".txt":
         return Dataset(DATASET=name)
+    if Path(name).suffix in (".jsonl", ".parquet"):
+        raise PromptError(f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}")
     if problem := not_among(params_files("datasets"), "DATASET", name):
         raise PromptError(problem)
     return Dataset(**find_dataset(name))

@@ -15,15 +15,14 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
     """
     if n_layers == 1:
         raise ValueError("a model of one block has none to remove.")
+    if isinstance(sizes, int):
+        raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     if sizes in ("doubling", "refined"):
         sizes = [2**k for k in range((n_layers // 2).bit_length())]
     elif sizes == "all":
         sizes = range(1, n_layers)
     if not isinstance(sizes, Sequence) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
-        raise ValueError(
-            f"sizes={sizes!r} of {n_layers} blocks; give numbers from 1 to {n_layers - 1}, "
-            '"refined", "doubling" or "all".'
-        )
+        raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
     return sorted({*sizes})
 
 
@@ -104,8 +103,9 @@ def mergekit_yaml(model_id: str, order: Sequence[int]) -> str:
             layer_range: [1, 4]
     merge_method: passthrough
 
-    model_id: a Hub id or folder; order: a list of block numbers. Cost: none.
+    model_id: a Hub id or folder; order: a list of block numbers. ValueError for an order without blocks. Cost: none.
     """
+    order = checked_order(order, max(order, default=0) + 1)
     begins = [place for place, l in enumerate(order) if place == 0 or l != order[place - 1] + 1]
     slices = [(order[begin], order[end - 1] + 1) for begin, end in pairwise([*begins, len(order)])]
     sources = [f"  - sources:\n      - model: {model_id}\n        layer_range: [{s}, {end}]\n" for s, end in slices]

@@ -46,7 +46,8 @@ def find_pair(
             raise PromptError(problem)
         question, answer = PAIRS[name]
     if not question or not answer:
-        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give both, or leave out both")
+        lacking = "ANSWER" if question else "QUESTION"
+        raise PromptError(f"QUESTION is {question!r} and ANSWER {answer!r}; give {lacking} too, or leave out both")
     for known, pair in PAIRS.items():
         if pair == (question, answer):
             return Pair("" if known == DEFAULT_PAIR else known, question, answer)

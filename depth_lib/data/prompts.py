@@ -46,6 +46,8 @@ def load_prompts(
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
+        if not kind.LENGTH_TOKENIZER:
+            raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
     for where, row in kind.rows(source, seed):
         prompt = kind.prompt(where, row)

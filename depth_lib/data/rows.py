@@ -50,10 +50,10 @@ def file_rows(path: Path) -> Iterator[tuple[str, dict | str]]:
             if row is not None:
                 yield f"{path} row {number}", row
     except (OSError, ValueError) as problem:
-        raise PromptError(
-            f"{path} row {number + 1} cannot be read ({str(problem).splitlines()[0]}); write one prompt (.txt) or one "
-            "JSON object (.jsonl) per line, in UTF-8, or Parquet"
-        ) from None
+        reason = str(problem).splitlines()[0]
+        formats = {".txt": "one prompt per line, in UTF-8", ".jsonl": "one JSON object per line, in UTF-8"}
+        form = formats.get(path.suffix, "Parquet")
+        raise PromptError(f"{path} row {number + 1} cannot be read ({reason}); write {form}") from None
 
 
 def _read(path: Path) -> Iterator[dict | str | None]:

@@ -39,9 +39,13 @@ def _tokenized(llm, text, name, generate=0, **options):
     # after the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense
     limit, n_tokens = _n_positions(config), len(ids) + max(generate - 1, 0)  # nobody reads the last one
     if limit and n_tokens > limit:
-        more = f" with {generate} generated ones" if generate else ""
+        if not generate or len(ids) > limit:
+            raise ValueError(
+                f"{name} has {len(ids)} tokens, but the model has {limit:.0f} positions; use a shorter text."
+            )
         raise ValueError(
-            f"{name} has {len(ids)} tokens{more}, but the model has {limit:.0f} positions; use a shorter text."
+            f"{name} has {len(ids)} tokens, and with {generate} generated ones more than the model's {limit:.0f} "
+            f"positions; generate at most {limit - len(ids) + 1:.0f}, or use a shorter text."
         )
     return encoding
 
@@ -78,6 +82,11 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
 
     The answer's tokens are those whose characters overlap the answer in the string tokenised once.
     """
+    if not llm.tokenizer.is_fast:
+        raise ValueError("the answer is found by character offsets, which need a fast tokenizer (tokenizer.json).")
+    if not (isinstance(question, str) and isinstance(answer, str)):
+        types = f"{type(question).__name__} and {type(answer).__name__}"
+        raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
     encoding = _tokenized(llm, question + answer, "the question with its answer", return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0

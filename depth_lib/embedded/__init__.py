@@ -16,10 +16,12 @@ def toy_path(name: str) -> Path:
 
 
 def prompts_path(dataset: str, published: bool = False) -> Path:
-    """JSONL file of the sample rows of `dataset`, one of `SAMPLES`, in the hub's schema.
+    """JSONL file of the sample rows of `dataset`, in the hub's schema; ValueError for a name not in `SAMPLES`.
 
     published: the dataset's own first rows where its licence lets us ship them (GSM8K: MIT), else ours as well.
     """
     folders = ["by_level", *["published"] * published, ""]
-    paths = [HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders]
-    return next(filter(Path.is_file, paths))
+    for path in (HERE / "prompts" / folder / f"{dataset}.jsonl" for folder in folders):
+        if path.is_file():
+            return path
+    raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(SAMPLES)}")

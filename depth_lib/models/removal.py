@@ -43,11 +43,13 @@ def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> Transf
 
 def order_without(s: int, n: int, n_layers: int) -> list[int]:
     """The blocks but s..s + n − 1; ValueError if there are no such blocks, or no others."""
-    if not (type(s) is int and type(n) is int and 0 <= s and 1 <= n < n_layers and s + n <= n_layers):
-        raise ValueError(
-            f"{n} blocks from block {s} on cannot be removed from a model of {n_layers}; give whole numbers s and n of "
-            "blocks that it has, and leave one."
-        )
+    for name, value in (("s", s), ("n", n)):
+        if type(value) is not int:
+            raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
+    if not (0 <= s and 1 <= n < n_layers and s + n <= n_layers):
+        which = f"block {s}" if n == 1 else f"blocks {s}..{s + n - 1}" if n > 1 else f"{n} blocks"
+        why = "at least one has to stay" if (s, n) == (0, n_layers) else f"it has blocks 0..{n_layers - 1}"
+        raise ValueError(f"{which} cannot be removed from a model of {n_layers}: {why}.")
     return [*range(s), *range(s + n, n_layers)]
 
 

@@ -60,7 +60,21 @@ def test_rows_are_shuffled_by_42_and_the_first_of_each_level_taken_easy_levels_f
     assert [one.question for one in found] == [f"Problem: {i}\nAnswer:" for i in wanted]
 
 
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        (dict(dataset="sums", n_per_level=0), "n_per_level is 0; give a whole number of at least 1"),
+        (dict(dataset="math", source="hug"), 'no source "hug"'),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(asked, message):
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_examples(**asked)
+
+
 def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
+    with pytest.raises(PromptError, match="row 1 does not fit the template of mquake .'answer' is undefined."):
+        load_examples("mquake", source=rows({"questions": ["q"]}))
     for level in ("Level ?", "Level ²", "3 of 5", "Level 0", -1, 2.5, None):
         with pytest.raises(PromptError, match="has no row with a level in 'level'; write a number there"):
             load_examples("math", source=rows({**MATH, "level": level}))
@@ -70,6 +84,7 @@ def test_a_row_that_does_not_fit_is_named_and_so_is_a_file_without_levels(rows):
     "dataset, row, message",
     [
         ("mquake", {**MQUAKE, "questions": []}, " does not fit the template of mquake (list object has no element 0)"),
+        ("mquake", {**MQUAKE, "answer": ""}, ": the answer is empty; write it, or leave the row out"),
         ("math", {**MATH, "solution": " "}, ": the answer is empty; write it, or leave the row out"),
     ],
 )

@@ -3,14 +3,17 @@
 import pytest
 
 from depth_lib.data.pairs import DRAWN_PAIRS, PAIRS, Pair, find_pair
-from depth_lib.data.prompts import PromptError, load_prompts
+from depth_lib.data.prompts import ANSWER, QUESTION, PromptError, load_prompts
 
 
-def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words_and_the_default_carries_no_name():
-    for name, label in (("sum", ""), ("spouse", "spouse")):
-        question, answer = PAIRS[name]
-        assert find_pair(name) == find_pair(question=question, answer=answer) == Pair(label, question, answer)
-    assert find_pair() == find_pair("sum")
+def test_the_default_is_the_papers_sum_and_its_results_carry_no_name():
+    pair = Pair("", QUESTION, ANSWER)
+    assert find_pair() == find_pair("sum") == find_pair(question=QUESTION, answer=ANSWER) == pair
+
+
+def test_a_named_pair_is_the_same_whether_asked_for_by_name_or_in_words():
+    question, answer = PAIRS["spouse"]
+    assert find_pair("spouse") == find_pair(question=question, answer=answer) == Pair("spouse", question, answer)
 
 
 @pytest.mark.parametrize("name", DRAWN_PAIRS)
@@ -33,8 +36,8 @@ def test_pairs_of_ones_own_have_labels_that_tell_them_apart_and_that_a_folder_ca
     ("asked", "said"),
     [
         ({"name": "spous"}, 'PAIR "spous" is not known; did you mean spouse'),
-        ({"question": "1 + 1 = "}, "give both, or leave out both"),
-        ({"answer": "2"}, "give both, or leave out both"),
+        ({"question": "1 + 1 = "}, "give ANSWER too, or leave out both"),
+        ({"answer": "2"}, "give QUESTION too, or leave out both"),
     ],
 )
 def test_half_a_pair_or_an_unknown_one_is_named_with_the_next_step(asked, said):

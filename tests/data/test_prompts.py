@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,6 +10,7 @@ from depth_lib.data.choices import load_choices
 from depth_lib.data.datasets import dataset_named
 from depth_lib.data.examples import load_examples
 from depth_lib.data.prompts import PromptError, load_prompts
+from depth_lib.params import ParamsError
 
 GSM8K = {"question": "Ann has 2 pens and buys 3. How many?", "answer": "She has 2+3=<<2+3=5>>5 pens.\n#### 5"}
 GSM8K_PROMPT = (
@@ -34,6 +34,14 @@ AIME24_PROMPT = (
     "\n"
     "It is \\boxed{2}."
 )
+
+
+class Words:
+    """A tokenizer whose tokens are words."""
+
+    @staticmethod
+    def encode(text):
+        return text.split()
 
 
 @pytest.fixture
@@ -79,11 +87,12 @@ def test_the_first_rows_are_taken_in_order_and_the_rest_is_not_read(rows):
 def test_aime24_keeps_prompts_of_up_to_400_tokens_of_the_given_tokenizer(rows):
     words = len(AIME24_PROMPT.split())
     fits, too_long = ({**AIME24, "Solution": " ".join(["x"] * (n - words + 3))} for n in (400, 401))
-    path, tokenizer = rows(too_long, fits, too_long, AIME24), SimpleNamespace(encode=str.split)
-    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
-        prompts = load_prompts("aime24", source=path, tokenizer=tokenizer)
+    path = rows(too_long, fits, too_long, AIME24)
+    prompts = load_prompts("aime24", 2, path, tokenizer=Words())
     assert [len(prompt.split()) for prompt in prompts] == [400, words]
     assert len(load_prompts("aime24", 4, path)) == 4, "a local file is not filtered without a tokenizer"
+    with pytest.warns(UserWarning, match=r"has 2 prompts \(2 more are longer than 400 tokens\), not 5"):
+        load_prompts("aime24", source=path, tokenizer=Words())
     with pytest.raises(PromptError, match="could not load Qwen/Qwen2.5-1.5B-Instruct for aime24 from the Hub"):
         load_prompts("aime24")
 
@@ -96,7 +105,8 @@ def test_drawn_sums_and_products_are_right_seeded_and_of_the_asked_length(datase
         pattern = rf"Give the answer directly: ([1-9]\d{{5}}) \{sign} ([1-9]\d{{5}}) = (\d+)"
         a, b, c = map(int, re.fullmatch(pattern, prompt).groups())
         assert c == {"+": a + b, "*": a * b}[sign]
-    assert load_prompts(dataset, 3) == prompts[:3] and load_prompts(dataset, seed=1) != prompts
+    assert load_prompts(dataset, 3) == prompts[:3]
+    assert load_prompts(dataset, seed=1) != prompts
 
 
 def test_hub_rows_come_from_the_papers_repository_configuration_and_split(hub):
@@ -117,37 +127,40 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
 @pytest.mark.parametrize(
     ("items", "message"),
     [  # rows are counted as an editor counts lines
-        (["", GSM8K, " ", {"question": "q"}], "row 4 does not fit the template of gsm8k ('answer' is undefined); "),
-        ([{"question": "q", "answer": None}], "row 1 does not fit the template of gsm8k ('answer' is undefined); "),
+        (
+            ["", GSM8K, " ", {"question": "q"}],
+            "row 4 does not fit the template of gsm8k ('answer' is undefined); correct",
+        ),
+        ([{"question": "q", "answer": None}], "row 1 does not fit the template of gsm8k ('answer' is undefined)"),
+        ([{"question": "q", "answer": 5}], "row 1 does not fit the template of gsm8k (argument of type 'int' is not"),
         ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
-        ([[1, 2]], "row 1 cannot be read (it is not an object); write "),
+        ([[1, 2]], "row 1 cannot be read (it is not an object); write one JSON object per line"),
         ([GSM8K, "", "{oops"], "row 3 cannot be read (Expecting property name enclosed in double quotes: line 1 "),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(rows, items, message):
-    with pytest.raises(PromptError, match=rf"^.*rows\.jsonl row.*{re.escape(message)[5:]}.*$"):
+    with pytest.raises(PromptError, match=re.escape(message)) as raised:
         load_prompts("gsm8k", 2, rows(*items))
+    assert "rows.jsonl row" in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "asked, message",
     [
-        (dict(dataset="HellaSwag"), 'DATASET "HellaSwag" is not known; did you mean hellaswag?'),
+        (
+            dict(dataset="HellaSwag"),
+            'DATASET "HellaSwag" is not known; did you mean hellaswag? use "addition", "aime24"',
+        ),
+        (dict(dataset="rows.jsonl"), "rows.jsonl: name the dataset whose fields its rows have"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="gsm8k", source="no/such.jsonl"), f"no file {Path('no/such.jsonl').absolute()}; check the path"),
-        (dict(dataset="addition", source="no.jsonl"), "no file "),
         (dict(dataset="multiplication", source="elsewhere"), 'no source "elsewhere"; use "hub"'),
+        (dict(dataset="gsm8k", source="no/such.jsonl"), f"no file {Path('no/such.jsonl').absolute()}; check the path"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_use_instead(asked, message):
-    with pytest.raises(PromptError, match=f"^{re.escape(message)}.*$"):
+    with pytest.raises(PromptError, match=re.escape(message)) as raised:
         load_prompts(**asked)
-
-
-def test_a_file_is_read_for_what_is_drawn_otherwise(rows):
-    assert load_prompts("addition", 1, rows({"a": 2, "b": 3}))[0].startswith("Give the answer directly: 2 ")
-    with pytest.raises(PromptError, match="no file .*no.jsonl; check the path"):
-        load_examples("sums", 2, source="no.jsonl")
+    assert "\n" not in str(raised.value)
 
 
 def test_without_the_hub_the_error_says_what_to_use_instead(tmp_path, monkeypatch):
@@ -191,9 +204,17 @@ def test_a_dataset_of_ones_own_can_have_levels(own, rows):
 @pytest.mark.parametrize(
     "keys, message",
     [
-        ({"FILE": "rows.jsonl"}, "mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml"),
-        ({"TEMPLATE": "{{ q }}"}, "mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
+        (
+            {"FILE": "rows.jsonl"},
+            "params/datasets/mine.yaml has no TEMPLATE; write how a row becomes a prompt, as in gsm8k.yaml",
+        ),
+        ({"TEMPLATE": "{{ q }}"}, "params/datasets/mine.yaml has neither REPOSITORY nor FILE; give one, or source="),
+        ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q.x }}"}, "row 1 does not fit the template of mine ('str object' has"),
         ({"FILE": "rows.jsonl", "TEMPLATE": "{{ q"}, "row 1 does not fit the template of mine (unexpected end"),
+        (
+            {"FILE": "rows.jsonl", "TEMPLATE": "{{ q }}", "MAX_TOKENS": 9},
+            "params/datasets/mine.yaml has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=",
+        ),
     ],
 )
 def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
@@ -206,55 +227,80 @@ def test_what_a_yaml_of_ones_own_lacks_is_named(own, rows, keys, message):
 @pytest.mark.parametrize(
     "row, template, message",
     [
-        ({"q": {"items": "x"}}, "{{ q.items }}", "something in it is of type builtin_function_or_method"),
-        ({"q": {"text": "2 + 2"}}, "{{ q }}", "q is of type dict"),
-        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "of is of type list"),
-        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "q is of type str"),
-        ({"q": b"2 + 2"}, "{{ q }}", "q is of type bytes"),
+        ({"q": {"items": "x"}}, "{{ q.items }}", "something in it is a method; the item m.items is written m['items']"),
+        ({"q": {"text": "2 + 2"}}, "{{ q }}", "q is of type dict, no text"),
+        ({"q": ["2 + 2"]}, "{{ q }}", "q is of type list, no text"),
+        ({"q": "2 + 2", "of": ["a", "b"]}, "{{ q }} {{ of }}", "of is of type list, no text"),
+        ({"q": "['2 + 2', '3']"}, "{{ q[0] }}", "q is a text, where the template takes one item of a list"),
     ],
 )
-def test_what_is_no_text_is_never_written_as_python_would(own, tmp_path, row, template, message):
-    pd.DataFrame([row]).to_parquet(tmp_path / "rows.parquet")
+def test_what_is_no_text_is_never_written_as_python_would(own, rows, row, template, message):
+    rows(row)
     for keys in ({"TEMPLATE": template}, {"QUESTION_TEMPLATE": template, "ANSWER_TEMPLATE": " 4", "LEVEL": "q"}):
-        own(FILE="rows.parquet", **keys)
-        with pytest.raises(
-            PromptError, match=re.escape(f"row 1 does not fit the template of mine ({message}, and not")
-        ):
+        own(FILE="rows.jsonl", **keys)
+        with pytest.raises(PromptError, match=re.escape(f"row 1 does not fit the template of mine ({message})")):
             load_prompts("mine", 1)
 
 
-def test_numbers_parts_of_texts_and_items_are_text(own, tmp_path):
+def test_bytes_are_no_text_and_numbers_parts_of_texts_and_items_are(own, tmp_path):
+    pd.DataFrame([{"q": b"2 + 2"}]).to_parquet(tmp_path / "rows.parquet")
+    own(FILE="rows.parquet", TEMPLATE="{{ q }}")
+    with pytest.raises(PromptError, match="q is of type bytes, no text"):
+        load_prompts("mine", 1)
     pd.DataFrame([{"q": "2 + 2", "n": 4, "x": 1.5, "of": ["a", "b"]}]).to_parquet(tmp_path / "rows.parquet")
     own(FILE="rows.parquet", TEMPLATE="{{ q[:1] }} {{ n }} {{ x }} {{ of[1] }} {{ q | length }}")
     assert load_prompts("mine", 1) == ["2 4 1.5 b 5"]
 
 
-@pytest.mark.parametrize("label", ["7", 2, "", "-1", None, "one"])
-def test_a_label_that_is_no_ending_is_refused(rows, label):
-    with pytest.raises(PromptError, match="row 1: label .*; c"):
-        load_choices("hellaswag", 1, rows(HELLASWAG[0] | {"label": label}))
-
-
 def test_endings_that_a_csv_made_a_text_are_refused(rows):
-    path = rows(HELLASWAG[0] | {"endings": "['He reads.', 'He sings.']"})
-    with pytest.raises(PromptError, match=r"row 1 .*\(endings is of type str, and not what the template writes"):
+    path = rows({"ctx": "A man sits.", "endings": "['He reads.', 'He sings.']", "label": "0"})
+    with pytest.raises(PromptError, match=r"row 1 .*\(endings is a text, where the template takes one item"):
         load_prompts("hellaswag", 1, path)
-    with pytest.raises(PromptError, match=r"row 1: endings does not fit \(Input should be a valid list"):
+    with pytest.raises(PromptError, match=r"row 1: endings is \"\['He .*, no list of texts; write a list"):
+        load_choices("hellaswag", 1, path)
+
+
+@pytest.mark.parametrize("label", ["7", 2, 7, "", "-1", None, "one", True])
+def test_a_label_that_is_no_ending_is_refused(rows, label):
+    path = rows(HELLASWAG[0] | {"label": label})
+    with pytest.raises(PromptError, match=re.escape(f"row 1: label {label!r} is no index of its 2 endings")):
         load_choices("hellaswag", 1, path)
 
 
 def test_choices_are_what_a_template_writes_before_the_ending_and_the_ending(own, rows):
-    path = rows(*HELLASWAG)
+    rows(*HELLASWAG)
     own(FILE="rows.jsonl", TEMPLATE="Question: {{ ctx }} {{ ctx }} {{ endings[label | int] }}")
-    twice = "Question: A man opens a door. He A man opens a door. He"
-    assert load_choices("mine", 1, "hub") == [(twice, [" flies.", " walks in."], 1)]
-    assert load_choices("hellaswag", 2, path) == [
+    assert load_choices("mine", 2, "hub") == [
+        ("Question: A man opens a door. He A man opens a door. He", [" flies.", " walks in."], 1),
+        ("Question: A dog sits A dog sits", [" , then barks.", " sings."], 0),
+    ]
+    assert load_choices("hellaswag", 2, rows(*HELLASWAG)) == [
         ("A man opens a door. He", [" flies.", " walks in."], 1),
         ("A dog sits", [", then barks.", " sings."], 0),
     ]
-    own(FILE="rows.jsonl", TEMPLATE="{{ endings[label | int] }} {{ ctx }}")
-    with pytest.raises(PromptError, match="mine's template does not end with endings"):
-        load_choices("mine", 1)
+    for template in ("{{ ctx }} {{ endings[0] }} or {{ endings[1] }}", "{{ endings[label | int] }} {{ ctx }}"):
+        own(FILE="rows.jsonl", TEMPLATE=template)
+        with pytest.raises(PromptError, match="mine's template does not end with endings"):
+            load_choices("mine", 1)
+
+
+@pytest.mark.parametrize("dataset", ["addition", "multiplication", "sums"])
+def test_a_file_is_read_for_what_is_drawn_otherwise(dataset, rows):
+    with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+        load_prompts(dataset, 2, source="nonexistent.jsonl")
+    with pytest.raises(PromptError, match='no source "elsewhere"; use "hub"'):
+        load_prompts(dataset, 2, source="elsewhere")
+    if dataset == "sums":
+        with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):
+            load_examples(dataset, 2, source="nonexistent.jsonl")
+    else:
+        assert load_prompts(dataset, 1, rows({"a": 2, "b": 3}))[0].startswith("Give the answer directly: 2 ")
+
+
+def test_a_mistake_in_a_yaml_with_levels_is_not_said_to_be_a_lack_of_levels(own):
+    own(FILE="rows.jsonl", LEVELS="hops")
+    with pytest.raises(ParamsError, match="mine.yaml.*LEVELS"):
+        load_examples("mine")
 
 
 def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(own, monkeypatch):

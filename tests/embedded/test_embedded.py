@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depth_lib.data.prompts import ANSWER, QUESTION
-from depth_lib.embedded import TOYS, toy_path
-from experiments.training.corpus import draw_sum
+from depth_lib.embedded import TOYS, prompts_path, toy_path
+from experiments.training.corpus import ROWS, draw_sum, draw_text
 from tests.embedded import staircase
 
 ROOT = Path(__file__).parents[2]
@@ -59,3 +59,23 @@ def test_the_staircase_is_there_as_often_as_the_docs_say_and_in_the_sum_that_the
     for page in ("docs/toys.md", "notebooks/quickstart.ipynb"):
         assert f"{name} in {sum(found)} of {len(found)}" in (ROOT / page).read_text(encoding="utf-8")
     assert name == "toy-16l" or f"{by_chance:.1f} for {name}" in (ROOT / "docs/toys.md").read_text(encoding="utf-8")
+
+
+def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():
+    for dataset, row in ROWS.items():
+        text, row = draw_text(random.Random(1), dataset), row(random.Random(1))
+        assert text == draw_text(random.Random(1), dataset)
+        if dataset == "hellaswag":
+            assert row["ctx"] in text and row["endings"][int(row["label"])] in text
+        else:
+            question, answer = ("Problem", "Solution") if dataset == "aime24" else ("question", "answer")
+            assert text.startswith("Given the following problem") and row[question] in text
+            assert row[answer].partition("\n####")[0] in text
+    assert draw_text(random.Random(1)) != draw_text(random.Random(2))
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="toy-9l.*toy-4l, toy-8l, toy-16l"):
+        toy_path("toy-9l")
+    with pytest.raises(ValueError, match="mmlu.*aime24, gsm8k, hellaswag"):
+        prompts_path("mmlu")

@@ -128,6 +128,8 @@ def test_endings_are_scored_with_the_blocks_in_each_order(llama):
         rebuilt = dl.choice_accuracy(dl.reorder_blocks(llama, order), choices)
         for found in (one["log_probs"], several["log_probs"][k]):
             torch.testing.assert_close(found, rebuilt["log_probs"], rtol=1e-5, atol=1e-4)
+    with pytest.raises(ValueError, match="not both"):
+        dl.choice_accuracy(llama, choices, removed=(0, 1), order=[0])
 
 
 def test_mergekits_recipe_has_a_slice_for_each_stretch():

@@ -18,10 +18,10 @@ from tests.probes.comparing import SIXTY, TOLERANCE, close, load
 from tests.tiny_tokenizers import char_tokenizer
 
 TEXTS = ["abcdefghijkl", SIXTY]
-TWO = ("llama", "gemma2")
+THREE = ("llama", "gemma2", "qwen3_moe")
 
 
-@pytest.fixture(scope="module", params=TWO)
+@pytest.fixture(scope="module", params=THREE)
 def pair(request, tmp_path_factory):
     return load(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -35,8 +35,8 @@ def ids(llm):
     return [torch.tensor(x) for x in tokenize(llm, TEXTS)]
 
 
-def test_every_number_of_blocks_from_every_start_equals_a_model_without_them(tmp_path):
-    llm, model = load("llama", tmp_path)
+def test_every_number_of_blocks_from_every_start_equals_a_model_without_them(pair):
+    llm, model = pair
     ours = dl.block_removal(llm, TEXTS, sizes="all", budget=130)  # two rows of the longer text per pass
     assert ours["removal_sizes"].tolist() == [1, 2, 3]
     for key, truth in oracle.block_removal(model, ids(llm), [1, 2, 3]).items():
@@ -113,22 +113,33 @@ def test_gpt_neo_without_blocks_generates_and_is_saved_as_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in TWO])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in THREE])
 def test_every_other_family_without_blocks_or_parts_equals_the_oracle(name, tmp_path):
     pair = load(name, tmp_path / "whole")
+    test_every_number_of_blocks_from_every_start_equals_a_model_without_them(pair)
     test_parts_removed_one_after_the_other_equal_silenced_ones(pair, "mlp")
     test_a_model_without_blocks_runs_generates_and_is_saved_as_one(pair, tmp_path)
 
 
-@pytest.mark.parametrize("sizes", [[], [4], "half"])
+@pytest.mark.parametrize("sizes", [[], [0], [4], [1.5], "half"])
 def test_sizes_that_cannot_be_removed_are_refused(llama, sizes):
     with pytest.raises(ValueError, match='give numbers from 1 to 3, "refined", "doubling" or "all"'):
         dl.block_removal(llama, TEXTS, sizes=sizes)
 
 
-@pytest.mark.parametrize("s, n", [(0, 4), (99, 2), (-1, 1), (3, 2), (0, 0), (1.0, 1)])
-def test_blocks_that_are_not_there_are_refused(llama, s, n):
-    with pytest.raises(ValueError, match=f"{n} blocks from block {s} on cannot be removed from a model of 4; give "):
+@pytest.mark.parametrize(
+    "s, n, message",
+    [
+        (0, 4, r"blocks 0..3 cannot be removed from a model of 4: at least one has to stay"),
+        (99, 2, r"blocks 99..100 cannot be removed from a model of 4: it has blocks 0..3"),
+        (-1, 1, r"block -1 cannot be removed from a model of 4: it has blocks 0..3"),
+        (3, 2, r"blocks 3..4 cannot be removed"),
+        (0, 0, r"0 blocks cannot be removed"),
+        (1.0, 1, r"s is 1.0; give a whole number"),
+    ],
+)
+def test_blocks_that_are_not_there_are_refused(llama, s, n, message):
+    with pytest.raises(ValueError, match=message):
         dl.remove_blocks(llama, s, n)
 
 
@@ -152,9 +163,9 @@ def test_choices_are_worded_as_prompts_and_bad_ones_are_refused(llama):
     choices = dl.load_choices("hellaswag", 3, source="embedded")
     prompts = dl.load_prompts("hellaswag", 3, source="embedded")
     assert [c.context + c.endings[c.right] for c in choices] == prompts
-    with pytest.raises(ValueError, match="choices have ctx, endings and label"):
+    with pytest.raises(ValueError, match="has no ctx, endings and label"):
         dl.load_choices("gsm8k", 1, source="embedded")
-    with pytest.raises(ValueError, match="2 blocks from block 3 on cannot be removed from a model of 4"):
+    with pytest.raises(ValueError, match="blocks 3..4 cannot be removed from a model of 4: it has blocks 0..3"):
         dl.choice_accuracy(llama, choices, (3, 2))
     with pytest.raises(ValueError, match="the same number of endings"):
         dl.choice_accuracy(llama, [])
@@ -225,7 +236,7 @@ def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(mon
     llm, texts = dl.load_model("toy-8l"), dl.load_prompts("gsm8k", 2, source="embedded")
     every = dl.block_removal(llm, texts, sizes="all")
     cheapest = every["removal_loss"].nan_to_num(torch.inf).amin(1)
-    for at_most in (0.05, 0.4, 100.0):
+    for at_most in (0.05, 0.4, 0.7, 1.5, 100.0):
         monkeypatch.setattr("depth_lib.api.AT_MOST", at_most)
         refined = dl.block_removal(llm, texts)
         sizes = refined["removal_sizes"].long().tolist()

@@ -52,8 +52,11 @@ def test_means_are_over_the_tokens_that_predict_what_the_model_generates(llm, re
         {"repetition_penalty": 1.5},
         {"num_beams": 3},
         {"suppress_tokens": [49, 51]},
+        {"no_repeat_ngram_size": 1},
         {"min_new_tokens": 6},
+        {"forced_eos_token_id": 2},
         {"bad_words_ids": [[49], [51]]},
+        {"exponential_decay_length_penalty": (1, 1.5)},
         {"do_sample": True, "temperature": 2.0},
     ],
     ids=lambda asked: next(iter(asked)),
@@ -79,7 +82,7 @@ def test_more_tokens_than_the_model_has_positions_are_refused_like_a_prompt(fami
     llm = dl.load_model(save_family(family, tmp_path, char_tokenizer(bos=False)))
     text = "x" * 250
     assert dl.logit_lens(llm, [text], generate=7)["n_tokens"] <= 7
-    line = "prompt 0 has 250 tokens with 8 generated ones, but the model has 256 positions"
+    line = "prompt 0 has 250 tokens, and with 8 generated ones more than the model's 256 positions; generate at most 7"
     with pytest.raises(ValueError, match=line):
         dl.logit_lens(llm, [text], generate=8)
 
