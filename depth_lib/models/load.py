@@ -27,7 +27,7 @@ from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
-from .memory import check_quantization, floating_type
+from .memory import check_devices, check_quantization, floating_type
 from .parallel import check_degree, check_ranks
 
 # transformers would write 5,000 characters about a model that reads images too
@@ -74,8 +74,8 @@ def load_model(
     `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block
     by block.
 
-    Raises ModelError (unknown name, unreachable Hub, a dtype or quantisation that this machine does not have: before
-    any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
+    Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
+    all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
     Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens.
     """
@@ -125,6 +125,8 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
     check_quantization(quantization, here)
+    if here:
+        check_devices(device_map)
     check_ranks(n_ranks)
     options = {"dtype": dtype} if dtype else {}
     if quantization:
@@ -209,9 +211,11 @@ def _resolve(name):
         )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
         return name
-    near, *_ = get_close_matches(name, [*TOYS, *params_files("models")], n=1) or TOYS
+    if "/" in name or name.startswith(".") or name.endswith(".gguf"):
+        raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
+    near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
     raise ModelError(
-        f"no model, folder or file is called {name!r}; did you mean {near}? A hub id (owner/name) works too."
+        f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
     )
 
 
@@ -269,23 +273,33 @@ def _predicts_further(config):
 
 def _why(name, source, revision, error):
     """One line: which model could not be loaded, why, and the next step that fits."""
-    source, _ = gguf_on_hub(source) or (source, "")
+    if not Path(source).is_file() and (hub := gguf_on_hub(source)):
+        source, _ = hub
     what = repr(name) if name == source else f"{name!r} ({source})"
     causes, page = [error], f"{constants.ENDPOINT}/{source}"
+    network = "the Hub cannot be reached; check the network"
+    if constants.is_offline_mode():
+        network = "HF_HUB_OFFLINE forbids the network; unset it"
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
     answers = {
         errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
         errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",
         errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main.",
-        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): "is not in the cache, and the "
-        "Hub cannot be reached; check the network and HF_HUB_OFFLINE, or use a checkpoint's folder or a toy (toy-8l).",
+        errors.RemoteEntryNotFoundError: f"is no file on the Hub; choose one of {page}/tree/{revision or 'main'}.",
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
+        f"{network}, or use a checkpoint's folder or a toy (toy-8l).",
         (MemoryError, torch.OutOfMemoryError): 'does not fit into memory; use device_map="auto", quantization="8bit" '
         'or "4bit", or remote=True.',
     }
     for kinds, answer in answers.items():
         if any(isinstance(cause, kinds) for cause in causes):
             return f"{what} {answer}"
+    if missing := next((cause for cause in causes if isinstance(cause, ImportError)), None):
+        command = re.search("`(pip install .+?)`", str(missing))
+        return f"{what} lacks a package or version: {reason(missing)}; {command[1] if command else 'install it'}."
+    if any("trust_remote_code" in str(cause) for cause in causes):
+        return f"{what} contains custom code, which is not run; give a model of a kind that this transformers knows."
     return (
         f"{what} could not be loaded: {reason(error)}; "
         "give a whole checkpoint (config, tokenizer and safetensors) of a kind that this transformers knows."

@@ -11,8 +11,9 @@ from transformers.utils import is_bitsandbytes_available
 from ..hub import without_retries
 from ..params import not_among
 from ..probes.ranks import from_rank_0
-from .errors import ModelError
+from .errors import ModelError, reason
 
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
 QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes a weight
 
 
@@ -86,9 +87,27 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
     if problem := not_among(QUANTIZATIONS, "quantization", quantization):
         raise ModelError(problem)
     if not weights_here:
-        raise ModelError("a server decides how weights are held; use quantization=None (QUANTIZATION: null).")
+        raise ModelError(
+            f"{quantization} weights were asked of a remote model, but its server decides how weights are held; "
+            "use quantization=None (QUANTIZATION: null)."
+        )
     if not is_bitsandbytes_available():
         raise ModelError(
             f"{quantization} weights need bitsandbytes, which is missing or too old; "
             "pip install -U bitsandbytes, or quantization=None (QUANTIZATION: null)."
         )
+
+
+def check_devices(device_map: str | dict | None) -> None:
+    """Refuse before any download a device that this machine does not have."""
+    places = device_map.values() if isinstance(device_map, dict) else [device_map]
+    for place in places:
+        if place in (None, "disk", *SPREADS):
+            continue
+        try:
+            torch.empty(0, device=place)
+        except Exception as error:  # each backend raises its own
+            raise ModelError(
+                f"device_map names {place!r}, which is not here ({reason(error)}); "
+                f"use another device, or one of {', '.join(SPREADS)}."
+            ) from error

@@ -94,7 +94,7 @@ def test_a_gguf_files_own_word_on_bos_is_followed_or_else_what_llama_cpp_does(ki
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "ab ab"
 
 
-@pytest.mark.parametrize("says, does", [(True, False), (False, True), (True, True), (None, True)])
+@pytest.mark.parametrize("says, does", [(True, False), (False, True), (True, True), (False, False), (None, True)])
 def test_of_a_folder_whose_files_disagree_the_config_is_followed_and_that_is_said(says, does, tmp_path):
     char_tokenizer(bos=does).save_pretrained(tmp_path)
     file = tmp_path / "tokenizer_config.json"
@@ -128,7 +128,7 @@ def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monke
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    with pytest.raises(ModelError, match="contains custom code"):
+    with pytest.raises(ModelError, match="contains custom code, which is not run"):
         dl.load_model(file)
     assert not (tmp_path / "ran").exists()
 

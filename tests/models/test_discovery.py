@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Gemma4TextConfig
+from transformers import Gemma4TextConfig, LlamaConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.models.llama.modeling_llama import LlamaModel
+from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
-from depth_lib.models.discovery import discover
+from depth_lib.models.discovery import RESHAPES, Mark, discover
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import architecture, auto_class, known
 from depth_lib.models.load import wrapped
-from tests.families import EACH_FAMILY, build
+from tests.families import EACH_FAMILY, SHAPE, build
 from tests.models.kinds import tiny
 from tests.models.twin import twin
 from tests.probes.device_tags import PretendDevices, place
@@ -35,16 +35,21 @@ def test_blocks_of_one_class_may_differ_by_their_place(dtype):
     assert replace(architecture(config), streams=found.streams) == found
 
 
-@pytest.mark.parametrize("name", EACH_FAMILY)
-def test_a_model_with_weights_elsewhere_is_read_from_its_config(name):
-    """As on a server, or where accelerate holds the embedding on the disk."""
-    model = build(name)
+def test_a_model_with_weights_elsewhere_is_read_from_its_config():
+    """As where accelerate holds the embedding on the disk."""
+    model = build("llama")
     found = architecture(model.config, model)
-    model.get_input_embeddings().to("meta")
-    assert architecture(model.config, model) == architecture(model.config) == found
+    model.model.embed_tokens.to("meta")
+    assert architecture(model.config, model) == found
 
 
-@pytest.mark.parametrize("name, devices", [("bloom", 1), ("llama", 2)])
+@pytest.mark.parametrize("name", EACH_FAMILY)
+def test_a_config_alone_says_what_the_weights_say(name):
+    model = build(name)
+    assert architecture(model.config) == architecture(model.config, model)
+
+
+@pytest.mark.parametrize("name, devices", [("llama", 1), ("bloom", 1), ("llama", 2)])
 def test_a_model_on_gpus_is_found_as_on_the_cpu(name, devices):
     model = build(name)
     found = discover(model, nullcontext())
@@ -81,3 +86,42 @@ def test_a_model_whose_blocks_run_twice_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaModel", Looped)
     with pytest.raises(ArchitectureError, match="llama: the blocks of model.layers run 2 times in a pass"):
         wrapped(build("llama"), char_tokenizer())
+
+
+class Exponential(LlamaForCausalLM):
+    """Its logits are no module's output."""
+
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.logits = output.logits.exp()
+        return output
+
+
+def test_logits_that_no_module_makes_are_refused():
+    with pytest.raises(ArchitectureError, match="identity 2: no three modules make its logits of the last residual"):
+        discover(Exponential(build("llama").config).eval(), nullcontext())
+
+
+def test_discovery_needs_no_large_vocabulary():
+    small = LlamaForCausalLM(LlamaConfig(**SHAPE | {"vocab_size": 20})).eval()
+    assert discover(small, nullcontext()).tail == ("model.norm", "lm_head")
+
+
+def test_autograd_calls_things_what_the_walk_calls_them():
+    """A release of torch that renames them leaves every block without parts."""
+    x = torch.ones(2, 2, 2, dtype=torch.bfloat16, requires_grad=True)
+    same = (
+        x.view(4, 2), x.reshape(8), x.clone(), x.float(), x[None], x[None].squeeze(0), x[:1], x.transpose(0, 1),
+        x.permute(2, 0, 1), x.expand(2, 2, 2, 2), x.flatten(),
+    )  # fmt: skip
+    for y in same:
+        assert RESHAPES.fullmatch(y.grad_fn.name()), y.grad_fn.name()
+    other = {"Add": x + x, "Mul": x * 2, "Div": x / 2, "Tanh": x.tanh(), "Roll": x.roll(1), "Flip": x.flip(0)}
+    for name, y in other.items():
+        assert y.grad_fn.name() == f"{name}Backward0" and not RESHAPES.fullmatch(y.grad_fn.name())
+    assert (x * 0.31).grad_fn._saved_other.item() == 0.31 and (x / 0.6).grad_fn._saved_other.item() == 0.6
+    y = Mark.apply(x, torch.zeros((), requires_grad=True), "path", 3, None, None)
+    mark = y.grad_fn
+    assert (mark.path, mark.order, mark.next_functions[0][0].variable is x) == ("path", 3, True)
+    y += 1
+    assert y.grad_fn is not mark, "a change in place is not seen"

@@ -120,8 +120,7 @@ def test_what_a_call_gets_wrong_is_named(llama):
     n = llama.config.vocab_size
     beyond.tokenizer.add_tokens([f"<{k}>" for k in range(len(beyond.tokenizer), n)] + ["fox"])
     assert f"prompt 1 has token {n}, but the model's embedding has {n}" in line(dl.logit_lens, beyond, ["a", "a fox"])
-    words = line(dl.block_removal, llama, [TEXT], sizes=2)
-    assert words == 'sizes=2 of 4 blocks; give numbers from 1 to 3, "refined", "doubling" or "all".'
+    assert line(dl.block_removal, llama, [TEXT], sizes=2) == "sizes=2; give a list of numbers: sizes=[2]."
     one = wrapped(build("llama", n_blocks=1), char_tokenizer())
     assert line(dl.block_removal, one, [TEXT]) == "a model of one block has none to remove."
     for erase in (dl.residual_erasure, dl.future_erasure):

@@ -1,7 +1,10 @@
-"""A part that a block lacks, that several modules make, that the block rescales, or to which it adds a bias."""
+"""A part may be the sum of several modules' outputs: every probe then gives what it gives where one module makes it."""
+
+import copy
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
@@ -9,9 +12,93 @@ from depth_lib.models.families import describe, known
 from depth_lib.models.load import wrapped
 from depth_lib.probes.integrated_gradients import integrated_gradients
 from depth_lib.session import run
+from tests.calls import EVERY
+from tests.families import build
 from tests.models import kinds
 from tests.probes.comparing import TOLERANCE
 from tests.tiny_tokenizers import char_tokenizer
+
+SCALE = 0.37
+WRITERS = {"self_attn": "o_proj", "mlp": "down_proj"}
+
+
+class TwoAttentions(LlamaDecoderLayer):
+    """Half of the heads' outputs are written by another module, scaled."""
+
+    def __init__(self, *config):
+        super().__init__(*config)
+        self.other = copy.deepcopy(self.self_attn)
+
+    def forward(self, hidden_states, **options):
+        normed = self.input_layernorm(hidden_states)
+        attended = self.self_attn(normed, **options)[0] + SCALE * self.other(normed, **options)[0]
+        hidden_states = hidden_states + attended
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+class TwoMlps(LlamaDecoderLayer):
+    """Half of the neurons' outputs are written by another module, scaled."""
+
+    def __init__(self, *config):
+        super().__init__(*config)
+        self.other = copy.deepcopy(self.mlp)
+
+    def forward(self, hidden_states, **options):
+        hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+        normed = self.post_attention_layernorm(hidden_states)
+        return hidden_states + (self.mlp(normed) + SCALE * self.other(normed))
+
+
+@torch.no_grad()
+def split(layer_class, name, monkeypatch):
+    """The tiny llama with the module `name` of each block in two halves."""
+    whole = build("llama")
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer_class)
+    halves = type(whole)(whole.config).eval().requires_grad_(False)
+    for block, parent in zip(halves.model.layers, whole.model.layers, strict=True):
+        parent.other = copy.deepcopy(parent.get_submodule(name))
+        block.load_state_dict(parent.state_dict())
+        del parent.other
+        first, second = (block.get_submodule(path).get_submodule(WRITERS[name]) for path in (name, "other"))
+        n = first.weight.shape[1] // 2
+        first.weight[:, n:] = 0
+        second.weight[:, :n] = 0
+        second.weight /= SCALE
+        second.bias.zero_()
+    rest = {path: weight for path, weight in whole.state_dict().items() if ".layers." not in path}
+    halves.load_state_dict(rest, strict=False)
+    return whole, halves
+
+
+PARTS = {
+    (TwoAttentions, "self_attn"): ({"self_attn": 1.0, "other": SCALE}, {"mlp": 1.0}),
+    (TwoMlps, "mlp"): ({"self_attn": 1.0}, {"mlp": 1.0, "other": SCALE}),
+}
+
+
+@pytest.mark.parametrize("layer_class, name", PARTS)
+def test_two_modules_that_make_a_part_are_probed_as_one(layer_class, name, monkeypatch):
+    whole, halves = (wrapped(model, char_tokenizer()) for model in split(layer_class, name, monkeypatch))
+    assert len(known(halves).found.parts) == 4
+    for found, expected in zip(known(halves).found.parts[0].values(), PARTS[layer_class, name], strict=True):
+        assert {path: scale for path, scale, _ in found} == pytest.approx(expected)
+    rehearsed = ("layer_effects, all, mlp", "gradients")
+    for name in (
+        "relative_contribution",
+        "logit_lens",
+        "layer_effects, future, attention",
+        "layer_effects, all, layer",
+        "local_effects, all",
+        "residual_erasure",
+        "gradients, attention",
+        "gradients, mlp",
+        *rehearsed,
+    ):
+        ours, truth = EVERY[name](halves, remote="local" if name in rehearsed else False), EVERY[name](whole)
+        for key, value in truth.items():
+            if isinstance(value, torch.Tensor):  # the estimate of an error is of two numbers' small difference
+                rtol = 0.2 if key == "error" else 2e-4
+                torch.testing.assert_close(ours[key], value, rtol=rtol, atol=2e-5, msg=key)
 
 
 @pytest.mark.parametrize("at", ["attention", "mlp"])
