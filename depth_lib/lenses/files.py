@@ -32,7 +32,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> dict[str, torc
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> fitted = dl.fit_lens(llm, texts, kind="ridge", path="lens.pt")
-    ridge lens, text 1 of 3: changed by ...
+    ridge lens, text 1 of 3 ...
     >>> dl.load_lens("lens.pt")["kind"]
     'ridge'
 
@@ -55,9 +55,11 @@ def load_lens(source: str | Path, revision: str | None = None) -> dict[str, torc
         else:
             config = json.loads(_found(f"{source}/config.json", revision).read_bytes())
             lens = _tuned(_stored(f"{source}/params.pt", revision), config)
-        return finite(lens)
-    except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, networks, files and shapes)
-        problem = reason(error)
+        return finite(lens, source)
+    except LensError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a dozen kinds, of pickles, JSON and shapes)
+        problem = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
     raise LensError(f"{source} is no lens of all layers: {problem}; take another, or fit one: dl.fit_lens(llm, texts)")
 
 
@@ -68,9 +70,14 @@ def _found(source, revision):
         return path
     from huggingface_hub import hf_hub_download
 
-    *space, owner, name, file = str(source).split("/", 3 if str(source).startswith("spaces/") else 2)
-    with without_retries(str(source)):
-        return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="space" if space else None, revision=revision))
+    try:
+        *space, owner, name, file = str(source).split("/", 3 if str(source).startswith("spaces/") else 2)
+        with without_retries(str(source)):
+            kind = "space" if space else None
+            return Path(hf_hub_download(f"{owner}/{name}", file, repo_type=kind, revision=revision))
+    except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, files and networks)
+        problem = reason(error)
+    raise LensError(f"{source} is not here, and the Hub has none ({problem}); give a path, or owner/name/path/in/it")
 
 
 def _stored(source, revision):
@@ -79,10 +86,11 @@ def _stored(source, revision):
 
 def _jacobian(stored, source):
     """The lens in a Jacobian artifact or in a checkpoint of a fit, published or ours."""
-    J = stored["J"] if "J" in stored else {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()}
+    of_fit = "jacobian_sum" in stored
+    J = {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()} if of_fit else stored["J"]
     if "A_0" not in stored:
         warnings.warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens", stacklevel=3)
-    A = torch.stack([stored.get("A_0", torch.eye(len(J[0]))), *(J[l].float() for l in range(len(J)))])
+    A = torch.stack([stored.get("A_0", torch.eye(len(J[0]))).float(), *(J[l].float() for l in range(len(J)))])
     no_bias = torch.zeros(A.shape[:2], dtype=torch.float32)
     return {"A": A, "b": no_bias, "kind": "jacobian", "unembedding": None} | {
         key: stored[key] for key in ("b", "kind", "unembedding") if key in stored
@@ -97,34 +105,38 @@ def _tuned(stored, config):
     return {"A": A, "b": b, "kind": "tuned", "unembedding": config.get("unembed_hash")}
 
 
-def finite(lens: Lens) -> Lens:
+def finite(lens: Lens, name: str | Path) -> Lens:
     """The lens; LensError if a number is not finite."""
     if lens["A"].isfinite().all() and lens["b"].isfinite().all():
         return lens
-    raise LensError("the lens has numbers that are not finite; fit it with the model in float32")
+    raise LensError(f"{name} has numbers that are not finite; fit it again, with the model in float32")
 
 
 def check_lens(llm: TransformersModel, lens: Lens) -> None:
-    """LensError unless a lens has the model's layers and width and, where both are known, its unembedding."""
+    """LensError unless a lens has the model's layers and width and, where both are here, its unembedding.
+
+    In half precision, whose rounding changes the hash, another unembedding is a warning.
+    """
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
-    n_layers, d, _ = lens["A"].shape
-    if (n_layers, d) != (arch.n_layers, arch.width):
-        problem = f"translates {n_layers} layers of width {d}, not {arch.n_layers} of {arch.width}"
+    wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
+    if found != wanted:
+        problem = f"translates {found[0]} layers of width {found[-1]}, not {wanted[0]} of {wanted[1]}"
     elif there and here and there != here:
         problem = "was fitted with another unembedding"
     else:
         return
-    raise LensError(
-        f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
-    )
+    message = f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
+    if found != wanted or llm.dtype.itemsize > 2:
+        raise LensError(message)
+    warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)
 
 
 def unembedding_hash(llm: TransformersModel) -> str | None:
-    """The hash of the unembedding that tuned-lens keeps: of its corners, printed with one digit. None unless the
-    weights are here in float32, as rounding would change it."""
+    """The hash of the unembedding that tuned-lens keeps: of its corners, printed with one digit. None if the weights
+    are not here."""
     weight = llm._module.get_output_embeddings().weight
-    if weight.is_meta or weight.dtype != torch.float32:
+    if weight.is_meta or not weight.is_floating_point():
         return None
-    corners = weight.detach().cpu().numpy()
+    corners = weight.detach().float().cpu().numpy()
     printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
     return hashlib.sha256(printed.encode()).hexdigest()

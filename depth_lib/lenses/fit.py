@@ -39,7 +39,7 @@ def fit_lens(
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
-    ridge lens, text 1 of 3: changed by ...
+    ridge lens, text 1 of 3 ...
     torch.Size([4, 128, 128])
 
     kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
@@ -48,15 +48,16 @@ def fit_lens(
     every tenth text; the first token is left out, an outlier of 100 × the others' norm. It minimises the error of h_L,
     not the KL.
 
-    texts: strings, of which the first 128 tokens are used; those of under 18 are left out with a warning. path: a `.pt`
-    file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every half minute
-    `<path>.fit` has what is done, so that an interrupted call, made again, goes on at the next text. method, of
-    Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients here, on a
-    server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is fast with).
+    texts: strings, of which the first 128 tokens are used; those of under 18 (ridge: 2) are left out with a warning.
+    path: a `.pt` file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every
+    half minute `<path>.fit` has what is done, so that an interrupted call, made again, goes on at the next text.
+    method, of Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients
+    here, on a server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is
+    fast with).
     Printed after 1, 2, 4, 8 … texts: by how much the lens changed since.
 
     Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
-    text is long enough, or for numbers that are not finite.
+    text is long enough (ridge: two), or for numbers that are not finite.
     Cost of a text of T tokens: gradients 1 pass and d backward passes; increments 2 d L rows, each from its block on;
     ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB), with gradients also a batch's activations; ridge 32 L d²
     bytes (320 MB).
@@ -67,30 +68,30 @@ def fit_lens(
     """
     if problem := not_among(("jacobian", "ridge"), "kind", kind):
         raise LensError(problem)
-    long = [ids[:N_TOKENS] for ids in tokenize(llm, texts) if len(ids) >= SKIPPED + 2]
-    if not long:
-        raise LensError(f"no text has {SKIPPED + 2} tokens or more; give longer ones")
-    if len(long) < len(texts):
-        warnings.warn(f"{len(texts) - len(long)} texts of under {SKIPPED + 2} tokens are left out", stacklevel=2)
+    fewest, shortest = (1, SKIPPED + 2) if kind == "jacobian" else (2, 2)
+    all_ids = tokenize(llm, texts)
+    long = [ids[:N_TOKENS] for ids in all_ids if len(ids) >= shortest]
+    if len(long) < fewest:
+        raise LensError(f"a {kind} lens needs {fewest} texts or more, of at least {shortest} tokens; give longer ones")
+    if len(long) < len(all_ids):
+        warnings.warn(f"{len(all_ids) - len(long)} texts of under {shortest} tokens are left out", stacklevel=2)
     method = method_there(remote, method) if kind == "jacobian" else None
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
-    done, lens, saved = {"n": 0, "sums": None}, None, time.monotonic()
+    done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= made_from.items():
         done = stored
-        print(f"{unfinished}: {done['n']} texts are done")
-    for n, ids in enumerate(long[done["n"] :], done["n"] + 1):
-        sums = _with_text(done["sums"], llm, ids, n, method, budget, remote)
-        done = made_from | {"n": n, "sums": sums}
+        print(f"{unfinished}: {done['n_done']} texts are done")
+    for n, ids in enumerate(long[done["n_done"] :], done["n_done"] + 1):
+        done = made_from | {"n_done": n, "sums": _with_text(done["sums"], llm, ids, n, method, budget, remote)}
         if n & (n - 1) == 0 or n == len(long):
-            before, lens = lens, {"A": sums / n, "b": torch.zeros(sums.shape[:2])} if method else _ridge(sums)
-            change = (lens["A"] - before["A"]).norm() / lens["A"].norm() if before else 1
-            print(f"{kind} lens, text {n} of {len(long)}: changed by {change:.1%}", flush=True)
+            before, lens = lens, _lens(done)
+            print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
         if path and (n == len(long) or time.monotonic() > saved + _EVERY):
             _write(unfinished, done)
             saved = time.monotonic()
-    lens = finite(lens | made_from)
+    lens = finite(lens or _lens(done), "the lens") | made_from
     if path:
         J = {l: matrix.clone() for l, matrix in enumerate(lens["A"][1:])}
         published = {"J": J, "source_layers": list(J), "d_model": len(J[0]), "n_prompts": len(long)}
@@ -114,8 +115,12 @@ def _with_text(sums, llm, ids, n, method, budget, remote):
     return sums
 
 
-def _ridge(sums):
-    """A and b of the best λ; what is solved for is A − 1 and b, of h_L − h_l."""
+def _lens(done):
+    """A and b of the texts that are done: of the ridge with the best λ, where A − 1 and b, of h_L − h_l, are solved
+    for."""
+    sums = done["sums"]
+    if done["kind"] == "jacobian":
+        return {"A": sums / done["n_done"], "b": torch.zeros(sums.shape[:2])}
     d, of_layers = sums.shape[3] - 1, []
     for fit, choose in sums.squeeze(2).unbind(1):
         fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))
@@ -123,6 +128,14 @@ def _ridge(sums):
         of_layers.append(fit[:, d + 1 :].float())
     weights = torch.stack(of_layers)
     return {"A": weights[:, :d].mT + torch.eye(d), "b": weights[:, d]}
+
+
+def _change(before, lens):
+    """In words: ‖A − A before‖ / ‖A‖, the mean over layers."""
+    if before is None:
+        return ""
+    change = (lens["A"] - before["A"]).norm(dim=(1, 2)) / lens["A"].norm(dim=(1, 2))
+    return f": changed by {change.mean():.1%}"
 
 
 def _write(path, value):

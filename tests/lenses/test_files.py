@@ -106,17 +106,14 @@ def bad_files(folder):
     """What is wrong with a file -> the file, and what is said of it."""
     wide, nan = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
     return {
-        "missing layer": (saved(folder, ARTIFACT | {"J": {0: J[0], 2: J[2]}}), "is no lens of all layers: KeyError 1"),
+        "missing layer": (saved(folder, ARTIFACT | {"J": {0: J[0], 2: J[2]}}), "is no lens of all layers: it has no 1"),
         "another width": (saved(folder, ARTIFACT | {"J": {0: J[0], 1: wide}}, "wide.pt"), "is no lens of all layers"),
-        "NaN": (
-            saved(folder, ARTIFACT | {"J": J | {1: nan}}, "nan.pt"),
-            "is no lens of all layers: the lens has numbers",
-        ),
-        "no lens": (saved(folder, {"weights": nan}, "other.pt"), "is no lens of all layers: KeyError"),
+        "NaN": (saved(folder, ARTIFACT | {"J": J | {1: nan}}, "nan.pt"), "has numbers that are not finite"),
+        "no lens": (saved(folder, {"weights": nan}, "other.pt"), "is no lens of all layers: it has no 'J'"),
         "a list": (saved(folder, [nan], "list.pt"), "is no lens of all layers"),
         "no tensors": (folder / "text.pt", "is no lens of all layers"),
-        "nowhere": (folder / "nowhere.pt", "is no lens of all layers"),
-        "no folder": (folder / "nowhere", "is no lens of all layers"),
+        "nowhere": (folder / "nowhere.pt", "is not here, and the Hub has none"),
+        "no folder": (folder / "nowhere", "/config.json is not here, and the Hub has none"),
     }
 
 
@@ -134,7 +131,7 @@ def test_bad_files_are_refused_in_one_line(what, tmp_path):
 
 def test_a_tuned_lens_without_a_layer_is_refused_in_one_line(tmp_path):
     folder = tuned(tmp_path, num_hidden_layers=L + 1)
-    with pytest.raises(dl.LensError, match=f"is no lens of all layers: KeyError '{L}.weight'"):
+    with pytest.raises(dl.LensError, match=f"is no lens of all layers: it has no '{L}.weight'"):
         dl.load_lens(folder)
 
 
@@ -167,6 +164,16 @@ def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):
         with pytest.raises(dl.LensError, match=says) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+def test_in_half_precision_another_unembedding_is_a_warning(llama, tmp_path):
+    from tests.families import save_family
+    from tests.tiny_tokenizers import char_tokenizer
+
+    llm = dl.load_model(str(save_family("llama", tmp_path, char_tokenizer())), dtype="bfloat16")
+    lens = {"A": torch.eye(D).repeat(L, 1, 1), "b": torch.zeros(L, D), "unembedding": "0" * 64}
+    with pytest.warns(UserWarning, match="another unembedding.*rounding to torch.bfloat16"):
+        dl.logit_lens(llm, ["8 apples"], lens=lens)
 
 
 def test_their_hash_and_ours_agree_on_the_model_a_lens_was_fitted_for(llama, tmp_path):

@@ -145,7 +145,7 @@ def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monk
 def test_what_another_fit_left_is_not_gone_on_with(llama, tmp_path, monkeypatch):
     llm, _ = llama
     path = tmp_path / "lens.pt"
-    torch.save({"kind": "jacobian", "n": 1, "sums": torch.full((4, 48, 48), torch.nan)}, f"{path}.fit")
+    torch.save({"kind": "jacobian", "n_done": 1, "sums": torch.full((4, 48, 48), torch.nan)}, f"{path}.fit")
     assert dl.fit_lens(llm, TEXTS[:1], path=path)["A"].isfinite().all()
 
 
@@ -154,7 +154,7 @@ def test_the_change_is_printed_and_falls(llama, capsys):
     dl.fit_lens(llm, TEXTS[:1] * 4)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        "jacobian lens, text 1 of 4: changed by 100.0%",
+        "jacobian lens, text 1 of 4",
         "jacobian lens, text 2 of 4: changed by 0.0%",
         "jacobian lens, text 4 of 4: changed by 0.0%",
     ]
@@ -163,7 +163,8 @@ def test_the_change_is_printed_and_falls(llama, capsys):
 @pytest.mark.parametrize(
     "texts, kind, says",
     [
-        (["8"], "ridge", "no text has 18 tokens or more; give longer ones"),
+        (["8"], "jacobian", "a jacobian lens needs 1 texts or more, of at least 18 tokens; give longer ones"),
+        ([SIXTY], "ridge", "a ridge lens needs 2 texts or more, of at least 2 tokens; give longer ones"),
         ([SIXTY], "tuned", 'kind "tuned" is not known; use "jacobian"'),
     ],
 )
