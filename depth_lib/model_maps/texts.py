@@ -27,29 +27,35 @@ def read_texts(source: str | Path, n_characters: int = 1_000_000) -> list[str]:
 
     source: "embedded" (all samples of the package), the path of a UTF-8 file (documents are separated by blank lines),
     or a Hub dataset with a column `text`, `owner/name[:config[:split]]` (split train unless given), which is streamed.
-    Raises TextError for a source that is none of these.
+    Raises TextError for a source that is none of these, is unreachable or is empty.
     """
     texts, length = [], 0
+    if Path(source).suffix == ".txt" and not (source := Path(source).expanduser()).is_file():
+        raise TextError(f"no file {source.absolute()}; check the path")
     try:
-        for text in filter(str.strip, _documents(source)):
+        for text in filter(str.strip, _documents(source, n_characters)):
             texts.append(text[: n_characters - length])
             length += len(texts[-1])
             if length >= n_characters:
                 break
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of names, columns and networks)
         raise TextError(
-            f'no text can be read from {source} ({one_line(error)}); give as texts= or TEXTS= "embedded", a text file '
-            "in UTF-8, or a Hub dataset with a column text, owner/name[:config[:split]]"
+            f"{source} is neither a text file in UTF-8 nor a dataset of the Hub with a column text "
+            f'({one_line(error)}); give as texts= or TEXTS= "embedded", a text file, or a Hub dataset '
+            "owner/name[:config[:split]]"
         ) from None
+    if not texts:
+        raise TextError(f"{source} has no text; give another")
     return texts
 
 
-def _documents(source: str | Path) -> Iterator[str]:
+def _documents(source: str | Path, n_characters: int) -> Iterator[str]:
     if source == "embedded":
         for dataset in map(dataset_named, DATASETS):
             yield from (dataset.prompt(*row) for row in dataset.rows("embedded"))
-    elif Path(source).suffix == ".txt" or Path(source).is_file():
-        yield from Path(source).read_text(encoding="utf-8").split("\n\n")
+    elif Path(source).is_file():
+        with open(source, encoding="utf-8") as file:
+            yield from file.read(n_characters).split("\n\n")
     else:
         import datasets  # takes seconds, and a file does not need it
 
@@ -108,7 +114,10 @@ def cut(documents: list[list[int]], longest: int, width: int) -> list[Excerpt]:
     excerpts = [excerpt for excerpt in excerpts if excerpt.split != "test" or excerpt.seen < len(excerpt.ids)]
     n_fit, enough = n_tokens["fit"], 20 * width
     if n_fit < 4 * width:
-        raise TextError(f"{n_fit} tokens to fit maps of {width} inputs; give at least {4 * width}, better {enough}")
+        raise TextError(
+            f"{n_fit} tokens to fit maps of {width} inputs (of {sum(n_tokens.values())}, without those held out); give "
+            f"at least {4 * width}, better {enough}"
+        )
     if excerpts[-1].split != "test":
         raise TextError("every text to test on is one that the maps were fitted on; give texts that differ")
     if n_fit < enough:

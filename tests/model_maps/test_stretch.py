@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from depth_lib.embedded import toy_path
 from depth_lib.figures import linear_maps_figure
@@ -68,6 +69,12 @@ def test_make_maps_leaves_result_and_figure_computes_nothing_twice_and_no_study_
     remedy = re.search("dtype: stored None, asked bfloat16.*compute it again: .*depth-lib (.*)", str(refused.value))[1]
     assert main(shlex.split(remedy)) == 0
     assert "linear_map_toy-4l_to_toy-4l.pt.superseded-1" in capsys.readouterr().out
-    assert load_artifact(path)["meta"]["dtype"] == "bfloat16"
+    found = load_artifact(path)
+    assert found["meta"]["dtype"] == "bfloat16" and not np.array_equal(found["relative"], result["relative"])
+    assert main([*asked, str(text), "--what", "contribution"]) == 0
+    assert (folder / "linear_map_contribution_toy-4l_to_toy-4l.pt").is_file()
+    assert torch.equal(load_artifact(path)["relative"], found["relative"])
     with pytest.raises(MissingArtifact):
         Study(tmp_path / "outputs")
+    with pytest.raises(SystemExit, match="no file .*none.txt; check the path"):
+        main([*asked, str(tmp_path / "none.txt")])
