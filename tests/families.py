@@ -145,10 +145,16 @@ FAMILIES = {
 
 # one of each kind: plain, parallel, adding inside its modules, with windows and caps, with norms after what it adds,
 # scaled, of experts, and projected between residual and vocabulary
+ARCHETYPES = ("llama", "gpt_neox", "bloom", "gemma2", "olmo2", "granite", "qwen3_moe", "opt_projected")
 QUICK = ("llama", "bloom", "gemma2", "qwen3_moe")  # the quick tests take these, all of them the slow
 
 
-EACH_FAMILY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+def of_families(names):
+    """The names as parameters of a test, those that are not quick marked slow."""
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+EACH_FAMILY = of_families(FAMILIES)
 
 # the residual itself is normalised after each addition, so h_{l+1} = h_l + a_l + m_l cannot hold: to be refused
 REFUSED = {

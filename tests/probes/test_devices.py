@@ -48,9 +48,11 @@ def spread(model, unembed):
     "name, unembed",
     [
         ("llama", "cuda:0"),
+        pytest.param("llama", "cuda:1", marks=pytest.mark.slow),
         pytest.param("olmo2", "cuda:1", marks=pytest.mark.slow),  # post-norm
         # blocks return tuples; tied, so the unembedding lies with the embedding
         pytest.param("bloom", "cuda:0", marks=pytest.mark.slow),
+        pytest.param("gpt_neox", "cuda:1", marks=pytest.mark.slow),  # parallel
         ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
     ],
 )

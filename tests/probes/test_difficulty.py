@@ -38,7 +38,7 @@ def test_both_effects_of_every_example_equal_the_oracle(pair):
         close(ours[f"max_{name}"], torch.stack([level.amax(0) for level in levels]), TOLERANCE, 0.1)
 
 
-@pytest.mark.parametrize("s", (0, L - 2))
+@pytest.mark.parametrize("s", range(L - 1))
 def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s, tmp_path):
     """The last block reads what block s wrote; nobody reads what the last one wrote at earlier tokens."""
     model = make_identity(build("llama"), set(range(L)) - {s, L - 1})
@@ -51,12 +51,16 @@ def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s, tmp_path):
 @pytest.mark.parametrize(
     "examples, message",
     [
+        ([], "there are no examples to measure"),
         ([Example(1, "5 + 7 = ", " ")], "the answer ' ' has no token"),
         (None, "there are no examples to measure"),
         (
             ["5 + 3 = 8"],
             r"example 0 is '5 \+ 3 = 8'; give \(level, question, answer\), the level a whole number, or load",
         ),
+        ([Example(1, "5 + 3 = ", "8"), ("hard", "5 + 3 = ", "8")], r"example 1 is \('hard', '5 \+ 3 = ', '8'\); give"),
+        ([("abc", "d")], r"example 0 is \('abc', 'd'\); give"),
+        ([(1, "5 + 3 = ", 8)], r"example 0 is \(1, '5 \+ 3 = ', 8\); give"),
         ([(1.2, "5 + 3 = ", "8"), (1.5, "1 + 3 = ", "4")], r"example 0 is \(1.2, .*the level a whole number"),
         ([Example(1, "=", "5")], r"example 0 \('='\) has no token to skip; give a longer question"),
     ],

@@ -82,7 +82,10 @@ def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_d
     ("call", "says"),
     [
         (lambda llm: dl.relative_contribution(llm, [QUESTION]), "rc_att_sums is not finite at prompt 0, layer 3; "),
+        (lambda llm: dl.logit_lens(llm, [QUESTION]), "lens: res_kl_divs_sums is not finite at prompt 0, layer 0; "),
+        (lambda llm: dl.layer_effects(llm, [QUESTION], "all"), "effects: .* is not finite at prompt 0, layer 0"),
         (lambda llm: dl.residual_erasure(llm, QUESTION, ANSWER, [QUESTION]), "erasure: .* is not finite at layer 0; "),
+        (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER), "gradients: .* is not finite at layer 0; "),
         (lambda llm: dl.integrated_gradients(llm, QUESTION, ANSWER, "riemann"), "igrads is not finite at layer 0; "),
     ],
 )
@@ -94,19 +97,19 @@ def test_numbers_that_are_not_finite_are_refused_with_their_place_and_what_to_do
     bias[0] = 0
 
 
-@pytest.mark.parametrize("quadrature", [float("nan"), 256, "small", True])
+@pytest.mark.parametrize("quadrature", [float("nan"), -1, 256, None, "small", True, torch.ones(2)])
 def test_a_quadrature_that_is_neither_a_rule_nor_a_tolerance_is_refused(quadrature, llama):
     with pytest.raises(ValueError, match="a tolerance such as 0.01"):
         dl.integrated_gradients(llama, QUESTION, ANSWER, quadrature=quadrature)
 
 
-@pytest.mark.parametrize("budget", [0, 50.0, True])
+@pytest.mark.parametrize("budget", [0, -3, 50.0, True])
 def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, llama):
     with pytest.raises(ValueError, match="is no number of tokens"):
         dl.layer_effects(llama, ["The quick brown fox"], mode="all", budget=budget)
 
 
-@pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e14])
+@pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e30, -1e17, -1e14])
 def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_the_lens_measures(bias, tmp_path):
     model, prompts = build("phi"), ["Hello there world 12", "ab cd efg hijk lmnop"]
     model.lm_head.bias.data[-5:] = bias

@@ -16,6 +16,12 @@ TEXT = "The quick brown fox jumps over 13 lazy dogs"
 K = 2  # blocks K, K + 1, … are the identity
 PARTS = ("layer", "attention", "mlp")
 MODES = [*zip(("future", "all", "remove"), PARTS, strict=True)]
+MODES += [
+    pytest.param(mode, part, marks=pytest.mark.slow)
+    for mode in ("future", "all", "remove")
+    for part in PARTS
+    if (mode, part) not in MODES
+]
 QUESTION, ANSWER = "5 + 7 = ", "128"
 SUM = ("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 OF_TOY = rounding(8, 384)  # toy-8l: 8 blocks, an MLP of 384; probabilities are at most 1
@@ -32,8 +38,8 @@ def toy():
     return dl.load_model("toy-8l")
 
 
-# parallel; both norms and a soft-cap
-@pytest.fixture(scope="module", params=["gpt_neox", "gemma2"])
+# plain, post-norm, parallel, contributions inside modules, both norms and a soft-cap
+@pytest.fixture(scope="module", params=["llama", "olmo2", "gpt_neox", "bloom", "gemma2"])
 def shallow(request, tmp_path_factory):
     """A model of four blocks of which only the first two do anything."""
     return loaded(make_identity(build(request.param), range(K, L)), tmp_path_factory.mktemp(request.param))
@@ -130,6 +136,25 @@ def test_curves_over_prompts_of_several_lengths_equal_the_oracle(trained):
         close(lens[CURVES.get(key, key)], curve)
 
 
+@pytest.mark.filterwarnings("ignore:too short")
+@pytest.mark.parametrize("mode", ["future", "all"])
+def test_effects_over_prompts_of_several_lengths_equal_the_oracle(trained, mode):
+    llm, model = trained
+    ours = dl.layer_effects(llm, PROMPTS, mode=mode)
+    for key, matrix in oracle.layer_effects(model, tokenize(llm, PROMPTS), mode).items():
+        close(ours[key], matrix)
+
+
+def test_erasure_and_gradients_of_the_papers_sum_equal_the_oracle(trained):
+    llm, model = trained
+    ids, span = oracle.answer_span(llm.tokenizer, *SUM)
+    ours = dl.residual_erasure(llm, *SUM, PROMPTS)["erasure_effect"]
+    close(ours, oracle.residual_erasure(model, torch.tensor(ids), span, tokenize(llm, PROMPTS))["erasure_effect"])
+    layers = [len(llm.blocks) - 2]  # deep enough for 64 nodes on a trained model too
+    truth = oracle.integrated_gradients(model, ids, span, nodes=64, layers=layers)["igrads"]
+    close(dl.integrated_gradients(llm, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])
+
+
 @pytest.mark.parametrize("mode, part", MODES)
 def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
     found = dl.layer_effects(shallow, [TEXT], mode=mode, part=part)
@@ -143,6 +168,13 @@ def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
 def test_a_block_that_writes_nothing_has_no_local_effect(shallow, mode):
     local = dl.local_effects(shallow, [TEXT], mode=mode)[f"max_{mode}_local"]
     assert local[0, 1] > 1e-3 and not local[1:].any() and not local.tril().any()
+
+
+def test_an_unknown_part_or_mode_is_named(llama):
+    with pytest.raises(ValueError, match="part \"head\" is not known|part 'head' is not known"):
+        dl.layer_effects(llama, [TEXT], part="head")
+    with pytest.raises(ValueError, match='"future", "all"'):
+        dl.local_effects(llama, [TEXT], mode="remove")
 
 
 def test_what_is_erased_before_identity_blocks_is_missed_nowhere_later(shallow):
@@ -160,3 +192,16 @@ def test_the_residual_of_identity_blocks_neither_turns_nor_moves(shallow):
     assert found["progress"][0].abs() <= TOLERANCE and found["first_change"].shape == (L, len(TEXT) + 1)
     assert not found["first_change"][K:].abs().gt(1e-6).any() and not found["max_norm_att"][K:].any()
     assert (found["max_norm_residual"] >= found["norm_residual"]).all()
+
+
+def test_before_identity_blocks_the_lens_has_settled_and_is_as_sure_as_the_model(shallow):
+    found = dl.logit_lens(shallow, [TEXT, "abc"])
+    assert (found["res_kl_divs"][:K] > 0.01).all() and (found["res_overlaps"][:K] < 1).all()
+    assert found["res_kl_divs"][K:].abs().max() <= 1e-6
+    for key in ("res_overlaps", "res_top1", "res_mrr"):
+        assert torch.equal(found[key][K:], torch.ones(L - K)), key
+    torch.testing.assert_close(found["res_entropy"][K:], found["res_entropy"][-1:].expand(L - K))
+    assert found["res_jsd"][K:].abs().max() <= 1e-6 and torch.equal(found["res_settled"][K:], torch.ones(L - K))
+    assert (found["res_settled"].diff() >= 0).all() and (found["res_jsd"] <= 1 + 1e-6).all()
+    for fewer, more in (("res_top1", "res_in_top3"), ("res_in_top3", "res_in_top5"), ("res_in_top5", "res_in_top10")):
+        assert (found[fewer] <= found[more]).all()

@@ -7,9 +7,10 @@ against what a plain forward pass loses. The probes themselves are compared with
 
 import pytest
 import torch
+from torch.distributions import Categorical, kl_divergence
 
 from tests import oracles
-from tests.families import EACH_FAMILY, REFUSED, build
+from tests.families import EACH_FAMILY, REFUSED, L, build
 from tests.tiny_tokenizers import VOCABULARY_SIZE
 
 every_family = pytest.mark.parametrize("name", EACH_FAMILY)
@@ -39,3 +40,46 @@ def test_contributions_add_up_and_the_lens_of_the_last_residual_is_the_models_ou
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_normalised_residual_stream_breaks_the_first_identity(name):
     assert identity_errors(build(name), prompt(13))[0] > 0.1
+
+
+def test_erasing_the_last_residual_puts_the_lens_of_the_mean_in_place_of_the_prediction():
+    model, input_ids, baseline = build("llama"), prompt(9), [prompt(5, 1), prompt(7, 2)]
+    effect = oracles.residual_erasure(model, input_ids, (6, 9), baseline)["erasure_effect"]
+    total = sum(oracles.residuals(model, ids)[0][L].sum(dim=0) for ids in baseline)
+    y_erased = oracles.lens(model, total / 12).softmax(-1)
+    y = model(torch.tensor([input_ids])).logits[0].softmax(-1)
+    torch.testing.assert_close(effect[L, 5:8], (y[5:8] - y_erased).norm(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "skipped", "measured"), [("all", range(1, 6), range(6)), ("future", [1, 2], [3, 4, 5])]
+)
+def test_a_skipped_block_hands_its_input_on_at_the_skipped_tokens_only(mode, skipped, measured):
+    model, short, input_ids = build("gpt2"), build("gpt2"), prompt(6)
+    h = oracles.residuals(model, input_ids)[0]
+    skip = torch.tensor([i in skipped for i in range(6)])[:, None]
+    short.transformer.h[1].forward = lambda x, *_, **__: torch.where(skip, x, h[2])
+    h_bar = oracles.residuals(short, input_ids)[0]
+    c, c_bar = h[1:] - h[:-1], h_bar[1:] - h_bar[:-1]
+    change = (c - c_bar).norm(dim=-1) / c.norm(dim=-1)
+    y, y_bar = (oracles.lens(model, x[L]).softmax(-1) for x in (h, h_bar))
+    effects = oracles.layer_effects(model, [input_ids], mode, positions=[[3]])
+    torch.testing.assert_close(effects[f"max_{mode}_layer"][1], change[:, list(measured)].amax(dim=1))
+    torch.testing.assert_close(effects[f"max_{mode}_out"][1, 0], (y - y_bar).norm(dim=-1)[list(measured)].max())
+
+
+def test_the_lens_divergence_is_from_the_lens_to_the_output():
+    model, prompts = build("gemma2"), [prompt(3), prompt(9, seed=1)]
+    divergences, ranks = [], []
+    for input_ids in prompts:
+        h, _, _, logits = oracles.residuals(model, input_ids)
+        p, y = Categorical(logits=oracles.lens(model, h[1])), Categorical(logits=logits)
+        divergences.append(kl_divergence(p, y))
+        ranks += [
+            order.tolist().index(top) + 1
+            for order, top in zip(p.logits.argsort(descending=True), logits.argmax(-1), strict=True)
+        ]
+    found = oracles.logit_lens(model, prompts)
+    torch.testing.assert_close(found["res_kl_divs"][1], torch.cat(divergences).mean())
+    torch.testing.assert_close(found["reciprocal_rank"][1], torch.tensor([1 / rank for rank in ranks]).mean())
+    torch.testing.assert_close(found["top1_agreement"][1], torch.tensor([float(rank == 1) for rank in ranks]).mean())

@@ -1,4 +1,4 @@
-"""Every probe against its oracle: on four families at the lengths where an off-by-one would hide, on the others once.
+"""Every probe against its oracle: on eight families at the lengths where an off-by-one would hide, on the others once.
 
 Contributions, lens and effects of every kind of model are in tests/models/test_kinds.py.
 """
@@ -16,7 +16,7 @@ from depth_lib.probes.residual_erasure import future_erasure as probe_future_era
 from depth_lib.probes.residual_erasure import residual_erasure as probe_residual_erasure
 from depth_lib.session import run
 from tests import oracles as oracle
-from tests.families import FAMILIES, QUICK
+from tests.families import ARCHETYPES, FAMILIES, of_families
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, TOLERANCE, close, compare_in_batch, load
 
 TEXTS = {1: "", 2: "8", 13: "abcdefghijkl", 60: SIXTY}
@@ -24,7 +24,7 @@ LEFT_ENDS = ("block", 16, None)
 CURVES = {"top1_agreement": "res_top1", "reciprocal_rank": "res_mrr"}  # the oracle's names
 
 
-@pytest.fixture(scope="module", params=QUICK)
+@pytest.fixture(scope="module", params=of_families(ARCHETYPES))
 def pair(request, tmp_path_factory):
     return load(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -56,7 +56,7 @@ def test_contributions_and_lens_equal_the_oracle(pair, n_tokens):
 @pytest.mark.parametrize("mode", ["future", "all", "remove"])
 def test_layer_effects_equal_the_oracle(pair, mode, part):
     llm, model = pair
-    lengths = [TEXTS[1], TEXTS[13]] if part == "layer" else [TEXTS[13]]
+    lengths = TEXTS.values() if part == "layer" else [TEXTS[13]]
     for texts in [["8", TEXTS[13], SIXTY]] if mode == "future" else [[text] for text in lengths]:
         ours = dl.layer_effects(llm, texts, mode=mode, part=part)
         for key, matrix in oracle.layer_effects(model, ids(llm, texts), mode, part=part).items():
@@ -153,12 +153,13 @@ def test_the_plain_path_equals_the_fast_one(pair, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:too short")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in QUICK])
+@pytest.mark.parametrize("name", of_families(name for name in FAMILIES if name not in ARCHETYPES))
 def test_every_other_family_equals_the_oracle(name, tmp_path):
     pair = load(name, tmp_path)
+    test_contributions_and_lens_equal_the_oracle(pair, 13)
     test_layer_effects_equal_the_oracle(pair, "all", "attention")
     test_layer_effects_equal_the_oracle(pair, "remove", "mlp")
+    test_layer_effects_equal_the_oracle(pair, "future", "layer")
     test_local_effects_equal_the_oracle(pair, "all")
     test_residual_erasure_equals_the_oracle(pair, 15)
     test_erasure_and_the_future_equal_the_oracle(pair, 15)
@@ -166,8 +167,9 @@ def test_every_other_family_equals_the_oracle(name, tmp_path):
         test_attributions_equal_the_oracle_at_the_same_points_with_and_without_batches_that_grow(pair, 15, at, method)
 
 
-def test_integrated_gradients_have_converged(llama):
-    llm, model = llama
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
+def test_integrated_gradients_have_converged(name, tmp_path):
+    llm, model = load(name, tmp_path)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     truth = oracle.integrated_gradients(model, x, span, nodes=64)
     ours = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1e-6)
@@ -183,3 +185,12 @@ def test_riemann_gradients_equal_256_left_end_steps(llama):
     ours = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature="riemann")
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     close(ours["igrads"][1], oracle.integrated_gradients(model, x, span, "riemann", 256, [1])["igrads"][1])
+
+
+def test_erasing_sixty_tokens_in_several_passes_equals_the_oracle(llama):
+    llm, model = llama
+    question = SIXTY[:57]
+    ours = dl.residual_erasure(llm, question, "28", [SIXTY])
+    x, span = oracle.answer_span(llm.tokenizer, question, "28")
+    truth = oracle.residual_erasure(model, torch.tensor(x), span, ids(llm, [SIXTY]))
+    close(ours["erasure_effect"], truth["erasure_effect"])

@@ -16,7 +16,8 @@ TEXTS = [
     "The quick brown fox jumps over the lazy dog and runs away.",
     "Natalia sold 48 clips in April, and half as many in May. How many in all?",
 ]
-FAMILIES = ["llama", "gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt_neox", "bloom"))]
+OTHERS = ["qwen3", "mixtral_dense", "olmo2", "gpt2", "cohere", "granite"]
+FAMILIES = ["llama", "gemma2", "gpt_neox", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -103,7 +104,10 @@ def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, 
         assert 1e-5 < error <= floor < 0.1, key
 
 
-@pytest.fixture(scope="module", params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in (REAL,))])
+@pytest.fixture(
+    scope="module",
+    params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-4l", "toy-16l", REAL))],
+)
 def both(request):
     """A trained model in bfloat16, in float32 with the same weights, and its texts: of the real one a single one."""
     half, whole = (dl.load_model(request.param, dtype=dtype) for dtype in ("bfloat16", "float32"))
@@ -114,6 +118,7 @@ def both(request):
 TRAINED = {
     "effects, future": lambda llm, texts: dl.layer_effects(llm, texts),
     "effects, all": lambda llm, texts: dl.layer_effects(llm, texts, mode="all"),
+    "effects of MLPs": lambda llm, texts: dl.layer_effects(llm, texts, part="mlp"),
     "local effects": lambda llm, texts: dl.local_effects(llm, texts),
     "erasure": lambda llm, texts: dl.residual_erasure(llm, "5 + 7 + 5 = ", "17", texts),
 }
