@@ -142,6 +142,23 @@ def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monk
     assert [file.name for file in tmp_path.iterdir()] == ["lens.pt"]
 
 
+@pytest.mark.filterwarnings("error:.*left out")
+def test_a_fit_that_ended_before_its_file_was_written_is_written_by_the_next_call(llama, tmp_path, monkeypatch):
+    path, write = tmp_path / "lens.pt", module._write
+
+    def fails(to, value):
+        if to == path:
+            raise OSError("no space left")
+        write(to, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", fails)
+        with pytest.raises(OSError, match="no space left"):
+            dl.fit_lens(llama[0], SIXTY, path=path)
+    again = dl.fit_lens(llama[0], SIXTY, path=path)
+    assert torch.equal(again["A"], dl.fit_lens(llama[0], [SIXTY])["A"]) and path.is_file()
+
+
 def test_what_another_fit_left_is_not_gone_on_with(llama, tmp_path, monkeypatch):
     llm, _ = llama
     path = tmp_path / "lens.pt"

@@ -137,6 +137,8 @@ def test_mergekits_recipe_has_a_slice_for_each_stretch():
     ranges = [piece["sources"][0]["layer_range"] for piece in recipe["slices"]]
     assert ranges == [[0, 3], [1, 4], [5, 6]] and recipe["merge_method"] == "passthrough"
     assert recipe["slices"][0]["sources"][0]["model"] == "owner/name"
+    with pytest.raises(ValueError, match="is not an order of this model"):
+        dl.mergekit_yaml("owner/name", [])
 
 
 def test_named_sets_are_what_they_say():

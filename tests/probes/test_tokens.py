@@ -1,5 +1,7 @@
 """What probes count as tokens, where an answer's are found, and where effects on the future are measured."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import depth_lib as dl
@@ -51,3 +53,12 @@ def test_future_positions_are_the_papers_draw():
     drawn = future_positions([12, 13, 21, 60, 100])
     assert drawn == [[], [8], [16, 8], [48, 40, 16, 32], [64, 80, 32, 40]]
     assert future_positions([100]) != drawn[-1:]
+
+
+def test_an_answer_is_found_in_two_texts_by_a_tokenizer_that_knows_their_places():
+    llm = dl.load_model("toy-4l")
+    with pytest.raises(ValueError, match="^question and answer are of type str and int, not text; give two strings"):
+        dl.answer_lens(llm, "5 + 7 = ", 12)
+    llm = SimpleNamespace(tokenizer=SimpleNamespace(is_fast=False))
+    with pytest.raises(ValueError, match="character offsets, which need a fast tokenizer"):
+        answer_span(llm, "5 + 7 = ", "12")
