@@ -127,12 +127,22 @@ def _cosine_without_signal(contribution: Mapping) -> str:
 def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> int | None:
     """The last layer at which erasing any question token still moves the answer by over half the largest effect.
 
-    erasure_effect e has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. The last
-    l in 0..L-1 with max over question tokens of e[l] > max(e) / 2; None where nothing has an effect. Of the T tokens,
-    the last A = n_answer_tokens are the answer and the one before them is where the answer is read: erasing it moves
-    the answer at every depth. Token 0 is left out too, as in the skips: models use it as an attention sink, and erasing
-    that moves every answer. ValueError if no question token is left, or a value is not finite. The probe is Csordás et
-    al. 2025, section 3.4; the rule is ours.
+    e is `erasure_profile`; the last l in 0..L-1 with e[l] > max(e) / 2. None where nothing has an effect. Shapes and
+    errors as for `erasure_profile`. The probe is Csordás et al. 2025, section 3.4; the rule is ours.
+    """
+    e = erasure_profile(erasure_effect, n_answer_tokens, first_token)
+    layers = np.flatnonzero(e > e.max() / 2)
+    return int(layers[-1]) if layers.size else None
+
+
+def erasure_profile(erasure_effect: Curve, n_answer_tokens: int, first_token: int = 1) -> np.ndarray:
+    """The largest effect of erasing any question token at the input of each block, shape [L].
+
+    erasure_effect has shape [L + 1, T], norm of a difference of probabilities; row l is what enters block l. Of the T
+    tokens, the last A = n_answer_tokens are the answer and the one before them is where the answer is read: erasing it
+    moves the answer at every depth. Token 0 is left out too, as in the skips: models use it as an attention sink, and
+    erasing that moves every answer. ValueError if no question token is left, or a value is not
+    finite.
     """
     effects = _checked("erasure", erasure_effect, n_axes=2).astype(float)
     question = effects[:-1, first_token : max(effects.shape[1] - n_answer_tokens - 1, 0)]
@@ -141,9 +151,7 @@ def effective_depth_erasure(erasure_effect: Curve, n_answer_tokens: int, first_t
             f"erasure: no question token lies between token {first_token} and the one that predicts the answer "
             f"({effects.shape[1]} tokens, {n_answer_tokens} of them the answer); give a longer question"
         )
-    e = question.max(1)
-    layers = np.flatnonzero(e > e.max() / 2)
-    return int(layers[-1]) if layers.size else None
+    return question.max(1)
 
 
 def progress_depth(progress: Curve, threshold: float = 0.5) -> int | None:
@@ -163,6 +171,14 @@ def settling_depth(settled: Curve, threshold: float = 0.5) -> int | None:
     last block only. ValueError if it is not finite. Thresholds are ours.
     """
     return _first(_checked("settled", settled) >= threshold)
+
+
+def settling_profile(settled: Curve) -> np.ndarray:
+    """The share of tokens that settles at each of layers 0..L-1, and after the last block, shape [L + 1].
+
+    Its centre of mass is the mean over tokens of the settling depth, with L for those that settle last of all.
+    """
+    return np.diff(_checked("settled", settled).astype(float), prepend=0, append=1).clip(0)
 
 
 def deep_thinking_ratio(lens: Curve | Mapping) -> float:
@@ -277,9 +293,10 @@ def _first(hits: np.ndarray) -> int | None:
 class Metric:
     """One depth of a model: the probe and keys it reads, and how it follows from them.
 
-    rule: a layer, from the keys' curves; None if the depth is a depth score, the centre of mass of the curve's effects.
-    threshold: the papers'. level: of the papers' metrics, the value that the curve is compared with, from curves
-    [..., L] and a threshold. A layer satisfies the rule where the curve is below it; if
+    rule: a layer, from the keys' curves; None if the depth is a centre of mass only. profile: the effect of each layer,
+    whose centre of mass is the depth score; None for the papers' own metrics. threshold: the papers'. level: of the
+    papers' metrics, the value that the curve is compared with, from curves [..., L] and a threshold. A layer satisfies
+    the rule where the curve is below it; if
     `above`, where it is above it; if `turns`, where it is below it and the next layer is not. no_signal: why a probe's
     result carries no such depth, "" if it does.
     """
@@ -288,13 +305,14 @@ class Metric:
     keys: tuple[str, ...]
     rule: Callable[..., int | None] | None = None
     threshold: float | None = None
+    profile: Callable[..., np.ndarray] | None = None
     level: Callable[[np.ndarray, float | None], np.ndarray | float] | None = None
     above: bool = False
     turns: bool = False
     no_signal: Callable[[Mapping], str] = lambda result: ""
 
     def arguments(self, result: Mapping) -> list:
-        """What the rule takes from a probe's result."""
+        """What rule and profile take from a probe's result."""
         curves = [result[key] for key in self.keys]
         return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 
@@ -359,11 +377,13 @@ METRICS = {
         above=True,
         no_signal=_lens_without_signal,
     ),
-    "skips_future": Metric("layer_effects", ("future_kl",)),
-    "skips_all": Metric("layer_effects", ("all_kl",)),
-    "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure),
+    "skips_future": Metric("layer_effects", ("future_kl",), profile=skip_profile),
+    "skips_all": Metric("layer_effects", ("all_kl",), profile=skip_profile),
+    "erasure": Metric("residual_erasure", ("erasure_effect",), effective_depth_erasure, profile=erasure_profile),
     "progress": Metric("relative_contribution", ("progress",), progress_depth, 0.5),
     "removal": Metric("block_removal", ("block_influence", "removal_loss", "removal_sizes"), removal_depth, AT_MOST),
-    "settling": Metric("logit_lens", ("res_settled",), settling_depth, 0.5, no_signal=_lens_without_signal),
+    "settling": Metric(
+        "logit_lens", ("res_settled",), settling_depth, 0.5, settling_profile, no_signal=_lens_without_signal
+    ),
 }
 PAPER_METRICS = ("cosine", "kl", "overlap")

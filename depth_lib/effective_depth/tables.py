@@ -11,7 +11,7 @@ import pandas as pd
 from ..results.schemas import BY_LENS
 from ..results.study import Study
 from .intervals import NoInterval, centre_of_mass, depth_interval
-from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio, skip_profile
+from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
 COLUMNS = (
     "model dataset metric layers prompts ed low high ratio ratio_low ratio_high same without score score_low score_high"
@@ -83,13 +83,16 @@ def _depth(metric: Metric, result: Mapping) -> dict:
         arguments = metric.arguments(result)
         if metric.rule:
             ed = metric.rule(*arguments)
-            return depth | {"ed": ed, "ratio": ratio(ed, n_layers)}
-        depth["score"] = depth_score(skip_profile(*arguments))
+            depth |= {"ed": ed, "ratio": ratio(ed, n_layers)}
+        if metric.profile:
+            depth["score"] = depth_score(metric.profile(*arguments))
     except ValueError as error:
-        return depth | {"note": str(error)}
-    with suppress(NoInterval, KeyError):  # too few prompts, or an older file; the score stands alone
-        score = centre_of_mass(as_array(result[f"{metric.keys[0]}_by_prompt"]).astype(float).clip(0))
-        depth |= {"score_low": score.low, "score_high": score.high}
+        return {"layers": n_layers, "note": str(error)}
+    by_prompt = f"{metric.keys[0]}_by_prompt"
+    if depth.get("score") is not None and by_prompt in result:
+        with suppress(NoInterval):  # too few prompts; the score stands alone
+            score = centre_of_mass(as_array(result[by_prompt]).astype(float).clip(0))
+            depth |= {"score_low": score.low, "score_high": score.high}
     return depth
 
 

@@ -63,7 +63,7 @@ def test_of_a_result_and_itself_nothing_changes_and_of_two_the_sentence_says_whi
     assert found.difference == -3 and found.low <= -3 <= found.high < 0 and found.n_prompts == 10
     assert str(found).startswith("By kl the prediction forms 3 layers earlier in tuned than in base (layers ")
     assert "95 % over 10 shared prompts" in str(found) and "may be chance" not in str(found)
-    assert "3 layers later" in str(depth_change(tuned, base, "kl"))
+    assert str(depth_change(tuned, base, "kl")).startswith("By kl the prediction forms 3 layers later")
 
 
 def test_what_has_no_interval_or_no_depth_says_why():
@@ -80,4 +80,7 @@ def test_what_has_no_interval_or_no_depth_says_why():
         f"By kl there is nothing to compare: b has no signal: largest KL {curve.max() / 100:.2f} nats."
     )
     shallow = result_of("kl", np.tile(curve[::2], (10, 1)))
-    assert "in second" in str(depth_change(ten, shallow, "kl")) and depth_change(ten, shallow, "kl").low is not None
+    assert (
+        "of the depth later in second" in str(depth_change(ten, shallow, "kl"))
+        and depth_change(ten, shallow, "kl").low is not None
+    )

@@ -1,5 +1,6 @@
 """The intervals cover the truth as often as they say, and say when there is none."""
 
+import math
 import re
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from depth_lib.effective_depth.intervals import (
     centre_of_mass,
     depth_interval,
     drawn_centres,
+    widening,
 )
 from depth_lib.effective_depth.rules import PAPER_METRICS, depth_score
-from tests.effective_depth.coverage import CURVES, depth_shares, depths_of
+from tests.effective_depth.coverage import CURVES, depth_shares, depths_of, percent
 from tests.effective_depth.coverage import result_of as prompts_of
 from tests.synthetic import result_of
 
@@ -76,10 +78,21 @@ def test_intervals_cover_the_true_depth_as_often_as_they_say(metric, n_prompts):
 DOCUMENTED = (Path(__file__).parents[2] / "docs/coverage.md").read_text()
 
 
+@pytest.mark.slow
+def test_the_documented_coverage_is_what_the_command_writes():
+    shares = depth_shares("overlap", CURVES["steep"]["overlap"], 3, 200)
+    assert f"| overlap | steep | {percent(shares)} |" in DOCUMENTED
+
+
 def test_the_documented_coverage_of_a_depth_is_92_percent_or_more_and_of_a_change_80():
     depth, change = DOCUMENTED.split("**A depth score**")[0].split("**A change**")
     assert all(92 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", depth))
     assert all(80 <= int(lowest) for lowest in re.findall(r"\((\d+)\)", change))
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (99, 1.984)])
+def test_students_quantile_is_the_tables(degrees, quantile):
+    assert widening(degrees + 1) * 1.959964 / math.sqrt((degrees + 1) / degrees) == pytest.approx(quantile, abs=5e-4)
 
 
 def test_the_centre_of_mass_is_that_of_the_mean_profile_and_its_errors_are_those_of_a_ratio():

@@ -12,6 +12,7 @@ from depth_lib.effective_depth.rules import (
     n_answer_tokens,
     progress_depth,
     settling_depth,
+    settling_profile,
     skip_profile,
 )
 from tests.families import build, make_identity
@@ -97,10 +98,11 @@ def test_progress_is_the_first_block_before_which_half_of_the_way_is_gone(progre
     assert progress_depth(progress) == l
 
 
-def test_settling_is_the_median_of_where_each_token_settles():
+def test_settling_is_the_median_and_the_score_the_mean_of_where_each_token_settles():
     draw, n_layers = np.random.default_rng(0), 20
     for _ in range(20):
         first = draw.integers(0, n_layers + 1, 31)  # n_layers: after the last block only
         settled = [(first <= l).mean() for l in range(n_layers)]
         median = int(np.sort(first)[15])
         assert settling_depth(settled) == (median if median < n_layers else None)
+        assert depth_score(settling_profile(settled)) == pytest.approx(first.mean())

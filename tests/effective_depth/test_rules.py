@@ -9,24 +9,41 @@ import torch
 
 from depth_lib.effective_depth.rules import effective_depth_cosine, effective_depth_kl, effective_depth_overlap, ratio
 
+FORMS = {
+    "list": list,
+    "float64 array": np.array,
+    "float32 tensor": torch.tensor,
+    "float64 tensor": lambda values: torch.tensor(values, dtype=torch.float64),
+    "tensor with gradient": lambda values: torch.tensor(values, requires_grad=True),
+}
 
-def test_a_value_on_the_threshold_is_not_above_it_in_any_precision():
-    for form in (list, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)):
-        assert effective_depth_overlap(form([0.0, 0.3, 0.3, 0.5, 0.9])) == 3
-        assert effective_depth_overlap(form([0.3, 0.3, 0.3, 0.9])) is None
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_value_on_the_threshold_is_not_above_it_in_any_precision(form):
+    assert effective_depth_overlap(FORMS[form]([0.0, 0.3, 0.3, 0.5, 0.9])) == 3
+    assert effective_depth_overlap(FORMS[form]([0.3, 0.3, 0.3, 0.9])) is None
     assert effective_depth_overlap(torch.tensor([0.0, 0.25, 0.5, 0.5]).to(torch.bfloat16)) == 2
 
 
-def test_what_is_not_finite_or_not_one_value_a_layer_is_an_error_that_names_curve_and_layer():
-    for bad in (math.nan, -math.inf):
-        good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
-        with pytest.raises(ValueError, match=r"cosine: mlp_cos is -?(nan|inf) at layer 2.*run the probe again"):
-            effective_depth_cosine(good, broken, good)
-        with pytest.raises(ValueError, match=r"^kl is -?(nan|inf) at layer 2"):
-            effective_depth_kl(torch.tensor(broken))
-    for curve in ([], 0.5, [[0.1, 0.2]]):
-        with pytest.raises(ValueError, match=r"overlap must have one value per layer; shape is"):
-            effective_depth_overlap(curve)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_an_error_that_names_metric_curve_and_layer(bad):
+    good, broken = [0.5, -0.5, 0.5, 0.5], [0.5, 0.5, bad, 0.5]
+    with pytest.raises(ValueError, match=r"cosine: mlp_cos is -?(nan|inf) at layer 2.*run the probe again"):
+        effective_depth_cosine(good, broken, good)
+    with pytest.raises(ValueError, match=r"^kl is -?(nan|inf) at layer 2"):
+        effective_depth_kl(torch.tensor(broken))
+    with pytest.raises(ValueError, match=r"^overlap is -?(nan|inf) at layer 2"):
+        effective_depth_overlap(np.array(broken))
+
+
+@pytest.mark.parametrize("curve", [[], 0.5, [[0.1, 0.2]]])
+def test_what_is_not_one_value_a_layer_is_an_error(curve):
+    with pytest.raises(ValueError, match=r"overlap must have one value per layer; shape is"):
+        effective_depth_overlap(curve)
+
+
+def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
+    assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
 
 
 def test_the_rules_equal_their_text_on_random_curves():
@@ -55,8 +72,23 @@ def test_the_rules_equal_their_text_on_random_curves():
     assert len(seen) == 8  # every combination of missing and found was met
 
 
-def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
-    assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
-    for ed in (-1, 28):
-        with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
-            ratio(ed, 28)
+def test_thresholds_move_the_depth():
+    kl, overlap = [10.0, 8.0, 4.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.6, 0.9]
+    assert [effective_depth_kl(kl, threshold=t) for t in (0.9, 0.5, 0.3, 0.1)] == [1, 2, 3, None]
+    assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
+
+
+def test_depths_are_plain_integers_that_json_and_torch_can_store():
+    curve = torch.tensor([-1.0, 1.0, 1.0])
+    depths = (
+        effective_depth_cosine(curve, curve, curve),
+        effective_depth_kl([4.0, 1.0, 0.0]),
+        effective_depth_overlap(curve.to(torch.bfloat16)),
+    )
+    assert [type(depth) for depth in depths] == [int, int, int]
+
+
+@pytest.mark.parametrize("ed", [-1, 28])
+def test_a_depth_that_is_no_layer_has_no_ratio(ed):
+    with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
+        ratio(ed, 28)
