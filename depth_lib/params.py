@@ -172,6 +172,25 @@ def flagged(flag: str) -> list[str]:
 OF_MODELS = [name for name in ModelFile.model_fields if name not in _OfBoth.model_fields]
 
 
+# How a value that pydantic refuses is to be mended, by the kind of its error.
+_MEND = {
+    "greater_than_equal": "give {ge} or more",
+    "greater_than": "give more than {gt}",
+    "literal_error": "give {expected}",
+    "string_too_short": "give a text that is not empty",
+} | {
+    f"{kind}_{how}": f"give {what}"
+    for kind, what in (
+        ("int", "a whole number"),
+        ("float", "a number"),
+        ("bool", "true or false"),
+        ("list", "a list"),
+        ("string", "a text"),
+    )
+    for how in ("type", "parsing", "from_float")
+}
+
+
 def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True) -> dict:
     """These values, each of its field's type. ParamsError with a line per value that does not fit, or unknown key.
 
@@ -186,10 +205,9 @@ def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True
             if item["type"] == "extra_forbidden":
                 lines[key] = not_among(kind.model_fields, "key", key)
             else:
-                about = (
-                    f"{item['msg'].replace('Input should be', 'it should be')} ({kind.model_fields[key].description})"
-                )
-                lines.setdefault(key, f"{key} is {_shown(item['input'])}; {about}")
+                mend = _MEND.get(item["type"], item["msg"]).format(**item.get("ctx", {}))
+                about = kind.model_fields[key].description
+                lines.setdefault(key, f"{key} is {_shown(item['input'])}; {mend} ({about})")
         raise ParamsError("\n".join(lines.values())) from None
 
 

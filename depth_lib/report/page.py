@@ -159,19 +159,20 @@ def notices(study: Study) -> list[str]:
 
 
 def _mixed(study: Study) -> Iterator[str]:
-    """A line for each setting in which results of the table differ, with the datasets or models that have it."""
+    """A line for each setting in which results of the table differ, with the datasets, models or runs that have it."""
     rows = pd.DataFrame(
         [
-            {"model": model, "dataset": dataset} | result["meta"]
+            {"dataset": dataset, "model": model, "run": f"{model} on {dataset}"} | result["meta"]
             for (dataset, model, probe), result in study.items()
             if probe in TABLE_PROBES and result["meta"]
         ]
     )
     names = {"n_prompts": "numbers of prompts", "dtype": "dtypes", "quantization": "quantisations"}
     for setting in rows.columns.intersection([*names]):
-        per = "dataset" if setting == "n_prompts" else "model"
-        having = rows.groupby(rows[setting].fillna("none").astype(str), sort=False)[per].unique()
-        if len(having) > 1:
+        values = rows[setting].fillna("none").astype(str)
+        per = [one for one in ("dataset", "model", "run") if values.groupby(rows[one]).nunique().max() == 1]
+        if values.nunique() > 1:
+            having = rows[[*per, "run"][0]].groupby(values, sort=False).unique()
             listed = "; ".join(f"{value} ({', '.join(some)})" for value, some in having.items())
             yield f"Mixed {names[setting]}, so that rows are not alike: {listed}."
 

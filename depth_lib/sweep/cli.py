@@ -10,13 +10,13 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..models.errors import ModelError, check_tokenizer
 from ..models.gguf import WHEELS
-from ..params import OF_MODELS, Params, ParamsError, checked, command, find_model, flagged
+from ..params import OF_MODELS, Params, ParamsError, checked, command, find_model, flagged, not_among
 from ..remote.errors import RemoteError
 from ..results.defaults import model_params
 from ..results.schemas import ArtifactError
@@ -108,8 +108,10 @@ def status(plan: Plan) -> int:
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    if Path(model).name != model:
+    if Path(model).name != model or model == "..":
         raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
+    if plan.SET and (Path(plan.SET).name != plan.SET or plan.SET == ".."):
+        raise ParamsError(f"SET is {plan.SET}, which cannot be a folder's name; give a short name")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.MODEL_ID or model
@@ -236,32 +238,51 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments; ParamsError for a wrong value.
+    """The command, its plan and its positional arguments; ParamsError for a wrong option or value.
 
-    make writes options by their own names: --N_EXAMPLES=3. One that is true or false takes its value after = only.
+    make writes options by their own names: --N_EXAMPLES=3.
     """
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, (do, options, arguments) in COMMANDS.items():
         about = do.__doc__.splitlines()[0]
-        own = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        usage = " ".join(["depth-lib", name, *arguments, "[--help] [--OPTION VALUE …]"])
+        own = commands.add_parser(name, help=about, description=about, usage=usage, allow_abbrev=False)
         for argument, default in arguments.items():
-            own.add_argument(argument, nargs="?" if default else None, default=default)
+            own.add_argument(argument, nargs="?", default=default)
         for option in options:
             field = Plan.model_fields[option]
             how = {"nargs": "*"} if field.annotation == list[str] else {}
-            if option == "REMOTE" or field.default is False:
-                how = {"nargs": "?", "const": "true"}
             how |= {"dest": option, "metavar": "…", "default": argparse.SUPPRESS, "help": field.description}
             own.add_argument(_flag(option), **how)
-    words = [re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word) for word in words]
-    switches = [_flag(name) for name, field in Plan.model_fields.items() if field.annotation is bool]
-    given = vars(parser.parse_args([f"{word}=true" if word in switches else word for word in words]))
-    do, _, arguments = COMMANDS[given.pop("command")]
+    if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
+        raise ParamsError(problem)
+    known, unknown = parser.parse_known_args(list(_normal(words)))
+    given = vars(known)
+    name = given.pop("command")
+    do, options, arguments = COMMANDS[name]
+    if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
+        raise ParamsError(problem)
     positional = {argument: given.pop(argument) for argument in arguments}
+    if lacking := [argument for argument, value in positional.items() if value is None]:
+        raise ParamsError(f"{name} needs a {lacking[0]}; write: depth-lib {name} {' '.join(arguments).upper()}")
     values = {option: _words(text) if isinstance(text, list) else text for option, text in given.items()}
     values = {option: None if value == "null" else value for option, value in values.items()}
     return do, Plan(**checked(values, Plan, strict=False)), positional
+
+
+def _normal(words: Sequence[str]) -> Iterator[str]:
+    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and one that is true or false is
+    true if the next word is no value of it."""
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
+        option = word[2:].upper().replace("-", "_")
+        if option in Plan.model_fields and Plan.model_fields[option].default is False:
+            try:
+                checked({option: following}, Plan, strict=False)
+            except ParamsError:
+                word += "=true"
+        yield word
 
 
 def _flag(option: str) -> str:

@@ -9,6 +9,7 @@ is the reason. The process ends when the sweep that started it has ended, so tha
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,11 +17,28 @@ import time
 try:
     import papermill
     import psutil
+    from jupyter_client.manager import AsyncKernelManager
 except ImportError:
     raise ImportError("runs are notebooks executed by papermill; pip install 'depth-lib[sweep]'") from None
 
 from ..progress import LOG
 from .status import FAILED, KILLED, SWEEP
+
+
+class _KernelManager(AsyncKernelManager):
+    """Remembers how its kernel ended; papermill's error does not say."""
+
+    how = None
+
+    async def _async_is_alive(self) -> bool:
+        alive = await super()._async_is_alive()
+        if not alive and self.provisioner:
+            status = await self.provisioner.poll() or 0
+            ended = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            _KernelManager.how = KILLED if status == -9 else ended
+        return alive
+
+    is_alive = _async_is_alive
 
 
 def main() -> int:
@@ -41,8 +59,7 @@ def main() -> int:
     except papermill.PapermillExecutionError as error:
         why = f"{error.ename}: {error.evalue}"
     except Exception as error:  # a kernel that died, a disk that is full
-        name = type(error).__name__
-        why = KILLED if name == "DeadKernelError" else f"{name}: {error}"
+        why = f"{type(error).__name__}: {_KernelManager.how or error}"
     print(f"{FAILED}{who}{why.strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return 1
 
@@ -54,7 +71,7 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
         output = output.replace("{", "{{").replace("}", "}}")
     for attempts_left in (3, 2, 1, 0):
         try:
-            papermill.execute_notebook(notebook, output, parameters, **options)
+            papermill.execute_notebook(notebook, output, parameters, kernel_manager_class=_KernelManager, **options)
             return
         except RuntimeError as error:
             if "before replying to kernel_info" not in str(error) or not attempts_left:

@@ -7,15 +7,20 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from ..models.gguf import WHEELS, fetched
 from ..params import ParamsError, command, find_model
 from ..results.asked import RunSpec
+from ..results.defaults import as_cell
 from ..results.provenance import State, Superseded
 from .plan import Plan
 from .processes import Executor, Notebook, say
 from .status import RunStatus, progress, status_of
+
+_PIP = f"{sys.executable} -m pip install bitsandbytes"
 
 
 def run_unfinished(plan: Plan) -> int:
@@ -56,13 +61,24 @@ def run_unfinished(plan: Plan) -> int:
 
 def _refuse(plan: Plan, statuses: Sequence[RunStatus]) -> None:
     """Raise Superseded for a result that was made with other settings, unless REPLACE is set, with the commands that go
-    on with these settings and that replace it; ParamsError for prompts or weights that cannot be read, unless other
-    runs are to go on."""
+    on with these settings and that replace it; ParamsError for quantised weights on a server or without bitsandbytes,
+    and, unless other runs are to go on, for prompts or weights that cannot be read; NotReady without a key."""
+    for run in (status.run for status in statuses if not status.finished):
+        if quantization := run.params["QUANTIZATION"]:
+            why = "" if find_spec("bitsandbytes") else f"bitsandbytes is not installed; {_PIP}"
+            if run.on_server:
+                why = "REMOTE is given too, and the server has chosen its weights"
+            if why:
+                raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+    for host in {status.run.remote for status in statuses if status.run.on_server and not status.finished}:
+        from ..remote.server import host_and_key  # loads torch
+
+        host_and_key(host)
     for run, states in ((status.run, status.states) for status in statuses):
-        for state in states.values():
+        for name, state in states.items():
             if state.kept and not run.params["REPLACE"]:
                 lines = [f"{state.in_words}; give another OUT, or"]
-                if stored := _stored(run, state):
+                if stored := _stored(run, name, state):
                     lines.append(f"to go on with its settings: {command('sweep', **plan.options | stored)}")
                 anew = command("sweep", **plan.options | {"REPLACE": True})
                 raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
@@ -70,13 +86,15 @@ def _refuse(plan: Plan, statuses: Sequence[RunStatus]) -> None:
                 raise ParamsError(state.reasons[0])
 
 
-def _stored(run: RunSpec, state: State) -> dict:
-    """The options of a stale result that are others than the run's, unless its weights are others too."""
-    names = ("DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
-    kept = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
-    if any(reason.startswith(("weights", "commit", "version")) for reason in state.reasons):
-        return {}
-    return {name: value for name, value in kept.items() if value not in (run.params[name], "drawn", "list")}
+def _stored(run: RunSpec, result: str, state: State) -> dict:
+    """The options with which this stale result would be the one asked for; {} if there are none."""
+    names = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
+    stored = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
+    stored = {name: value for name, value in stored.items() if value not in (run.params[name], "drawn", "list")}
+    with contextlib.suppress(ParamsError):
+        if RunSpec(run.cell() | as_cell(stored)).states()[result].word == "done":
+            return stored
+    return {}
 
 
 def _command(plan: Plan, run: RunSpec) -> str:
@@ -91,13 +109,15 @@ def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
 
     There is a run at a time for each GPU that is visible (of TENSOR_PARALLEL, for that many), or JOBS, if that is less:
-    they share the GPUs.
+    they share the GPUs. Raises ParamsError if there are too few.
     """
+    ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
     gpus = visible_gpus() if any(not run.on_server for run in runs) else []
     if not gpus:
         return [""] * (plan.JOBS or 1)
-    most = max(1, len(gpus) // max(run.params["TENSOR_PARALLEL"] for run in runs))
-    n_runs = min(plan.JOBS or most, most)
+    if len(gpus) < ranks:
+        raise ParamsError(f"TENSOR_PARALLEL is {ranks}, and there are {len(gpus)} GPUs: {' '.join(gpus)}")
+    n_runs = min(plan.JOBS or len(gpus), len(gpus) // ranks)
     size = len(gpus) // n_runs
     return [",".join(gpus[i * size : (i + 1) * size]) for i in range(n_runs)]
 

@@ -4,11 +4,12 @@
 are given (`of_runs`), and those below. `Plan.runs()` is the list of runs, on which sweep, status and `--list` all work.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from ..params import PAPER_DATASETS, ModelFile, Params, ParamsError, in_order, not_among, params_files
+from ..params import NAMED_SOURCES, PAPER_DATASETS, ModelFile, Params, ParamsError, in_order, not_among, params_files
 from ..results.asked import RunSpec
 from ..results.defaults import as_cell, filled_in, in_project
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
@@ -74,10 +75,7 @@ class Plan(ModelFile):
         params files that are needed, two runs with one folder, or no probe to run.
         """
         datasets, models = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS)), list(dict.fromkeys(self.models))
-        if problem := not_among(ARTIFACTS, "PROBES", *self.PROBES):
-            raise ParamsError(problem)
-        if "MODEL_ID" in self.of_runs and len(models) > 1:
-            raise ParamsError("MODEL_ID is given for several models; name one with MODELS")
+        self._check(datasets, models)
         runs, folders = {}, {}
         for model in models:
             done = set()
@@ -99,3 +97,22 @@ class Plan(ModelFile):
             names = " ".join(self.PROBES)
             raise ParamsError(f"nothing to run: {' '.join(datasets)} have no {names} in PROBES of params/")
         return [runs[model, dataset] for model in models for dataset in datasets if (model, dataset) in runs]
+
+    def _check(self, datasets: Sequence[str], models: Sequence[str]) -> None:
+        """Raise ParamsError for names that are not known, and for what is given to several that only one can have."""
+        source = self.of_runs.get("SOURCE", "hub")
+        file = None if source in NAMED_SOURCES else in_project(source)
+        problem = not_among(ARTIFACTS, "PROBES", *self.PROBES)
+        if file and not file.is_file():
+            known = ", ".join(NAMED_SOURCES)
+            problem = f"SOURCE is {source}, and there is no such file; check the path, or give one of {known}"
+        elif file and not self.DATASETS:
+            problem = f"SOURCE is {source}, the prompts of one dataset; name it: DATASETS=gsm8k, or a name of your own"
+        elif not file and (unknown := not_among(params_files("datasets"), "DATASETS", *datasets)):
+            problem = unknown
+            if any(in_project(name).is_file() for name in datasets):
+                problem += "; for a file of prompts give it as SOURCE, and a name of your own or a dataset's"
+        elif "MODEL_ID" in self.of_runs and len(models) > 1:
+            problem = "MODEL_ID is given for several models; name one with MODELS"
+        if problem:
+            raise ParamsError(problem)

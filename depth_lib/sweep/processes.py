@@ -7,10 +7,12 @@ anything to do, and what is lacking afterwards. Two executors may work on the sa
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 30  # seconds from SIGTERM to SIGKILL
 GO_ON = "what was finished is kept; repeat the command to go on"
+_BAR = re.compile(r"\d+%\|")
 
 
 @dataclass
@@ -163,9 +166,18 @@ class Executor:
 
 
 def say(text: str) -> None:
-    """Print a line at once, above the lines that change."""
-    with tqdm.external_write_mode(file=sys.stdout):
-        print(text, flush=True)
+    """Print a line at once, above the lines that change, and on a terminal wrapped between words.
+
+    If nobody reads the lines any longer, what runs goes on.
+    """
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    try:
+        with tqdm.external_write_mode(file=sys.stdout):
+            print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
@@ -175,10 +187,22 @@ def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
     lacking = notebook.lacking()
     if not status and not lacking:
         return "finished", ""
-    lines = notebook.log.read_text(encoding="utf-8", errors="replace").splitlines()
-    for beginning in (FAILED, PROBE_FAILED):
-        if errors := [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]:
-            return "failed", "; ".join(error.rstrip(".") for error in errors)
-    if status == -signal.SIGKILL:
-        return "failed", KILLED
-    return "failed", f"its process ended with status {status}" if status else f"it ended, and {'; '.join(lacking)}"
+    return "failed", _why_failed(notebook, status, lacking)
+
+
+def _why_failed(notebook: Notebook, status: int, lacking: Sequence[str]) -> str:
+    """Why a notebook failed, on one line: an error of the notebook, out of memory, or the last line of its log."""
+    text = notebook.log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)][:1]  # of ranks the first
+    errors = errors or [line.removeprefix(PROBE_FAILED) for line in lines if line.startswith(PROBE_FAILED)]
+    if not shutil.disk_usage(notebook.folder).free:
+        return f"No space left on device for {notebook.folder}; free the disk or choose another OUT"
+    if errors:
+        return "; ".join(error.rstrip(".") for error in errors)
+    if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # itself, in a shell, or a rank
+        return KILLED
+    if not status:
+        return f"the notebook ended, and {'; '.join(lacking)}"
+    said = [line for line in lines if not _BAR.search(line)]
+    return said[-1].rstrip(".") if said else f"its command ended with status {status}"

@@ -7,6 +7,7 @@ failed), the executed notebook, or a partial one if it did not end well, and loc
 import contextlib
 import json
 import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ LOG = "probe.log"  # in a run's folder: what its process and its notebook printe
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
 FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
 PROBE_FAILED = "failed: "  # begins the line on a probe that failed while others went on
-KILLED = "killed, probably because memory ran out; use fewer JOBS or a smaller model"
+KILLED = "killed by SIGKILL, probably because memory ran out; use fewer JOBS or a smaller model"
 SWEEP = "DEPTH_LIB_SWEEP"  # the sweep's process; a notebook's process ends with it
 
 
@@ -100,12 +101,16 @@ def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = (
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [note for status in statuses for note in notes_on(status)]
-    made_with = [f"with {words}: {', '.join(names)}" for words, names in asked.items()]
+    made_with = [_folded(f"with {words}: {', '.join(names)}") for words, names in asked.items()]
     counts = Counter(state.word for status in statuses for state in status.states.values())
     others = "".join(f", {counts[word]} {word}" for word in ("stale", "missing") if counts[word])
     return "\n".join(
         [*table, *notes, *problems, *made_with, f"{out}: {counts['done']} of {counts.total()} done{others}"]
     )
+
+
+def _folded(text: str) -> str:
+    return textwrap.fill(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]:

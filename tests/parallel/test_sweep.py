@@ -65,7 +65,7 @@ def kernel(process):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "victim, says",
-    [(kernel, "toy-4l: FAILED: rank 1: killed, probably because memory ran out"), (launcher, "toy-4l: FAILED")],
+    [(kernel, "toy-4l: FAILED: rank 1: DeadKernelError: killed by SIGKILL"), (launcher, "toy-4l: FAILED")],
 )
 def test_a_killed_sweep_ends_soon_and_repeated_gives_the_numbers_of_one_process(tmp_path, truth, victim, says):
     process = sweep(tmp_path)

@@ -119,7 +119,7 @@ def test_settings_are_mixed_only_where_results_of_the_table_differ(tmp_path):
     assert line == "Mixed numbers of prompts, so that rows are not alike: 10 (gsm8k); 5 (aime24)."
     save("b", "gsm8k", dtype="bfloat16", n_prompts=4)
     first, second = notices(Study(tmp_path))
-    assert first.endswith("10 (gsm8k); 5 (aime24); 4 (gsm8k).")
+    assert first.endswith("10 (a on gsm8k); 5 (a on aime24); 4 (b on gsm8k).")
     assert second == "Mixed dtypes, so that rows are not alike: float32 (a); bfloat16 (b)."
 
 

@@ -12,6 +12,7 @@ from depth_lib.embedded import toy_path
 from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
+TOY_4L = ("MODELS=toy-4l", "DATASETS=gsm8k", "SOURCE=embedded")
 AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
 
 
@@ -47,19 +48,22 @@ def test_jobs_and_keep_going_are_makes_own_flags(make, study):
     assert make("-k", "-j2", "status", "SET=demo").returncode == 0, "of which they are none"
 
 
-def test_maps_get_their_models_as_words_and_every_option(make):
-    shown = " ".join(make("-n", "maps", "SOURCE_MODEL=toy-8l", "N_CHARACTERS=9").stdout.split())
-    assert 'maps "${SOURCE_MODEL:-toy-4l}" "${TARGET_MODEL:-toy-8l}" --N_CHARACTERS="$N_CHARACTERS"' in shown
-    assert "unrecognized arguments: --n-character=9" in make("maps", "N_CHARACTER=9").stderr
+def test_maps_get_their_models_and_every_option(make):
+    made = make("maps", "SOURCE_MODEL=toy-4l", "TARGET_MODEL=toy-4l", "N_CHARACTERS=9", "DTYPE=float64", REAL="-")
+    assert made.returncode != 0 and "(of 9, without those held out)" in made.stderr
+    assert (
+        'maps option "--n-character" is not known; did you mean --n-characters?' in make("maps", "N_CHARACTER=9").stderr
+    )
 
 
 def test_what_make_does_not_know_is_refused_and_a_pipe_that_is_closed_early_is_no_traceback(make, study):
     for words, why in (
-        (("-j", "sweep", "SET=demo"), 'JOBS is ""; it should be a valid integer'),
-        (("sweep", "SET=demo", "MODEL=toy-4l"), "unrecognized arguments: --model=toy-4l"),
+        (("-j", "sweep", "SET=demo"), 'JOBS is ""; give a whole number (number of runs at a time'),
+        (("sweep", "SET=demo", "MODEL=toy-4l"), 'sweep option "--model" is not known; did you mean --models?'),
     ):
         refused = make(*words)
-        assert refused.returncode != 0 and refused.calls == [] and why in refused.stderr
+        answer, _ = refused.stderr.splitlines()  # the second line is make's own
+        assert refused.returncode != 0 and refused.calls == [] and answer.startswith(why)
     status = "make status SET=demo | true"  # which is gone before a word is written
     done = subprocess.run(["bash", "-c", status], cwd=study, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.stderr == ""
@@ -78,5 +82,12 @@ def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, st
     nbformat.write(nbformat.v4.new_notebook(cells=[parameters, says], metadata=kernel), template)
     user = {"HOME": str(tmp_path), "JUPYTER_PATH": f"{tmp_path}/.local/share/jupyter", "REAL": "-"}
     done = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=logit_lens", **user)
-    said = "aime24 × toy-4l: FAILED: it ended, and logit_lens is missing"
+    said = "aime24 × toy-4l: FAILED: the notebook ended, and logit_lens is missing"
     assert said in done.stdout, "it ran in a kernel that runs"
+
+
+def test_awkward_words_reach_a_run_as_they_are(make):
+    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "PROBES=residual_erasure logit_lens", "CUDA_VISIBLE_DEVICES=5")
+    call, _ = make("sweep", *TOY_4L, *given, "REMOTE=local", "ANSWER=-10 'x'").calls
+    assert (call["QUESTION"], call["ANSWER"], call["REMOTE"]) == (AWKWARD, "-10 'x'", "local")
+    assert call["cuda_visible_devices"] == "5"

@@ -1,5 +1,6 @@
 """A run computes what is missing or stale, reads what matches, and refuses wrong parameters; on the smallest toy."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from depth_lib.models.families import known
 from depth_lib.params import PARAMS, Params, ParamsError, load_params
 from depth_lib.results.asked import RunSpec
 from depth_lib.results.defaults import in_project
-from depth_lib.results.provenance import Superseded, differing, judge
+from depth_lib.results.provenance import Superseded, differing, judge, made_from
 from depth_lib.results.schemas import ArtifactError
 from depth_lib.results.study import Study
 from depth_lib.sweep import run as runs
+from depth_lib.sweep.launch import _stored
 from depth_lib.sweep.plan import Plan
 from depth_lib.sweep.run import Run
 from tests.sweep.cells import ANY_DATASET, parameters
@@ -71,17 +73,29 @@ def test_results_that_match_are_read_without_the_model_and_are_what_the_probes_r
     prompts, baseline = dl.load_prompts("addition", 2, seed=1), dl.load_prompts("gsm8k", 2, source="embedded")
     fresh = {
         "relative_contribution": dl.relative_contribution(llm, prompts),
+        "logit_lens": dl.logit_lens(llm, prompts),
         "layer_effects": dl.layer_effects(llm, prompts, "future") | dl.layer_effects(llm, prompts, "all"),
         "residual_erasure": dl.residual_erasure(llm, QUESTION, ANSWER, baseline),
-        "integrated_gradients": dl.integrated_gradients(llm, *OWN.values()),
+        "integrated_gradients": dl.integrated_gradients(llm, QUESTION, ANSWER),
+        "of the other question": dl.integrated_gradients(llm, *OWN.values()),
     }
-    stored["integrated_gradients"] = own.result("integrated_gradients")
+    stored["of the other question"] = own.result("integrated_gradients")
+    assert all(own.path(probe) != run.path(probe) for probe in OF_PAIR) and own.result("residual_erasure")
+    assert own.path("logit_lens") == run.path("logit_lens")
     meta = stored["residual_erasure"]["meta"]
-    expected = {"model": "toy-4l", "revision": None, "dtype": "float32", "dataset": "addition", "source": "drawn"}
-    expected |= {"n_prompts": 2, "seed": 1, "where": "local cpu"}
-    assert {key: meta[key] for key in expected} == expected and meta["settings"]["answer"] == ANSWER
-    assert meta["check"]["identity_1"] <= meta["check"]["tolerance"] and meta["seconds"] > 0
-    assert {key.partition(":")[2] for _, _, key in Study(cell["OUT"])} == {"", own.pair.label}
+    expected = {"model": "toy-4l", "model_id": "toy-4l", "revision": None, "dtype": "float32", "quantization": None}
+    expected |= {"dataset": "addition", "source": "drawn", "n_prompts": 2, "seed": 1, "where": "local cpu"}
+    assert {key: meta[key] for key in expected} == expected
+    assert meta["settings"]["question"] == QUESTION and meta["settings"]["answer"] == ANSWER
+    assert len(meta["prompts_hash"]) == len(meta["weights"]) == 16 and meta["seconds"] > 0
+    assert meta["check"]["identity_1"] <= meta["check"]["tolerance"]
+    assert set(meta["versions"]) >= {"torch", "transformers", "nnsight"}
+    study = Study(cell["OUT"])
+    assert study.pairs == [own.pair.label]
+    answers = {
+        name: study["addition", "toy-4l", name]["meta"]["settings"]["answer"] for _, _, name in study if "era" in name
+    }
+    assert answers == {"residual_erasure": "28", f"residual_erasure:{own.pair.label}": "11"} | {"future_erasure": "28"}
     for probe, result in fresh.items():
         assert set(stored[probe]) == {*result, "meta"}
         for key, value in result.items():
@@ -96,6 +110,7 @@ def test_results_that_match_are_read_without_the_model_and_are_what_the_probes_r
     [
         ({"DTYPE": "float64"}, "dtype: stored float32, asked float64"),
         ({"SEED": 2}, "prompts_hash: stored"),
+        ({"N_EXAMPLES": 3}, "n_prompts: stored 2, asked 3"),
         ({"QUANTIZATION": "8bit"}, "quantization: stored None, asked 8bit"),
     ],
 )
@@ -128,7 +143,7 @@ def test_what_a_result_does_not_depend_on_does_not_make_it_stale(cell, no_loadin
         assert embedded.provenance(probe) == hub.provenance(probe)
 
 
-def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, monkeypatch):
+def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, tmp_path, monkeypatch, no_loading):
     folder = shutil.copytree(toy_path("toy-4l"), tmp_path / "checkpoint")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -137,10 +152,11 @@ def test_a_checkpoint_folder_that_was_trained_on_makes_its_results_stale(cell, t
     (folder / "trainer_state.json").write_text("{}")
     for same in ("./checkpoint", str(folder)):
         assert RunSpec(asked | {"MODEL_ID": same}).provenance("logit_lens") == before
-    (folder / "merges.txt").write_text("a b")
-    changed = RunSpec(asked).provenance("logit_lens")
-    assert [line.split(":")[0] for line in differing(before, changed)] == ["weights"]
-    (folder / "merges.txt").unlink()
+    for name, content in (("merges.txt", b"a b"), ("tokenizer.model", b"a")):
+        (folder / name).write_bytes(content)
+        changed = RunSpec(asked).provenance("logit_lens")
+        assert [line.split(":")[0] for line in differing(before, changed)] == ["weights"]
+        (folder / name).unlink()
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-2] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
@@ -204,8 +220,11 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
     assert len(of_hellaswag.baseline) == cell["N_EXAMPLES"], "it is not the list's"
     with pytest.raises(ParamsError, match="prompts is empty"):
         Run(cell, prompts=[])
+    again = Run(cell, prompts=own)
     capsys.readouterr()
-    Run(cell, prompts=own).result("logit_lens", lambda llm: dl.logit_lens(llm, own[::-1]))
+    again.result("logit_lens", call)
+    assert capsys.readouterr().out.endswith("nothing to compute\n")
+    again.result("logit_lens", lambda llm: dl.logit_lens(llm, own[::-1]))
     assert "a call that was written differently" in capsys.readouterr().out.splitlines()[-1]
     assert {path: content for path, content in contents(own_cell).items() if path in before} == before
 
@@ -284,6 +303,8 @@ def test_a_model_in_memory_is_measured_in_place_of_one_that_is_loaded(own_cell, 
     [
         ({"MODEL": "toy-4l", "MODEL_ID": "toy-8l"}, ParamsError, "MODEL is toy-4l and MODEL_ID is toy-8l, which is an"),
         ({"PROBES": ["lens"]}, ParamsError, 'PROBES "lens" is not known'),
+        ({"N_EXAMPLES": 0}, ParamsError, "N_EXAMPLES is 0; give 1 or more"),
+        ({"PAIR": "spose"}, ParamsError, 'PAIR "spose" is not known; did you mean spouse'),
         ({"MODEL": "a/b", "MODEL_ID": "toy-4l"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
         ({"MODEL": "toy-9l"}, ParamsError, 'MODELS "toy-9l" is not known; did you mean toy-'),
         ({"ANSWER": "2"}, ParamsError, "give both"),
@@ -314,9 +335,12 @@ def test_what_a_cell_leaves_open_is_as_a_sweep_has_it_and_what_it_sets_wins(tmp_
     said = capsys.readouterr().out.splitlines()
     places = [next(line for line in said if text in line).split(":")[0] for text in ("8bit", "N_EXAM", "PAIR")]
     assert places == ["model Qwen2.5-32B", "dataset aime24", "by default"]
-    asked = Run(left | {"QUANTIZATION": "null", "MODEL": "owner/own", "DTYPE": "float16"}).params
-    assert (asked["QUANTIZATION"], asked["DTYPE"]) == (None, "float16")
+    given = left | {"QUANTIZATION": "null", "N_EXAMPLES": 2, "MODEL": "owner/own", "DTYPE": "float16"}
+    asked = Run(given).params
+    assert (asked["QUANTIZATION"], asked["N_EXAMPLES"], asked["DTYPE"]) == (None, 2, "float16")
     assert (asked["MODEL"], asked["MODEL_ID"]) == ("own", "owner/own")
+    said = capsys.readouterr().out
+    assert "N_EXAMPLES" not in said and "DTYPE" not in said
     (tmp_path / "params/datasets").mkdir(parents=True)
     (tmp_path / "params/datasets/rows.yaml").write_text("REPOSITORY: owner/rows\n")
     asked = {name: RunSpec({"MODEL": "toy-4l", "DATASET": name}).params["SOURCE"] for name in ("gsm8k", "rows")}
@@ -327,5 +351,82 @@ def test_a_relative_folder_is_seen_from_the_clone_root_and_elsewhere_from_where_
     root = Path(runs.__file__).resolve().parents[2]
     monkeypatch.chdir(root / "notebooks")
     assert in_project("outputs") == root / "outputs" == in_project("../outputs").resolve()
+    assert in_project("probe.ipynb").resolve() == root / "notebooks" / "probe.ipynb", "there only as seen from here"
+    assert in_project(tmp_path) == tmp_path
     monkeypatch.chdir(tmp_path)
     assert in_project("outputs").resolve() == tmp_path / "outputs"
+
+
+def test_the_options_that_go_on_are_those_that_differ(cell):
+    """Of operands that are drawn no SOURCE is one."""
+    asked = RunSpec(cell | {"N_EXAMPLES": 3, "DTYPE": "float64"})
+    assert _stored(asked, "logit_lens", asked.state("logit_lens")) == {"DTYPE": "float32", "N_EXAMPLES": 2}
+
+
+def test_with_replace_a_result_of_other_settings_is_moved_aside_and_no_other(own_cell, capsys):
+    run, before = Run(own_cell | {"DTYPE": "float64", "REPLACE": True}), contents(own_cell)
+    path = run.path("relative_contribution")
+    run.result("relative_contribution")
+    assert "dtype: stored float32, asked float64" in capsys.readouterr().out
+    after, aside = contents(own_cell), path.with_name(f"{path.name}.superseded-1")
+    assert after.pop(aside) == before.pop(path) and after.pop(path) and after == before
+    run.result("relative_contribution")
+    assert "nothing to compute" in capsys.readouterr().out
+
+
+def test_a_damaged_result_is_kept_aside_and_computed_again(own_cell, capsys):
+    run = Run(own_cell)
+    path = run.path("logit_lens")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match=f"is kept as {path.name}.foreign-1"):
+        assert run.result("logit_lens")["res_kl_divs"].shape == (4,)
+    assert "it is truncated or damaged" in capsys.readouterr().out
+    assert path.with_name(f"{path.name}.foreign-1").stat().st_size == 1000
+
+
+@pytest.mark.parametrize("change", [{"level": "Level 5"}, {"problem": "Find it:\nAnswer: it is", "solution": "2"}])
+def test_an_example_of_another_level_or_cut_elsewhere_is_another_one(cell, tmp_path, change):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"problem": "Find it:", "level": f"Level {k}", "solution": "it is\nAnswer: 2"} for k in (1, 2)]
+    asked = cell | {"DATASET": "math", "N_EXAMPLES": 1, "SOURCE": str(file), "PROBES": ["depth_by_difficulty"]}
+    made_from = []
+    for changed in ({}, change):
+        file.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[1] | changed)))
+        made_from.append(RunSpec(asked).provenance("depth_by_difficulty"))
+    before, after = made_from
+    assert [line.split(":")[0] for line in differing(before, after)] == ["examples_hash"]
+
+
+def test_a_params_files_device_map_auto_is_for_one_process_and_not_for_ranks(cell, monkeypatch):
+    calls = []
+    monkeypatch.setattr(runs, "join_ranks", lambda n_ranks: None)
+    monkeypatch.setattr(runs, "check_fits", lambda source, **how: None)
+    monkeypatch.setattr(runs, "load_model", lambda source, **how: calls.append(how) or "loaded")
+    large = cell | {"MODEL": "large", "MODEL_ID": "owner/large", "DEVICE_MAP": "auto"}
+    assert [Run(large | {"TENSOR_PARALLEL": n_ranks}).llm for n_ranks in (1, 4)] == ["loaded", "loaded"]
+    assert [(how["device_map"], how["tensor_parallel"]) for how in calls] == [("auto", 1), (None, 4)]
+
+
+def test_without_a_call_what_is_changed_is_an_argument_of_the_probes_function(own_cell):
+    run = Run(own_cell)
+    found = run.result("block_removal", sizes=[1, 3])
+    assert found["removal_sizes"].tolist() == [1, 3]
+    assert run.result("block_removal")["removal_sizes"].tolist() != [1, 3]
+
+
+@pytest.mark.parametrize("method", ["gradients", "increments"])
+def test_provenance_says_which_method_gave_the_gradients(own_cell, method):
+    def call(llm):
+        return dl.integrated_gradients(llm, "5 + 7 = ", "12", 1.0, method=method, steps=1)
+
+    meta = Run(own_cell | OWN | {"ANSWER": "13"}).result("integrated_gradients", call)["meta"]
+    assert meta["method"] == method and f"; {method};" in made_from(meta)
+
+
+def test_the_model_loaded_is_the_one_that_results_are_filed_under(cell):
+    for change, model_id in (
+        ({"In": [], "FURTHER_PROBES": (), "MY_NUMBER": 3}, "toy-4l"),  # names of a notebook
+        ({"MODEL": "Llama-3.1-8B"}, "meta-llama/Llama-3.1-8B"),
+        ({"MODEL": "my-own", "MODEL_ID": "toy-8l"}, "toy-8l"),
+    ):
+        assert RunSpec(cell | change).params["MODEL_ID"] == model_id

@@ -6,11 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
 from depth_lib.embedded import toy_path
 from depth_lib.files import hold
+from depth_lib.results import provenance
 from tests.sweep.study import DEMO, ROOT, TOY_4L
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*truncated or damaged")  # a stand-in's results have no tensors
@@ -18,6 +20,7 @@ LOG = """Loading weights:   0%|          | 0/51
 contribution:   0%|          | 00:00<?\rcontribution: 100%|##########| 00:10<00:00
     relative_contribution: computed in 1.8 s, written to outputs/gsm8k/toy-4l/relative_contribution.pt
 logit lens:   0%|          | 00:00<?\rlogit lens:  40%|####      | 00:10<00:15"""
+GONE = "SOURCE is gone.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
 ONE = (*TOY_4L, "--datasets", "gsm8k")
 ONE_RUN = ("sweep", *ONE)
 
@@ -28,7 +31,7 @@ def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
     assert lines[0].split() == ["dataset", "model", "relative", "layer", "logit", "residual", "integrated"]
     assert lines[1].split() == ["contribution", "effects", "lens", "erasure", "gradients"]
     rows = {tuple(line.split()[:2]): line.split()[2:] for line in lines[2:-2]}
-    assert max(map(len, lines[:8])) <= 80
+    assert max(map(len, lines)) <= 80
     assert rows["gsm8k", "toy-4l"] == ["done"] * 5 and rows["gsm8k", "toy-8l"] == ["missing"] * 5
     assert rows["hellaswag", "toy-4l"] == ["missing"] * 3 + ["–"] * 2
     assert lines[-1] == "outputs/demo: 5 of 24 done, 19 missing"
@@ -49,7 +52,6 @@ def test_other_settings_do_not_replace_results_unless_told_to_and_the_commands_t
     assert (again.calls, again.status) == ([], 0), "as pasted"
     command(*shlex.split(anew.partition("depth-lib ")[2]))
     assert [call["N_EXAMPLES"] for call in command.calls if "MODEL" in call] == [10] and command.status == 0
-    (study / "outputs/demo/study.yaml").write_text("N_EXAMPLES: 20\n")  # as an earlier version left it
     assert "5 of 5 done" in command("status", "--out", "outputs/demo").output
 
 
@@ -136,6 +138,8 @@ def test_a_file_of_prompts_is_a_dataset_of_its_own_and_stale_where_it_was_edited
     (study / "mine.txt").write_text("A prompt.\nAn edited one.\n")
     refused = command("sweep", *own, "--source", "mine.txt")
     assert "mine/toy-4l/logitlens_2exps.pt was not made as asked (prompts_hash: " in refused.error
+    refused = command("sweep", *TOY_4L, "--source", "mine.txt")
+    assert "SOURCE is mine.txt, the prompts of one dataset; name it: DATASETS=gsm8k, or a name of" in refused.error
     (study / "gsm8k.txt").write_text("A prompt.\n")
     refused = command("sweep", *TOY_4L, "--datasets", "aime24", "--source", "gsm8k.txt")
     assert "results of gsm8k.txt would be filed as the dataset gsm8k; rename the file" in refused.error
@@ -156,3 +160,72 @@ def test_status_without_names_shows_what_was_run_with_the_parameters_it_was_run_
     for which in (("--models", "toy-4l", "--datasets", "gsm8k"), ("--out", "outputs", "--probes", "logit_lens")):
         shown = command("status", *which, "--n-examples", "10").output
         assert "n_prompts: stored 3, asked 10" in shown, "what is given now is compared with what is there"
+
+
+def test_of_other_weights_no_options_go_on(command, study):
+    command("sweep", *ONE, "--probes", "logit_lens")
+    (path,) = study.glob("outputs/demo/*/*/*.pt")
+    with zipfile.ZipFile(path) as stored:
+        meta = json.loads(stored.read("archive/meta.json"))
+    with zipfile.ZipFile(path, "w") as stored:
+        stored.writestr("archive/meta.json", json.dumps(meta | {"weights": "others"}))
+    refused = command("sweep", *ONE, "--probes", "logit_lens")
+    first, anew = refused.error.splitlines()
+    assert "weights: stored others" in first and anew.endswith("--replace")
+
+
+def test_options_without_names_are_what_the_runs_there_are_compared_with(command):
+    command("sweep", *ONE, "--n-examples", "3")
+    shown = command("status", "--out", "outputs/demo", "--n-examples", "7", "--probes", "logit_lens").output
+    assert "n_prompts: stored 3, asked 7" in shown and "0 of 1 done, 1 stale" in shown
+
+
+def test_results_of_before_are_read(command, study):
+    """As they were left by a sweep with a memory of its own."""
+    command("sweep", *ONE)
+    (study / "outputs/demo/study.yaml").write_text("N_EXAMPLES: 20\n")
+    (study / "outputs/demo/.made_for.json").write_text("{}")
+    assert "outputs/demo: 5 of 5 done" in command("status").output
+    assert command("sweep", *ONE).calls == [] and command.status == 0
+
+
+def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(command, study):
+    (study / "gone.txt").write_text("A prompt.\n" * 10)
+    gone = (*TOY_4L, "--datasets", "gsm8k", "--source", "gone.txt")
+    command("sweep", *gone, "--probes", "logit_lens")
+    (study / "gone.txt").unlink()
+    shown = command("status", "--out", "outputs/demo").output
+    assert (
+        f"gone × toy-4l: logit_lens is stale: no file {study}/gone.txt; check the path\n" in shown
+        and "1 stale" in shown
+    )
+    assert command("status", *gone).error == GONE
+
+
+def test_another_file_does_not_take_the_place_of_a_datasets_own(command, study):
+    (study / "others.txt").write_text("Other prompts.\n")
+    (study / "rows.jsonl").write_text('{"question": "1 + 1?"}\n')
+    (study / "params/datasets/own.yaml").write_text("N_EXAMPLES: 1\nFILE: rows.jsonl\nTEMPLATE: '{{ question }}'\n")
+    own = (*TOY_4L, "--datasets", "own", "--probes", "logit_lens")
+    try:
+        command("sweep", *own, "--source", "others.txt")
+        assert "1 of 1 done" in command("status", *own).output
+    finally:
+        (study / "params/datasets/own.yaml").unlink()
+
+
+def test_probes_that_read_no_prompts_run_once_per_model(command):
+    command("sweep", *TOY_4L, "--probes", "attention_gradients", "logit_lens", "--source", "embedded")
+    probes = {call["DATASET"]: call["PROBES"] for call in command.calls if "MODEL" in call}
+    assert probes.pop("gsm8k") == ["attention_gradients", "logit_lens"]
+    assert probes == dict.fromkeys(("hellaswag", "aime24"), ["logit_lens"])
+
+
+def test_status_sums_what_servers_reported_of_the_jobs_of_finished_results(command, monkeypatch):
+    command("sweep", *ONE)
+    costs = [{"runtime": 1.25, "max_memory_usage": 3e9}, {"runtime": 0.5, "max_memory_usage": 1e9}, None]
+    jobs = {"jobs": [{"id": "j", "cost": cost} for cost in costs]}
+    read_meta = provenance.read_meta
+    monkeypatch.setattr(provenance, "read_meta", lambda path: read_meta(path) | jobs)
+    says = "gsm8k × toy-4l: 15 jobs on the server: 8.8 s in all"
+    assert says in command("status", *ONE).output

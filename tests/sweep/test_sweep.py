@@ -6,18 +6,25 @@ import re
 import shlex
 import shutil
 import signal
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from depth_lib.embedded import toy_path
-from depth_lib.params import FIVE_PROBES, Params, find_model
+from depth_lib.files import hold
+from depth_lib.models.errors import ArchitectureError
+from depth_lib.params import FIVE_PROBES, Params, ParamsError, find_model
+from depth_lib.results.artifacts import save_artifact
 from depth_lib.sweep import cli
 from depth_lib.sweep.launch import gpus_of_runs
 from depth_lib.sweep.plan import Plan
-from depth_lib.sweep.processes import SIGNALS, Notebook, how_it_ended
+from depth_lib.sweep.processes import SIGNALS, Notebook, how_it_ended, say
 from depth_lib.sweep.status import KILLED
-from tests.sweep.study import DEMO, TOY_4L, left_over, script
+from depth_lib.sweep.table import TABLES
+from tests.sweep.study import DEMO, ROOT, TOY_4L, left_over, run_make, script
+from tests.synthetic import result_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*truncated or damaged")  # a stand-in's results have no tensors
 ONE = ("sweep", *TOY_4L, "--datasets", "gsm8k")
@@ -59,6 +66,7 @@ def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(comm
     "asked",
     [
         ("sweep", *DEMO, "--models", "toy-8l", "--n-examples", "3", "--probes", "logit_lens", "layer_effects"),
+        ("sweep", "--models", "toy-8l", "--source", "embedded", "--probes", "attention_gradients", "logit_lens"),
         ("sweep", "--models", "my-name", "--model-id", "toy-8l", "--datasets", "gsm8k", "--dtype", "float64"),
         (
             "sweep",
@@ -72,6 +80,7 @@ def test_chosen_probes_run_only_where_a_dataset_has_them_and_the_rest_later(comm
             "--answer",
             " 2",
         ),
+        ("demo", "--models", "toy-4l"),
         ("run", "toy-4l", "gsm8k"),
     ],
 )
@@ -100,7 +109,7 @@ def test_a_failed_recomputation_is_a_failed_run_though_the_old_result_is_there(c
     assert len(again.calls) == 1, "and there is no table of it"
     (study / "idle").touch()
     again = command(*ONE, "--probes", "logit_lens", "--n-examples", "5", "--replace")
-    why = "gsm8k × toy-4l: FAILED: it ended, and logit_lens is stale: n_prompts: stored 10, asked 5; "
+    why = "gsm8k × toy-4l: FAILED: the notebook ended, and logit_lens is stale: n_prompts: stored 10, asked 5; "
     assert again.status == 1 and why in again.output
 
 
@@ -142,7 +151,7 @@ def test_a_rank_that_fails_is_named(spawning, study):
     (study / "fail-toy-4l").touch()
     assert spawning(*ONE, "--tensor-parallel=2").status == 1
     assert re.search(
-        r"gsm8k × toy-4l: FAILED: (rank [01]: RuntimeError: no luck; remove the file; )+see \S+probe.log\n",
+        r"gsm8k × toy-4l: FAILED: rank [01]: RuntimeError: no luck; remove the file; see \S+probe.log\n",
         spawning.output,
     )
 
@@ -163,40 +172,57 @@ def test_words_of_the_command_line_are_what_they_say(capsys):
     _, plan, positional = cli.parse(["run", "--replace", "toy-8l", "gsm8k", "--keep-going", "--remote", "local"])
     assert positional == {"model": "toy-8l", "dataset": "gsm8k"} and plan.KEEP_GOING
     assert plan.of_runs == {"REPLACE": True, "REMOTE": "local"}
-    plan = cli.parse(["sweep", "--MODELS=a b", "--REPLACE=0", "--remote", "--revision=null"])[1]
-    assert plan.MODELS == ["a", "b"]
+    plan = cli.parse(["run", "--remote", "toy-8l", "gsm8k", "--replace", "0", "--revision=null"])[1]
     assert plan.of_runs == {"REPLACE": False, "REMOTE": True, "REVISION": None}
+    assert cli.parse(["sweep", "--MODELS=a b"])[1].MODELS == ["a", "b"] == Plan(MODELS=["a", "b"]).MODELS
     assert cli.parse(["maps", "toy-8l"])[2] == {"source_model": "toy-8l", "target_model": "toy-8l"}
     for wrong, why in (
-        (["run", "toy-4l"], "the following arguments are required: dataset"),
-        (["sweep", "--gpus", "7"], "unrecognized arguments: --gpus"),
-        (["sweep", "--MODEL=toy-4l"], "unrecognized arguments: --model=toy-4l"),
-        (["status", "--n-example", "7"], "unrecognized arguments: --n-example"),
-        (["run", "--help"], "One model on one dataset, and its effective depths"),
+        (["run", "toy-4l"], "run needs a dataset; write: depth-lib run MODEL DATASET"),
+        (["swep", "toy-4l"], 'command "swep" is not known; did you mean sweep?'),
+        (["sweep", "--gpus", "7"], 'sweep option "--gpus" is not known'),
+        (["sweep", "--MODEL=toy-4l"], 'sweep option "--model" is not known; did you mean --models?'),
+        (["status", "--n-example", "7"], 'status option "--n-example" is not known; did you mean --n-examples?'),
     ):
-        with pytest.raises(SystemExit):
+        with pytest.raises(ParamsError, match=re.escape(why)):
             cli.parse(wrong)
-        assert why in "".join(capsys.readouterr())
+    with pytest.raises(SystemExit):
+        cli.parse(["run", "--help"])
+    assert "One model on one dataset, and its effective depths" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--set", "demo", "--tensor-parallel", "2"], "TENSOR_PARALLEL is 2, and there are 1 GPUs: 7"),
         (["--models", "toy-4"], 'MODELS "toy-4" is not known; did you mean toy-4l?'),
         (["--models", "./toy-4"], "./toy-4 does not exist; check the path"),
-        (["--datasets", "gsm"], 'DATASET "gsm" is not known; did you mean gsm8k?'),
+        (["--datasets", "Makefile"], "for a file of prompts give it as SOURCE, and a name"),
+        (["--datasets", "gsm"], 'DATASETS "gsm" is not known; did you mean gsm8k?'),
         (["--probes", "logitlens"], 'PROBES "logitlens" is not known; did you mean logit_lens?'),
         (["--set", "papers"], 'SET "papers" is not known; did you mean paper?'),
-        (["--seed="], 'SEED is ""; it should be a valid integer'),
-        (["--jobs=-1"], 'JOBS is "-1"; it should be greater than or equal to 0 (number of runs at a time'),
-        ([*DEMO, "--source", "none.jsonl"], "would share the folder outputs/demo/none/toy-4l; leave one out"),
-        (["--datasets", "gsm8k", "--source", "none.jsonl"], "none.jsonl; check the path"),
+        (["--seed="], 'SEED is ""; give a whole number'),
+        (["--n-examples=0"], 'N_EXAMPLES is "0"; give 1 or more'),
+        (["--jobs=-1"], 'JOBS is "-1"; give 0 or more (number of runs at a time'),
+        ([*DEMO, "--source", "none.jsonl"], "SOURCE is none.jsonl, and there is no such file; check the path"),
         (["--question", "1 + 1 = ", *DEMO], "give both"),
+        (
+            ["--models", "Qwen2.5-7B-Instruct"],
+            f"QUANTIZATION is 8bit, and bitsandbytes is not installed; {sys.executable} -m pip install bitsandbytes",
+        ),
+        (
+            ["--models", "Qwen2.5-7B-Instruct", "--remote"],
+            "QUANTIZATION is 8bit, and REMOTE is given too, and the server",
+        ),
+        (["--models", "Llama-3.1-8B"], "there is no NDIF key for https://api.ndif.us, or it has"),
         (["--model-id", "x", *DEMO], "MODEL_ID is given for several models; name one with MODELS"),
         (["--models", "a/final", "b/final"], "a/final on gsm8k and b/final on gsm8k would share the folder"),
     ],
 )
-def test_what_cannot_be_done_stops_before_anything_runs(command, words, message):
+def test_what_cannot_be_done_stops_before_anything_runs(command, monkeypatch, words, message):
+    monkeypatch.delenv("NDIF_API_KEY", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setattr("nnsight.CONFIG.API.APIKEY", None)  # it keeps a key that it once saw
+    monkeypatch.setattr("depth_lib.sweep.launch.find_spec", lambda name: None)  # no bitsandbytes
     refused = command("sweep", *words)
     assert refused.status == 1 and refused.calls == [] and message in refused.error
 
@@ -240,11 +266,16 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     (checkpoint / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
     command("init", "my-model", "--model-id", "checkpoint")
     assert command.output.startswith("params/models/mine/my-model.yaml is written; ")
+    assert "prompts that ship: " in command.output and command.output.count("run my-model gsm8k --source=") == 2
     assert "run my-model gsm8k --source=sample\n" in command.output, "which needs no Hub"
     call, _ = command("sweep", "--set", "mine", "--datasets", "gsm8k").calls
     expected = {"MODEL": "my-model", "MODEL_ID": str(checkpoint), "SOURCE": "hub", "DEVICE_MAP": "auto"}
     assert {name: call[name] for name in expected} == expected and call["DTYPE"] == "bfloat16"
+    command("init", "checkpoint")
+    assert find_model("checkpoint")["MODEL_ID"] == "checkpoint"
     assert "there is a model toy-4l" in command("init", "toy-4l").error and command.status == 1
+    assert "cannot be a folder" in command("init", "..").error
+    assert "cannot be a folder" in command("init", "other", "--set", "..").error
     call, _ = command("sweep", "--models", "./checkpoint", "--datasets", "aime24", "--out", "outputs/own").calls
     assert (call["MODEL"], call["MODEL_ID"], call["DTYPE"]) == ("checkpoint", str(checkpoint), "bfloat16")
     for path in checkpoint.glob("tokenizer*"):
@@ -258,10 +289,13 @@ def test_init_writes_params_that_are_right_for_a_real_model(command, study):
     ("log", "status", "why"),
     [
         ("a check printed FAILED: nothing\nFAILED: RuntimeError: no luck\nthe end\n", 1, "RuntimeError: no luck"),
-        ("loading\n", -9, KILLED),
-        ("", 5, "its process ended with status 5"),
+        (f"loading\n{BAR}", -9, KILLED),
+        (f"loading\n{BAR}", 137, KILLED),
+        (f"{BAR}traceback : Signal 9 (SIGKILL) received by PID 5\n=====\n", 1, KILLED),
+        (f"no such device\n{BAR}", 3, "no such device"),
+        ("", 5, "its command ended with status 5"),
         ("failed: layer_effects: ValueError: no.\n", 0, "layer_effects: ValueError: no"),
-        ("", 0, "it ended, and logit_lens is missing"),
+        ("", 0, "the notebook ended, and logit_lens is missing"),
     ],
 )
 def test_why_a_notebook_failed_is_who_killed_it_or_its_own_line(tmp_path, log, status, why):
@@ -289,6 +323,8 @@ def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(command, study
 @pytest.mark.parametrize(
     ("given", "gpus"),
     [
+        ({}, "0 | 1 | 2 | 3"),
+        ({"JOBS": 1}, "0,1,2,3"),
         ({"JOBS": 8}, "0 | 1 | 2 | 3"),
         ({"JOBS": 2}, "0,1 | 2,3"),
         ({"TENSOR_PARALLEL": 2}, "0,1 | 2,3"),
@@ -302,3 +338,79 @@ def test_runs_at_a_time_share_out_the_gpus_that_nvidia_smi_lists(tmp_path, monke
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     plan = Plan(MODELS=["toy-4l"], DATASETS=["gsm8k"], **given)
     assert " | ".join(gpus_of_runs(plan, plan.runs())) == gpus
+
+
+def test_the_executed_notebook_is_given_all_that_it_has_to_show(command, study):
+    """A run of one probe does not make the others' results stale or lost; its notebook reads and draws them too."""
+    command(*ONE)
+    assert command(*ONE, "--probes", "block_removal").calls[0]["PROBES"] == ["block_removal"]
+    assert "6 of 6 done" in command("status", "--out", "outputs/demo", "--probes", *FIVE_PROBES, "block_removal").output
+
+
+def test_after_a_failure_a_run_that_another_process_holds_is_not_waited_for(command, study):
+    (study / "fail-toy-4l").touch()
+    (folder := study / "outputs/demo/gsm8k/toy-8l").mkdir(parents=True)
+    with hold(folder / ".running"):
+        command("sweep", *DEMO, "--models", "toy-4l", "toy-8l", "--datasets", "gsm8k", "--jobs", "2")
+    assert command.runs == [("gsm8k", "toy-4l")] and "1 failed, 1 not started" in command.output
+
+
+def test_a_long_line_is_wrapped_between_words_on_a_terminal_and_whole_in_a_pipe(monkeypatch, capsys):
+    text = f"table and figures: done in 00:12: {' '.join(f'outputs/demo/{name}' for name in TABLES)}"
+    say(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    say(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and " ".join(map(str.strip, lines)) == text
+
+
+def test_run_on_a_dataset_with_levels_only_prints_its_answer_and_no_empty_table(command, study, monkeypatch):
+    (run,) = Plan(MODELS=["toy-4l"], DATASETS=["sums"], OUT=str(study / "outputs")).runs()
+    wanted = run.provenance("depth_by_difficulty")
+    save_artifact(run.path("depth_by_difficulty"), result_of("depth_by_difficulty", 4), wanted)
+    monkeypatch.setattr(cli, "run_unfinished", lambda plan: 0)
+    printed = command("run", "toy-4l", "sums").output
+    assert (
+        command.status == 0
+        and printed.count("Whether harder questions use more depth") == len(printed.splitlines()) == 2
+    )
+
+
+def test_check_refuses_a_model_in_one_line(command, monkeypatch):
+    def refuse(*_, **__):
+        raise ArchitectureError("t5 is an encoder-decoder.")
+
+    monkeypatch.setattr("depth_lib.models.load.load_model", refuse)
+    assert command("check", "a/t5").status == 1 and command.error.strip() == "t5 is an encoder-decoder."
+
+
+def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
+    (study / "outputs/demo/gsm8k/toy-4l/probe.log").mkdir(parents=True)
+    assert command(*ONE).status == 1 and command.calls == []
+    assert "FAILED: outputs/demo/gsm8k/toy-4l/probe.log: Is a directory; choose another OUT" in command.output
+
+
+@pytest.mark.slow
+def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
+    secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
+    shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=worse.jsonl", "OUT=outputs/{0}")
+    (study / "worse.jsonl").write_text("{}\n")
+    done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
+    assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
+    assert "worse × toy-4l: FAILED: PromptError: " in done.stdout
+    written = [path for path in study.glob("outputs/{0}/**/*") if path.is_file()]
+    assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
+    for path in written:
+        content = _unpacked(path)
+        assert not any(secret.encode() in content for secret in secrets.values()), path
+    assert not any(secret in done.stdout + done.stderr for secret in secrets.values())
+
+
+def _unpacked(path):
+    if path.suffix != ".pt":
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as stored:
+        return b"".join(map(stored.read, stored.namelist()))

@@ -1,13 +1,16 @@
 """What a table covers; the table's notebook is a stand-in (see study.py)."""
 
 import os
+import signal
 import time
 
 import pytest
 
 from depth_lib.sweep import cli
+from depth_lib.sweep.processes import Notebook
 from depth_lib.sweep.table import TABLES
 from tests.sweep import stand_in
+from tests.sweep.study import calls_in, needs_make, start_make
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*truncated or damaged")
 
@@ -57,10 +60,10 @@ def test_without_names_a_table_has_every_dataset_that_has_results(command, study
     assert 'DATASETS "riddle" is not known; did you mean riddles' in command("table", "--datasets", "riddle").error
 
 
-@pytest.mark.parametrize("words", [("demo",), ("real",)])
+@pytest.mark.parametrize("words", [("demo",), ("real",), ("sweep", "--set", "demo", "--out", "outputs/demo")])
 def test_after_runs_the_table_is_made_if_a_result_is_newer(command, study, monkeypatch, words):
     monkeypatch.setattr(cli, "run_unfinished", lambda plan: 0)
-    out, model = study / "outputs" / words[0], "toy-4l"
+    out, model = study / ("outputs/real" if words == ("real",) else "outputs/demo"), "toy-4l"
     result_of(out, "gsm8k", model)
     assert [len(command(*words).calls) for _ in range(2)] == [1, 0] and command.status == 0
     assert f"table and figures: no result is newer than outputs/{out.name}/effective_depth.ipynb" in command.output
@@ -74,4 +77,28 @@ def test_a_table_that_leaves_a_file_of_before_has_failed(command, study, monkeyp
     assert [len(command("table").calls) for _ in range(2)] == [1, 1], "whenever it is asked for"
     monkeypatch.setattr(stand_in, "TABLES", TABLES[1:])
     assert command("table").status == 1
-    assert f"table and figures: FAILED: it ended, and outputs/{TABLES[0]} is not written" in command.output
+    assert f"table and figures: FAILED: the notebook ended, and outputs/{TABLES[0]} is not written" in command.output
+
+
+def test_a_result_that_cannot_be_read_is_named_on_the_terminal_too(command, study):
+    result_of(study / "outputs", "gsm8k", "toy-4l")
+    with pytest.warns(UserWarning, match="relative_contribution.pt is no relative_contribution artifact"):
+        command("table")
+
+
+def test_a_table_that_dies_without_a_word_is_said(spawning, study, monkeypatch):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    monkeypatch.setattr(Notebook, "command", lambda notebook: ["sh", "-c", "exit 5"])
+    assert spawning("table", "--out", "outputs/demo").status == 1
+    assert "table and figures: FAILED: its command ended with status 5; see outputs/demo/effective" in spawning.output
+
+
+@needs_make
+def test_ctrl_c_ends_a_table_with_a_sentence(make, study):
+    result_of(study / "outputs/demo", "gsm8k", "toy-4l")
+    table = start_make(study, "table", "OUT=outputs/demo", TAKES="600")
+    while not calls_in(study):
+        time.sleep(0.05)
+    os.killpg(table.pid, signal.SIGINT)
+    printed, errors = table.communicate(timeout=60)
+    assert "table and figures: stopped by SIGINT; what was finished is kept" in printed and "Traceback" not in errors

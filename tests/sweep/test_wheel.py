@@ -63,3 +63,5 @@ def test_a_run_from_the_wheel_ends_with_its_effective_depths_and_its_page(depth_
     assert depth_lib("report")[-1].endswith("outputs/report.html")
     assert "Effective depth" in (tmp_path / "outputs/report.html").read_text()
     assert "toy-4l" in (tmp_path / "outputs/effective_depth.csv").read_text()
+    lines = depth_lib("run", "toy-4l", "sums", "--source", "embedded")
+    assert all("use more depth: by the effect on" in line for line in lines[-2:]), lines
