@@ -50,7 +50,8 @@ class RunSpec:
         self._dataset_file = find_dataset(params["DATASET"]) or {}
         if self._dataset_file.get("FILE"):
             params["SOURCE"] = "hub"  # other files do not replace it
-        self.source = "drawn" if params["DATASET"] in DRAWN else params["SOURCE"]
+        is_drawn = params["DATASET"] in DRAWN and params["SOURCE"] in NAMED_SOURCES
+        self.source = "drawn" if is_drawn else params["SOURCE"]
         self._n_examples = params["N_EXAMPLES"]  # of the dataset's rows, which a baseline reads beside a list too
         if prompts is not None:
             self.prompts, self.source = list(prompts), "list"

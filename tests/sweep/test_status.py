@@ -140,6 +140,8 @@ def test_a_file_of_prompts_is_a_dataset_of_its_own_and_stale_where_it_was_edited
     assert "mine/toy-4l/logitlens_2exps.pt was not made as asked (prompts_hash: " in refused.error
     refused = command("sweep", *TOY_4L, "--source", "mine.txt")
     assert "SOURCE is mine.txt, the prompts of one dataset; name it: DATASETS=gsm8k, or a name of" in refused.error
+    drawn = (*TOY_4L, "--datasets", "addition", "--source", "mine.txt", "--probes", "logit_lens")
+    assert command("sweep", *drawn).runs == [] and "mine/toy-4l/logitlens_2exps.pt was not made" in command.error
     (study / "gsm8k.txt").write_text("A prompt.\n")
     refused = command("sweep", *TOY_4L, "--datasets", "aime24", "--source", "gsm8k.txt")
     assert "results of gsm8k.txt would be filed as the dataset gsm8k; rename the file" in refused.error

@@ -396,11 +396,11 @@ def test_a_log_that_cannot_be_opened_fails_the_run(command, study):
 def test_a_real_run_and_one_that_raises_never_write_the_key_or_the_token(study):
     secrets = {"NDIF_API_KEY": "ndif-key-0123456789", "HF_TOKEN": "hf_token0123456789", "JUPYTER_TOKEN": "jt0123456789"}
     shutil.copy(ROOT / "notebooks/probe.ipynb", study / "notebooks")
-    chosen = ("MODELS=toy-4l", "DATASETS=addition aime24", "PROBES=logit_lens", "SOURCE=worse.jsonl", "OUT=outputs/{0}")
-    (study / "worse.jsonl").write_text("{}\n")
+    chosen = ("MODELS=toy-4l", "DATASETS=addition bad", "PROBES=logit_lens", "OUT=outputs/{0}")
+    bad_dataset(study)
     done = run_make(study, "-k", "-j2", "sweep", *chosen, REAL="-", OMP_NUM_THREADS="1", **secrets)
     assert "addition × toy-4l: done in" in done.stdout and done.returncode != 0
-    assert "worse × toy-4l: FAILED: PromptError: " in done.stdout
+    assert "bad × toy-4l: FAILED: PromptError: " in done.stdout
     written = [path for path in study.glob("outputs/{0}/**/*") if path.is_file()]
     assert {path.name for path in written} >= {"probe.ipynb", "probe.partial.ipynb", "probe.log", "logitlens_10exps.pt"}
     for path in written:
