@@ -94,6 +94,8 @@ class DepthCallback(TrainerCallback):
     def __init__(
         self, prompts: Sequence[str], every: int = 50, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
+        if type(every) is not int or every < 1:
+            raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
         self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
         self.log: DepthLog | None = None
 

@@ -106,19 +106,24 @@ def files(folder):
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("*/*/*.pt")}
 
 
-def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path):
+@pytest.mark.parametrize("n_kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path, n_kills):
     """To the bit, as all processes are forked from one."""
     finished(cell)
-    draw, killed = random.Random(5), tmp_path / "killed"
-    process = started(cell | {"OUT": str(killed)})
-    while process.is_alive() and not files(killed):
-        time.sleep(0.01)
-    process.join(draw.uniform(0, 0.5))  # a moment of any probe's
-    process.kill()
-    process.join()
-    before = files(killed)
+    draw, killed, before = random.Random(5), tmp_path / "killed", {}
+    for _ in range(n_kills):
+        process = started(cell | {"OUT": str(killed)})
+        wanted = min(len(before) + draw.randrange(2), len(FIVE_PROBES) - 1)
+        while process.is_alive() and (len(files(killed)) < wanted or not list(killed.rglob(".computing.holder"))):
+            time.sleep(0.01)
+        process.join(draw.uniform(0, 0.5))  # a moment of any probe's
+        process.kill()
+        process.join()
+        now = files(killed)
+        assert {name: now[name] for name in before} == before, "what was finished is not computed again"
+        before = now
     finished(cell | {"OUT": str(killed)})
-    assert {name: files(killed)[name] for name in before} == before, "what was finished is not computed again"
+    assert {name: files(killed)[name] for name in before} == before
     assert files(killed).keys() == files(tmp_path / "alone").keys()
     for path in killed.glob("*/*/*.pt"):
         one, two = (torch.load(tmp_path / root / path.relative_to(killed)) for root in ("killed", "alone"))
@@ -135,3 +140,7 @@ def test_two_processes_on_one_run_share_the_work(cell, tmp_path):
         assert process.exitcode == 0
     printed = (tmp_path / "printed").read_text()
     assert printed.count(": computed in") == printed.count("nothing to compute") == len(FIVE_PROBES), printed
+
+
+def test_a_lock_that_nobody_ever_held_is_free_and_nothing_is_written_to_see_that(tmp_path):
+    assert holder(tmp_path / ".lock") is None and list(tmp_path.iterdir()) == []

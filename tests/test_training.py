@@ -81,6 +81,8 @@ def test_the_trainers_log_has_the_depths_of_every_so_many_steps(tmp_path):
     logged = [entry for entry in trainer.state.log_history if "prompts_loss" in entry]
     assert [entry["step"] for entry in logged] == [0, 2, 4, 5]
     assert len(pd.read_csv(tmp_path / "depth_log.csv")) == 4
+    with pytest.raises(ValueError, match="every is 0; give a number of steps"):
+        dl.DepthCallback(PROMPTS, every=0)
     bare = Trainer(small(), arguments, train_dataset=rows, callbacks=[dl.DepthCallback(PROMPTS)])
     with pytest.raises(ValueError, match="DepthCallback needs a tokenizer"):
         bare.train()

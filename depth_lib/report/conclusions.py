@@ -1,4 +1,4 @@
-"""What a study's numbers say: a few sentences, each an answer, and none where there is none."""
+"""What a study's numbers say: at most six sentences, each an answer, and none where there is none."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -10,7 +10,7 @@ from ..effective_depth.across import Trend, model_ratios, trends
 from ..effective_depth.published import published_depths
 from ..effective_depth.rules import METRICS
 from ..results.study import Study
-from .table import NAMES, by_lens
+from .table import NAMES
 
 _SAME = 0.1  # of the depth: an interval within this of zero
 _RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
@@ -55,7 +55,6 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
         text = answer.format(_verdict(ones), before=before, after=after)
         clauses[question].append(f"{text} by {numbers}, {min(one.n for one in ones)} {units}.")
     sentences = [" ".join(answers) for answers in clauses.values() if answers]
-    sentences += [f"{line}." for line in by_lens(depths)]
     most = max(_turns(study), default=0)
     if most > 1:
         sentences.append(

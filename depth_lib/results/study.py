@@ -36,8 +36,8 @@ class Study(dict):
     file.
 
     Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
-    datasets with results of different prompts, models with results of different weights. Also warns of results without
-    `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
+    datasets with results of different prompts, models with results of different weights, datasets with the same prompts.
+    Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
     """
 
     def __init__(
@@ -83,18 +83,22 @@ class Study(dict):
             yield from (f"{dataset} × {model}: {line}" for line in not_done(states))
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each dataset with results of different prompts, and each model with results of several commits."""
-        mixtures = defaultdict(lambda: defaultdict(dict))
+        """A line for each dataset of different prompts, model of several commits, and datasets of the same prompts."""
+        mixtures, alike = defaultdict(lambda: defaultdict(dict)), defaultdict(dict)
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
             if probe in TABLE_PROBES and "prompts_hash" in meta:
                 prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
                 mixtures[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
+                alike[meta["prompts_hash"]][dataset] = True
             if weights := meta.get("commit") or meta.get("weights"):
                 mixtures[f"{model} has results of different weights"][weights][dataset] = True
         for what, groups in mixtures.items():
             if len(groups) > 1:
                 yield f"{what}: " + ", ".join(f"{name} ({', '.join(members)})" for name, members in groups.items())
+        for datasets in alike.values():
+            if len(datasets) > 1:
+                yield f"{' and '.join(datasets)} have the same prompts: their results do not differ by task"
 
     def of(self, probe: str) -> dict[tuple[str, str], dict]:
         """(dataset, model) -> result of one probe, models and datasets in the study's order."""

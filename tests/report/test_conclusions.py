@@ -7,6 +7,7 @@ from scipy import stats
 
 from depth_lib.effective_depth.across import trends
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
+from depth_lib.params import facts_of
 from depth_lib.report.conclusions import conclusions, headline
 from tests.effective_depth.coverage import changes_covered
 
@@ -106,3 +107,9 @@ def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_tak
     study = {("x", name, "relative_contribution"): dict.fromkeys(COSINES, curve) for name, curve in curves.items()}
     said = conclusions(study, depths_of({}), pd.DataFrame())
     assert said == ["The mean cosine crosses zero upwards up to 3 times; the rule uses the last one, so it is fragile."]
+
+
+@pytest.mark.parametrize("model", ["gemma-2-9b-it", "Mixtral-8x7B", "mine"])
+def test_training_and_size_are_unknown_where_no_params_file_says_them(model):
+    assert (facts_of(model).training, facts_of(model).billions) == ("unknown", None)
+    assert (facts_of(BASE["1.5B"]).training, facts_of(BASE["1.5B"]).billions) == ("base", 1.5)

@@ -68,4 +68,5 @@ def test_the_workbook_has_the_table_under_merged_headers_and_a_scale_of_colours(
     assert coloured == {*"CEGIKMOQS"}, "ratios only"
     darker, lighter = (math[place].fill.fgColor.rgb for place in (2, 4))
     assert int(darker[-6:-4], 16) < int(lighter[-6:-4], 16)  # 0.61 and 0.43
+    assert all(sheet.max_row > 1 for sheet in book)
     assert {"Intervals", "Five Probes", "Beside The Paper", "Provenance", "Description"} <= set(book.sheetnames)

@@ -2,8 +2,12 @@
 
 import pandas as pd
 import pytest
+import torch
 
+import depth_lib as dl
 from depth_lib.report.table import effective_depth_table, read_tables, write_tables
+from depth_lib.results.artifacts import load_artifact
+from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.synthetic import write_run
 
@@ -35,3 +39,10 @@ def test_levels_alone_are_no_columns_and_what_is_still_to_come_is(folder):
     assert list(alone.columns.unique("dataset")) == THREE
     (tex,) = (p for p in write_tables(read_tables(Study(folder, datasets=["sums"])), folder) if p.suffix == ".tex")
     assert "No dataset of this table has effective depths." in tex.read_text()
+
+
+def test_load_results_has_the_means_of_each_level(folder):
+    tidy = dl.load_results(folder, datasets=["sums"])
+    stored = load_artifact(artifact_path(folder, "sums", "toy-4l", "depth_by_difficulty", 10))
+    grid = tidy[tidy.key == "mean_layer_effect:3"].pivot(index="layer", columns="column", values="value")
+    assert torch.equal(torch.tensor(grid.to_numpy()), stored["mean_layer_effect"][1].double())

@@ -8,6 +8,7 @@ import papermill
 import pytest
 from jupyter_client.provisioning import local_provisioner
 
+from depth_lib.effective_depth.published import published_depths
 from depth_lib.figures import KINDS
 from depth_lib.report.conclusions import conclusions, headline
 from depth_lib.report.page import made_here, notices, write_page
@@ -156,3 +157,10 @@ def test_provenance_names_the_gguf_file_of_a_package_and_no_prompts_where_none_a
     save_artifact(gradients, result_of("integrated_gradients", 4), meta)
     (line,) = provenance(Study(tmp_path)).made_from
     assert "SmolLM2-135M-Instruct; SmolLM2-135M-Instruct.Q4_1.gguf; float32; local cpu; " in line
+
+
+@pytest.mark.slow
+def test_the_published_table_is_placed_among_itself(page_of, published):
+    page = page_of(published)
+    assert "forms at" in words_of(page) or "Predictions form at" in words_of(page)
+    assert words_of(page).count("(0.") >= 108 and len(published_depths()) == 108

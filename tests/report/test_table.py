@@ -10,7 +10,7 @@ from depth_lib.effective_depth.rules import most_removed
 from depth_lib.params import command, in_order
 from depth_lib.report.table import summary_lines
 from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
+from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.report.studies import table_of
 from tests.synthetic import DATASETS, result_of, write_run
@@ -86,3 +86,31 @@ def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     save_artifact(artifact_path(gaps, "gsm8k", "toy-8l", "local_effects", 10), result_of("local_effects", 8), {})
     (line,) = Study(gaps, ["toy-4l"], ["gsm8k"]).missing()
     assert line.endswith("'--probes=layer_effects residual_erasure integrated_gradients local_effects'")
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path):
+    said = f"no artifacts under {tmp_path}; run: .*depth-lib sweep --out={tmp_path}"
+    with pytest.raises(MissingArtifact, match=said):
+        Study(tmp_path)
+
+
+def test_an_unreadable_result_is_named_left_where_it_is_and_its_cells_are_missing(gaps):
+    path = artifact_path(gaps, "gsm8k", "toy-4l", "logit_lens", 10)
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.warns(UserWarning, match="it is truncated or damaged; run: .*depth-lib sweep --models=toy-4l"):
+        table = table_of(gaps)
+    assert list(table.loc["toy-4l", (slice(None), "gsm8k", "ED")].isna()) == [False, True, True]
+    assert path.exists()
+
+
+def test_the_probes_of_a_table_are_missing_until_they_are_there_and_of_a_dataset_with_levels_its_own(tmp_path):
+    contribution = result_of("relative_contribution", 8)
+    save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", "relative_contribution", 10), contribution, {"n": 10})
+    study = Study(tmp_path, datasets=["gsm8k", "sums"])
+    assert [line.partition(";")[0] for line in study.missing()] == [
+        "no artifact for gsm8k × toy-8l (logit_lens)",
+        "no artifact for sums × toy-8l (depth_by_difficulty)",
+    ]
+    assert study.with_depths == ["gsm8k"]
+    (line,) = Study(tmp_path, ["toy-4l"], ["gsm8k"]).missing()
+    assert "(relative_contribution, logit_lens)" in line

@@ -72,9 +72,11 @@ def test_a_result_with_a_changed_bit_is_stale_and_so_is_one_that_is_not_there(sa
 
 def test_a_prompts_hash_depends_on_every_character_order_and_boundary():
     prompts = ["a b", "c"]
-    others = [["a b", "c "], ["c", "a b"], ["a b" + "c"], ["a", " bc"], ["a b", "c", ""], []]
-    assert prompts_hash(prompts) not in map(prompts_hash, others)
-    assert re.fullmatch("[0-9a-f]{16}", prompts_hash(iter(["é中\udc80"])))
+    others = [["a b", "c "], ["c", "a b"], ["a b" + "c"], ["a", " bc"], ["a b"], ["a b", "c", ""], []]
+    hashes = [prompts_hash(prompts), *map(prompts_hash, others)]
+    assert len(set(hashes)) == len(hashes)
+    assert prompts_hash(iter(prompts)) == prompts_hash(tuple(prompts)) == prompts_hash(prompts)
+    assert prompts_hash(["é中\udc80"]) and re.fullmatch("[0-9a-f]{16}", prompts_hash(prompts))
 
 
 def test_the_fingerprint_of_a_checkpoint_sees_an_edit_of_one_norm_between_large_tensors(tmp_path):
@@ -104,10 +106,11 @@ def test_of_results_of_several_numbers_of_prompts_a_study_takes_the_largest(tmp_
     assert files["gsm8k", "toy", "logit_lens"].name == "logitlens_10exps.pt"
 
 
-def test_a_study_says_which_results_are_of_different_prompts_or_weights(tmp_path):
+def test_a_study_says_which_results_are_of_different_prompts_or_weights_or_of_the_same_prompts(tmp_path):
     for dataset, model, prompts, source in (
         ("gsm8k", "toy-4l", "a", "embedded"),
         ("gsm8k", "toy-8l", "b", "hub"),
+        ("mine", "toy-8l", "b", "mine.txt"),
         ("other", "toy-8l", "c", "embedded"),
     ):
         meta = {"n_prompts": 10, "prompts_hash": prompts, "source": source, "commit": f"commit-{prompts}"}
@@ -118,10 +121,11 @@ def test_a_study_says_which_results_are_of_different_prompts_or_weights(tmp_path
     with pytest.warns(UserWarning) as warned:
         study = Study(tmp_path)
     assert [str(warning.message) for warning in warned] == study.problems
-    different, commits = study.problems
+    different, commits, same = study.problems
     assert different.startswith("gsm8k has results of different prompts, which are not comparable: ")
     assert different.endswith("10 from embedded, hash a (toy-4l), 10 from hub, hash b (toy-8l)")
-    assert commits == "toy-8l has results of different weights: commit-b (gsm8k), commit-c (other)"
+    assert commits == "toy-8l has results of different weights: commit-b (gsm8k, mine), commit-c (other)"
+    assert same == "gsm8k and mine have the same prompts: their results do not differ by task"
 
 
 def test_a_study_names_the_results_of_an_earlier_version_of_a_probe(tmp_path, monkeypatch):

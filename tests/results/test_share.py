@@ -1,5 +1,6 @@
 """What is handed to others: the same results, one table of all numbers, and a card that describes them."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -66,3 +67,11 @@ def test_a_card_has_no_path_of_this_machine(tmp_path, monkeypatch):
     card = page.read_text()
     assert "own; 4 prompts; mine.jsonl" in card and "gsm8k/own/a.pt is damaged" in card
     assert not any(str(folder) in card for folder in (tmp_path, "/home/me", f"{Path.home()}/"))
+
+
+@pytest.mark.filterwarnings("ignore:.*no logit_lens artifact")
+def test_results_that_cannot_be_read_are_not_shared_and_that_is_one_line(tmp_path):
+    (path := tmp_path / "gsm8k/toy-4l/logitlens_2exps.pt").parent.mkdir(parents=True)
+    path.write_bytes(b"half a file")
+    with pytest.raises(SystemExit, match=f"{re.escape(str(tmp_path))} has no readable result"):
+        main(["share", "--out", str(tmp_path), "--to", str(tmp_path / "to"), "--licence", "mit"])

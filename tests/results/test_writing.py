@@ -1,6 +1,8 @@
 """What is written is what was given, under the papers' names, complete or not at all."""
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import depth_lib as dl
 from depth_lib import files as storage
 from depth_lib.results.artifacts import escape_token, load_artifact, save_artifact
 from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
+from depth_lib.results.study import load_results
 from tests.results.conftest import META, equal
 from tests.synthetic import TOKENS, result_of, write_as_the_papers
 
@@ -73,6 +76,9 @@ def test_meta_takes_the_types_people_have(lens_path):
         ("logit_lens", {"res_top1_sums": torch.rand(3, 8)}, r"has shape \[3, 8\], not \[10, 8\] \(P L\)"),
         ("logit_lens", {"res_overlaps": [0.1] * 8}, "res_overlaps is a list, not a tensor"),
         ("logit_lens", {"res_kl_divs": torch.full((8,), torch.nan)}, r"res_kl_divs is not finite at index \[0\]"),
+        ("relative_contribution", {"layer_cos": torch.full((8,), torch.nan)}, "layer_cos is not finite at index"),
+        ("layer_effects", {"max_future_layer": torch.rand(8, 9)}, r"has shape \[8, 9\], not \[8, 8\] \(L L\)"),
+        ("residual_erasure", {"erasure_effect": None}, "no key erasure_effect"),
         ("relative_contribution", {"att_cos": torch.tensor([0.1] * 7 + [torch.nan])}, r"att_cos .* at index \[7\]"),
         ("residual_erasure", {"tokens": ["a", "b"]}, f"it has 2 tokens, but {len(TOKENS)} columns"),
         ("residual_erasure", {"tokens": None}, "no key tokens"),
@@ -129,3 +135,26 @@ def test_files_of_others_are_kept_when_ours_takes_their_name(tmp_path):
         save_artifact(path, result_of("residual_erasure", 8), META)
     assert path.with_name("logit_erasure_10exps.pt.foreign-2").read_bytes() == b"half a file"
     assert load_artifact(path)["meta"]["revision"] == "abc"
+
+
+def test_a_model_of_one_block_has_curves_of_one_value_and_no_curve_is_empty(tmp_path):
+    path = artifact_path(tmp_path, "gsm8k", "one", "relative_contribution", 10)
+    result = result_of("relative_contribution", 1)
+    loaded, tidy = load_artifact(save_artifact(path, result, META)), load_results(tmp_path)
+    assert tidy[tidy.key == "rc_att"].value.tolist() == loaded["rc_att"].tolist()
+    empty = dict.fromkeys(ARTIFACTS["logit_lens"].required, torch.zeros(0))
+    with pytest.raises(ArtifactError, match=r"res_kl_divs has shape \[0\], not \[1\]"):
+        save_artifact(path.with_name("logitlens_10exps.pt"), empty, META)
+
+
+def test_a_reader_beside_two_writers_always_sees_a_whole_file(saved):
+    def write_often(n_layers):
+        for _ in range(20):
+            save_artifact(saved, result_of("logit_lens", n_layers), META)
+
+    with ThreadPoolExecutor() as pool:
+        writers = [pool.submit(write_often, n) for n in (4, 8)]
+        while not all(writer.done() for writer in writers):
+            assert len(load_artifact(saved)["res_kl_divs"]) in (4, 8)
+    assert [writer.result() for writer in writers] == [None, None]
+    assert os.listdir(saved.parent) == [saved.name]
