@@ -46,7 +46,10 @@ def test_prompts_that_cannot_be_measured(llm, probe):
     refused("prompt 0 ('') has no tokens; leave it out.", probe, llm, "")
     refused("prompt 1 is of type NoneType, not text; give a list of strings.", probe, llm, [TEXT, None])
     refused("prompt 1 has 257 tokens, but the model has 256 positions; use a shorter", probe, llm, [TEXT, 257 * "a"])
-    refused("there are no ", probe, llm, [])
+    none = "there are no prompts to measure; load some with dl.load_prompts(...)."
+    if probe is PROBES[-1]:
+        none = "there are no baseline_prompts, of which the mean is taken"
+    refused(none, probe, llm, [])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,8 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
 @pytest.mark.parametrize(
     "question, answer, message",
     [
+        ("5 + 7 = ", "", "the answer '' has no token in '5 + 7 = '; give a visible answer."),
+        ("5 + 7 = ", 12, "question and answer are of type str and int, not text; give two strings."),
         ("5 + 7 = ", " ", "the answer ' ' has no token in '5 + 7 =  '; give a visible answer."),
         ("", "12", "nothing precedes the answer '12', so no token predicts it; give a longer question."),
         (256 * "a", "b", "the question with its answer has 257 tokens, but the model has 256 positions; use a shorter"),
@@ -94,6 +99,7 @@ def test_a_prompt_of_one_token_works_where_it_can_and_is_refused_where_it_cannot
 )
 def test_answers_that_no_token_predicts(llm, question, answer, message):
     refused(message, dl.integrated_gradients, llm, question, answer)
+    refused(message, dl.residual_erasure, llm, question, answer, [TEXT])
 
 
 def test_unknown_modes_and_quadratures(llm):

@@ -123,6 +123,10 @@ class Curves(Kind):
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         for i, (key, values) in enumerate(panel.items()):
             curve, name = values.ravel(), self.keys.get(key, key)
+            if name.startswith(("Attention:", "MLP:")) and not curve.any():
+                name += " = 0, one mixer only"
+            if np.isnan(curve).all():  # of a model that is read block by block
+                name += " is not known"
             if (len(panel) == 1 or key == self.filled) and not self.log:
                 _fill(ax, curve, name, BARS)
             else:  # thinner and thinner, so that no line hides one on the same values
@@ -191,7 +195,8 @@ class Heat(Kind):
     colorbar: its label. With `limits` all panels share one bar; without them each has its own, which ends at this
     percentile of all tokens but the first. A bar is pointed where values lie beyond. diverging: from blue to red, as
     far below zero as above. tokens: columns are tokens, without the last one, which of an answer predicts nothing.
-    Cells that can hold nothing are white, unlike a zero; those within rounding are grey.
+    Cells that can hold nothing are white, unlike a zero; those within rounding are grey. Layers whose estimated
+    error is above the tolerance have a mark at the right, and are counted above.
     """
 
     aspect: ClassVar[float] = 0.95
@@ -225,9 +230,8 @@ class Heat(Kind):
         return (-(high or 1.0) if self.diverging else 0.0), high or 1.0
 
     def note(self, result: Mapping) -> str:
-        tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
-        rough = (as_array(result.get("error", 0)) > tolerance).sum()
-        return f"estimated error above {tolerance:.0%} at {rough} layers" if rough else ""
+        rough, tolerance = _rough_layers(result)
+        return f"estimated error above {tolerance:.0%} at {len(rough)} layers" if len(rough) else ""
 
     def words(self, result: Mapping) -> np.ndarray | None:
         """What is written in the cells, if anything."""
@@ -241,6 +245,11 @@ class Heat(Kind):
             within = np.where(np.abs(values) < floor, 0, np.nan)
             ax.imshow(within, cmap=ListedColormap([ROUNDING]), origin="lower")
             ax.plot([], [], "s", color=ROUNDING, label="within rounding")
+        rough, _ = _rough_layers(result)
+        if rough.size:  # marks outside the axes: none at all would count as one at the figure's corner
+            right = values.shape[1] - 0.5
+            ax.plot(0 * rough + right, rough, "k<", markersize=3, clip_on=False)
+            ax.set_xlim(-0.5, right)
         ax.locator_params(integer=True)
         if self.tokens and result.get("tokens"):
             label_tokens(ax, result["tokens"][: values.shape[1]])
@@ -259,6 +268,12 @@ class Heat(Kind):
     def difference(self) -> "Heat":
         """This kind for what one result has more than another: blue to red, as far below zero as above."""
         return replace(self, diverging=True, limits=None, percentile=98, colorbar="Difference")
+
+
+def _rough_layers(result: Mapping) -> tuple[np.ndarray, float]:
+    """The layers whose estimated relative error is above the tolerance of the result's settings, and that tolerance."""
+    tolerance = result.get("meta", {}).get("settings", {}).get("tolerance", 0.01)
+    return np.flatnonzero(as_array(result.get("error", ())) > tolerance), tolerance
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str]) -> None:

@@ -36,8 +36,9 @@ class Study(dict):
     file.
 
     Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
-    datasets with results of different prompts, models with results of different weights, datasets with the same prompts.
-    Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if there are no results.
+    datasets with results of different prompts, models with results of different weights, datasets with
+    the same prompts. Also warns of results without `meta` (the papers' own). Writes nothing. Raises MissingArtifact if
+    there are no results.
     """
 
     def __init__(

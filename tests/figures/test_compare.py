@@ -67,3 +67,11 @@ def test_a_comparison_of_one_category_is_not_drawn_and_none_of_before_stays(tmp_
         paths = save_comparisons(Study(tmp_path), intervals)
         there = {path.stem for path in (tmp_path / "figures" / "summary").glob("*.png")}
         assert {path.stem for path in paths} == there == drawn
+
+
+def test_every_dataset_of_a_study_has_a_look_of_its_own():
+    known = ["hellaswag", "gsm8k", "aime24", "mquake", "math", "addition", "multiplication", "sums"]
+    models = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B")
+    rows = [frame(model=model, dataset=dataset) for model in models for dataset in known]
+    (ax,) = ratio_by_size_figure(pd.concat(rows, ignore_index=True)).axes
+    assert len({line.get_color() for line in ax.lines}) == len(known)

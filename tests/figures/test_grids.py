@@ -118,7 +118,7 @@ def test_a_type_that_lacks_a_size_leaves_its_place_empty(paper):
     assert all(title.endswith("-Instruct") for title in rows[1])
 
 
-@pytest.mark.parametrize("name", ["cosine", "layer_effects"])
+@pytest.mark.parametrize("name", ["cosine", "layer_effects", "lens_kl"])
 def test_figures_of_the_papers_twelve_models_fit_a_page_each_dataset_alone(paper, name, monkeypatch):
     module, drawn = importlib.import_module("depth_lib.figures.grid"), {}  # the package has a function of this name
     monkeypatch.setattr(module, "KINDS", {name: KINDS[name]})

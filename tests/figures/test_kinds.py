@@ -7,8 +7,8 @@ import torch
 from matplotlib.colors import to_rgb
 
 from depth_lib.effective_depth.difficulty import depth_scores
-from depth_lib.figures import KINDS, plot
-from depth_lib.figures.marks import MARKED_BAR, ROUNDING, Curves, Heat, token_label
+from depth_lib.figures import KINDS, kinds_of, plot
+from depth_lib.figures.marks import LEVELS, MARKED_BAR, ROUNDING, Curves, Heat, token_label
 from tests.figures.drawn import bars, curves, panels
 from tests.synthetic import result_of
 
@@ -53,7 +53,7 @@ def test_a_kind_draws_each_of_its_keys_with_title_labels_and_a_key_of_its_colour
             assert ax.get_title().startswith(label)
 
 
-@pytest.mark.parametrize("name", ["cosine", "norms", "lens_kl", "integrated_gradients"])
+@pytest.mark.parametrize("name", ["cosine", "norms", "lens_kl", "layer_effects", "integrated_gradients"])
 def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
     result = result_of(KINDS[name].probe, 8)
     for key in KINDS[name].keys:
@@ -174,9 +174,11 @@ def test_colours_without_limits_end_at_a_percentile_and_are_pointed_where_values
     assert scales("block_removal", none) == ([(0, 1)], "neither")
 
 
-def test_layers_whose_estimated_error_is_above_the_tolerance_are_counted_above():
+def test_layers_whose_estimated_error_is_above_the_tolerance_are_marked_and_counted_above():
     result = {"igrads": torch.ones(4, 5), "error": torch.tensor([0.3, 0.001, 0.02, 0.0])}
-    assert plot("integrated_gradients", result).get_title() == "estimated error above 1% at 2 layers"
+    ax = plot("integrated_gradients", result)
+    assert ax.get_title() == "estimated error above 1% at 2 layers"
+    assert [list(line.get_ydata()) for line in ax.lines] == [[0, 2]]
     assert plot("integrated_gradients", result | {"meta": {"settings": {"tolerance": 0.5}}}).get_title() == ""
 
 
@@ -188,6 +190,11 @@ def test_by_difficulty_there_is_a_map_and_a_line_per_level_of_the_mean_over_its_
     assert np.ma.allclose(colour_map(maps[2]), result["layer_effect"][hardest].mean(0))
     output, share = panels(plot("importance_by_level", result).figure)[1], result["output_effect"][hardest].mean(0)
     np.testing.assert_allclose(curves(output)["level 4"], share / share.sum(), rtol=1e-5)
+    lines = output.lines[:3]
+    assert [line.get_color() for line in lines] == [LEVELS[f"level {level}"] for level in (2, 3, 4)]
+    widths = [line.get_linewidth() for line in lines]  # so that all are seen where values are the same
+    assert widths == sorted(set(widths), reverse=True)
+    assert len(set(LEVELS.values())) == 12
 
 
 def test_depth_scores_are_bars_with_whiskers_where_there_are_enough_examples():
@@ -204,6 +211,7 @@ def test_depth_scores_are_bars_with_whiskers_where_there_are_enough_examples():
         heights = [bar.get_height() for bar in ax.patches]
         assert len(heights) == 6 and np.isfinite(heights).all() == bool(effect)
         assert not any(segment.size for drawn in ax.collections for segment in drawn.get_segments())
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["2", "3", "4"]
 
 
 def test_curves_of_several_results_stand_in_one_panel_each_with_its_depth():
@@ -265,3 +273,30 @@ def test_model_and_dataset_stand_in_the_title():
 def test_rows_of_erasure_are_inputs_of_blocks_and_those_of_gradients_outputs():
     labels = [KINDS[name].ylabel for name in ("residual_erasure", "future_erasure", "integrated_gradients")]
     assert labels == ["Input of block $l$"] * 2 + ["Output of block $l$"]
+    assert KINDS["lens_kl"].xlabel == "Input of block $l$"
+
+
+@pytest.mark.parametrize(
+    ("attention", "mlp", "endings"),
+    [([0.1, 0.2], [0.0, 0.0], ["", " = 0, one mixer only"]), ([torch.nan] * 2, [torch.nan] * 2, [" is not known"] * 2)],
+)
+def test_parts_that_blocks_lack_or_that_are_not_known_say_so_in_the_legend(attention, mlp, endings):
+    values = (attention, mlp, [0.1, 0.2])
+    ax = plot("cosine", {key: torch.tensor(curve) for key, curve in zip(COSINES, values, strict=True)})
+    labels = zip(KINDS["cosine"].keys.values(), [*endings, ""], strict=True)
+    assert legend(ax)[:3] == [label + ending for label, ending in labels]
+    assert ("mean of the three" in legend(ax)) == np.isfinite(attention).all()
+
+
+def test_of_a_result_of_one_mode_what_there_is_is_drawn():
+    one = {key: value for key, value in result_of("attention_effects", 4).items() if "all" in key}
+    drawn = ["attention_effects", "attention_output_change", "attention_skip_damage"]
+    assert kinds_of("attention_effects", one) == drawn
+    assert np.ma.allequal(colour_map(plot("attention_effects", one)), one["max_all_layer"])
+
+
+def test_the_deep_thinking_ratio_stands_above_the_curve_of_settled_tokens():
+    settled = torch.linspace(0, 0.95, 20)  # 0.8 before layer 17 of 20
+    ax = plot("lens_settled", {"res_jsd": 1 - settled, "res_settled": settled})
+    assert ax.get_title() == "deep-thinking ratio 0.20"
+    assert plot("lens_settled", {"res_jsd": 1 - settled}).get_title() == ""
