@@ -4,7 +4,7 @@ import os
 import time
 import tomllib
 
-from tests.sweep.study import ROOT, needs_make
+from tests.sweep.study import ROOT, needs_make, script
 
 pytestmark = needs_make
 
@@ -40,3 +40,10 @@ def test_what_the_notebooks_need_is_pinned_exactly_and_asked_for_by_the_package(
     extras = project["optional-dependencies"]
     asked = {line.split(">=")[0] for line in project["dependencies"] + extras["sweep"] + extras["report"]}
     assert asked - {"depth-lib[report]"} <= {line.split("==")[0] for line in pins}
+
+
+def test_a_python_that_is_too_old_is_refused_by_name(make, study):
+    old = script(study / "old-python", '#!/bin/sh\ncase "$1" in -V) echo Python 3.9.1;; *) exit 1;; esac\n')
+    printed = make("test", "VENV=other", f"PYTHON={old}")
+    assert printed.returncode != 0 and "needs Python 3.11 to 3.13, not Python 3.9.1" in printed.stdout
+    assert not (study / "other").exists()

@@ -86,6 +86,7 @@ def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, st
     assert said in done.stdout, "it ran in a kernel that runs"
 
 
+@pytest.mark.slow
 def test_awkward_words_reach_a_run_as_they_are(make):
     given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "PROBES=residual_erasure logit_lens", "CUDA_VISIBLE_DEVICES=5")
     call, _ = make("sweep", *TOY_4L, *given, "REMOTE=local", "ANSWER=-10 'x'").calls
