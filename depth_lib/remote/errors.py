@@ -17,13 +17,10 @@ class RemoteError(Exception):
         super().__init__(message)
         self.server_text, self.retry = server_text, retry
 
-    def __str__(self) -> str:
-        return f"{self.args[0]} [{self.host}, job {self.job_id}]" if self.host else self.args[0]
-
 
 class NotReady(RemoteError):
-    """Something is missing for a job (a key, the model's name, a source that is up to date), or the server read the
-    request and refused it (400, 401, 403 …)."""
+    """Something is missing for a job (a key, a source that is up to date), or the server read the request and refused
+    it (400, 401, 403 …)."""
 
 
 class ServerUnreachable(RemoteError):
@@ -48,17 +45,23 @@ AGAIN = "run again to submit the job anew"
 # Words of an ERROR status of NDIF's older and newer servers.
 _INTERRUPTED = "cancelled or preempted|process died|try again later|Re-sending it"
 _TOO_LARGE = "took longer than timeout|exceeded the execution timeout|out of memory"
-_SMALLER = "set DEPTH_LIB_PROMPTS_PER_JOB or DEPTH_LIB_LAYERS_PER_JOB, or use shorter texts, then run again"
+_SMALLER = (
+    "make smaller jobs (set DEPTH_LIB_PROMPTS_PER_JOB or DEPTH_LIB_LAYERS_PER_JOB, or use shorter texts), then run "
+    "again"
+)
+_CORRECT = (
+    "correct that, then run again (the whole text is in .server_text; nnsight.ndif.status() lists the models that run, "
+    "nnsight.ndif.compare() the packages to align with the server's)"
+)
 
 
 def job_failed(text: str) -> JobFailed:
     """The exception for an ERROR status with this text."""
     lines = (text.strip() or "no reason given").splitlines()
     line = lines[-1 if "Traceback" in text else 0].strip()  # a traceback ends with its error
-    if re.search(_INTERRUPTED, text):
-        return JobFailed(f"the server reports: {line}; {AGAIN}", text, retry="send")
-    advice = _SMALLER if re.search(_TOO_LARGE, text) else "correct that, then run again (.server_text has all of it)"
-    return JobFailed(f"the server reports: {line}; {advice}", text)
+    passes = re.search(_INTERRUPTED, text)
+    advice = AGAIN if passes else _SMALLER if re.search(_TOO_LARGE, text) else _CORRECT
+    return JobFailed(f"the server reports: {line}; {advice}", text, "send" if passes else None)
 
 
 def one_line(error: Exception) -> str:

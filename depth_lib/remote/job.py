@@ -21,7 +21,7 @@ from nnsight.schema.response import ResponseModel
 from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_before_delay, wait_exponential
 
-from ..files import hold, holder, write_together
+from ..files import hold, holder, move_aside, write_together
 from .errors import (
     AGAIN,
     Forgotten,
@@ -42,15 +42,16 @@ QUIET = 60  # seconds without a byte after which a question is asked again
 UNKNOWN = 600  # seconds, of a job without a status, after which it is lost
 RESULT_STAYS = 3600  # seconds that the address of a result is valid
 PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two questions
-_KEPT = "probe host state job_id submitted meta".split()
+_KEPT = "probe host job_id submitted meta".split()
 
 
 class Job(RemoteBackend):
     """One job, and its entry in the journal's folder; a session that is given it as its backend is sent, and ends.
 
     remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. asked: what decides the result beside the
-    probe's source, the server and the model; the hash of all that names the entry. state: "new", "submitted" (it has a
-    job_id) or "done" (its result is here). Raises NotReady if there is no key, no such host.
+    probe's source, the server and the model; the hash of all that names the entry. state: "new", "submitting" (sent,
+    no answer yet), "submitted" (it has a job_id) or "done" (its result is here). Raises NotReady if there is no key, no
+    such host.
     """
 
     def __init__(self, llm: TransformersModel, remote: bool | str, folder: Path, probe: Callable, asked: dict):
@@ -58,7 +59,7 @@ class Job(RemoteBackend):
         super().__init__(llm.to_model_key(), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress = True
         self.http = httpx.Client(timeout=QUIET)  # one for all questions: to make one reads the certificates
-        self.deadline = time.time() + 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)
+        self.deadline = 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)
         settings = settings_hash(probe, args=asked, host=host, model=self.model_key, env=self.env)
         self.probe, self.state = probe.__qualname__, "new"
         self.submitted = self.told = 0.0  # when it was sent, and when the server last told a status
@@ -75,18 +76,25 @@ class Job(RemoteBackend):
         with contextlib.ExitStack() as lock:
             with hold(self._next):
                 lock.enter_context(hold(self.file.with_suffix(".lock")))
-            if self.file.exists():
+            try:
                 vars(self).update(json.loads(self.file.read_bytes()))
+            except FileNotFoundError:
+                pass
+            except ValueError:
+                say(f"{move_aside(self.file, 'unreadable')} cannot be read; submitting the job anew")
             try:
                 yield
             except RemoteError as error:
                 error.host, error.job_id = self.host, self.job_id
+                error.args = (f"{error} [{self.host}{f', job {self.job_id}' if self.job_id else ''}]",)
                 raise
 
-    def keep(self, state: str, **facts: object) -> None:
-        """Remember the new state, on disk before this returns."""
-        vars(self).update(facts, state=state)
-        write_together({self.file: json.dumps({name: getattr(self, name) for name in _KEPT}, indent=1).encode()})
+    def keep(self, state: str) -> None:
+        """Remember the new state, on disk before this returns; and the bytes of a result that is done, before that."""
+        files = {self._result: self.content} if state == "done" else {}
+        entry = {"state": state} | {name: getattr(self, name) for name in _KEPT}
+        write_together(files | {self.file: json.dumps(entry, indent=1).encode()})
+        self.state = state
 
     def drop(self) -> None:
         """Remove the entry: the next equal call sends the job anew."""
@@ -115,17 +123,36 @@ class Job(RemoteBackend):
             return self._result_once(send, accept)
 
     def _result_once(self, send, accept):
+        result = None
         try:
-            if self.state == "new":
-                self.job_id = None
-                send()
+            if self.state == "done":
+                try:
+                    result = plain(self._result.read_bytes())
+                except (OSError, ResultRefused) as error:
+                    say(f"{self._result} is damaged ({error}); fetching it again")
+                    self.state = "submitted"
             elif self.state == "submitted":
                 say(f"found job {self.job_id}, submitted {time.ctime(self.submitted)}; waiting for it")
-            if self.state == "submitted":
-                waiting = retry_if_result(lambda result: result is None)
-                result = Retrying(retry=waiting, wait=PAUSES)(self._patiently, self.poll)
             else:
-                result = plain(self._result.read_bytes())
+                if self.state == "submitting":
+                    say("an earlier submission was never confirmed, and may be running; submitting again")
+                self.job_id = None
+                self.keep("submitting")
+                send()
+            if result is None:
+                result = Retrying(
+                    retry=retry_if_result(lambda result: result is None),
+                    wait=PAUSES,
+                    stop=stop_before_delay(self.deadline),
+                    retry_error_callback=lambda waited: None,
+                )(self._patiently, self.poll)
+                if result is None:
+                    raise ServerUnreachable(
+                        f"the job is unfinished after {self.deadline:.0f} s; run again to go on waiting for it "
+                        "(DEPTH_LIB_DEADLINE sets the hours)",
+                        retry="ask",
+                    )
+                self.keep("done")
             accept(result)
             return result
         except KeyboardInterrupt:
@@ -133,8 +160,9 @@ class Job(RemoteBackend):
                 say(f"interrupted; job {self.job_id} goes on at {self.host}, and the same call picks it up again")
             raise
         except Exception as error:
-            ended = isinstance(error, JobFailed | ResultRefused) and error.retry != "ask"
-            if ended or self.state == "done":
+            running = "ask" if self.job_id else "send"  # the retry of errors of a job that may be running
+            ended = self.state == "done" or not self.job_id or isinstance(error, JobFailed | ResultRefused)
+            if ended and getattr(error, "retry", None) != running:
                 self.drop()
             raise
 
@@ -144,33 +172,26 @@ class Job(RemoteBackend):
         frame = tracer.info.frame
         block = reduce_block(tracer.node, frame.f_globals, dict(frame.f_locals))
         request, _ = pickled((tracer, block))  # as nnsight's RequestModel.serialize
-        return zstandard.compress(request)
+        return zstandard.compress(request, 19)
 
     def _post(self, request, blob):
         response = self._patiently(partial(super()._post, request, blob), submitting=True)
+        self.job_id, self.submitted = response.id, time.time()
         self._check(response)
-        self.keep("submitted", job_id=response.id, submitted=time.time())  # before the server is asked about it
+        self.keep("submitted")  # before the server is asked about it
         return response
 
     def poll(self) -> dict | None:
         """The result, or None while there is none. As nnsight's, which waits ten minutes for a server that hangs."""
         answer = self.http.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key})
-        now = time.time()
         if answer.status_code == 404:
-            if now - max(self.submitted, self.told) > UNKNOWN:
+            if time.time() - max(self.submitted, self.told) > UNKNOWN:
                 raise Forgotten(f"the server has no status of the job any more; {AGAIN}", retry="send")
-        else:
-            response = ResponseModel.model_validate_json(answer.raise_for_status().text)
-            self.status, self.told = response.status, now
-            self._check(response)
-            if (result := self.handle(response)) is not None:
-                return result
-        if now > self.deadline:
-            raise ServerUnreachable(
-                "the job has not ended at the deadline (DEPTH_LIB_DEADLINE, hours); run again to go on waiting",
-                retry="ask",
-            )
-        return None
+            return None
+        response = ResponseModel.model_validate_json(answer.raise_for_status().text)
+        self.told = time.time()
+        self._check(response)
+        return self.handle(response)
 
     def _check(self, response):
         response.description = self._without_key(response.description)
@@ -179,13 +200,13 @@ class Job(RemoteBackend):
 
     def download_result(self, url: str) -> dict:
         """The result at this address. As nnsight's, which waits ten minutes too, and follows no redirect."""
-        if not isinstance(url, str):
+        if not str(url).startswith(("http://", "https://")):
             raise ResultRefused(
                 "the job has completed, but the server sent no address of its result; tell those who run it, or run "
                 "again to send the job anew"
             )
         answer = self.http.get(url, follow_redirects=True)
-        if answer.is_client_error:
+        if answer.is_client_error and answer.status_code != 429:
             expired = time.time() - self.submitted > RESULT_STAYS
             kind, retry = (Forgotten, "send") if expired else (ServerUnreachable, "ask")
             raise kind(
@@ -193,11 +214,8 @@ class Job(RemoteBackend):
                 f"(HTTP {answer.status_code}); run again",
                 retry=retry,
             )
-        content = answer.raise_for_status().content
-        result = plain(content)
-        write_together({self._result: content})
-        self.keep("done")
-        return result
+        self.content = answer.raise_for_status().content
+        return plain(self.content)
 
     # Patience
 
@@ -214,13 +232,15 @@ class Job(RemoteBackend):
         )(self._named, ask, submitting)
 
     def _named(self, ask, submitting):
-        """ask(), whose errors get the names of errors.py; the error itself may quote the key, and is not shown."""
+        """ask(), whose errors get the names of errors.py."""
         try:
             return ask()
         except BackendError as error:
-            raise self._failure(error.__cause__, submitting) from None
+            cause = error.__cause__
         except (httpx.HTTPError, ValidationError) as error:
-            raise self._failure(error, submitting) from None
+            cause = error
+        # outside of the handlers: the error itself shows what the server sent, which may quote the key
+        raise self._failure(cause, submitting)
 
     def _failure(self, error, submitting):
         code, text, problem = None, None, one_line(error)
@@ -235,19 +255,16 @@ class Job(RemoteBackend):
                 )
         # NDIF's own 503 has a detail; a proxy that answers 502 or 503 may have passed the request on
         not_taken = code == 429 or (code == 503 and '"detail"' in text)
-        if submitting and not (not_taken or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)):
-            return ServerUnreachable(
-                f"the job was sent, but the server did not say that it took it ({problem}); it may be running, under "
-                "an id nobody knows: run again to submit another one",
-                text,
-                retry="send",
+        if not submitting or not_taken or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            what, retry = "the server could not be reached ({}); check the host and the network, then run again", "ask"
+        else:
+            what, retry = (
+                "the job was sent, but the server did not say that it took it ({}); it may be running, under an id "
+                "nobody knows: run again to submit another one",
+                "send",
             )
-        return ServerUnreachable(
-            f"the server could not be reached ({problem}); check the host and the network, then run again",
-            text,
-            retry="ask",
-        )
+        return ServerUnreachable(what.format(problem), text, retry)
 
     def _without_key(self, text):
         """A server may quote the key it was sent; it must not come into a notebook's output that way."""
-        return text.replace(self.api_key, "<the key>") if self.api_key else text
+        return text.replace(self.api_key or "\0", "<the key>")

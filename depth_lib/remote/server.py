@@ -63,7 +63,7 @@ def tell_about(host: str, key: str) -> None:
     """Print, once for a server: that the key goes to it, if that is not NDIF; and which of the packages that decide
     numbers have other versions there."""
     if key and host != "https://api.ndif.us":
-        say(f"NDIF_API_KEY is sent to {host}")
+        say(f"NDIF_API_KEY is sent to {host} (unencrypted if that begins with http:)")
     there = _told(host, key, "env")
     if isinstance(there.get("packages"), dict):
         differ = EnvComparison(get_local_env(), there).critical_mismatches
@@ -83,4 +83,4 @@ def _told(host, key, what):
 
 def say(sentence: str) -> None:
     """Print a line to stderr, whether or not progress is shown."""
-    print(sentence, file=sys.stderr, flush=True)
+    print(sentence, file=sys.stderr)

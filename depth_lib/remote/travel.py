@@ -6,11 +6,13 @@ sent under the file name `depth_lib/probes/layer_effects.py#<hash of the file's 
 file, and the path of this machine's home stays here.
 """
 
+import contextlib
 import functools
 import hashlib
 import io
 import json
 import linecache
+import re
 from types import CodeType, FunctionType
 
 import torch
@@ -22,6 +24,7 @@ from .errors import NotReady
 # What a function finds on the server by name, and may use: an older server refuses others. It has the module time as
 # well, but where several processes run one request, what depends on a clock differs, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
+_DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # a third of what would travel
 _OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
 
 
@@ -51,6 +54,7 @@ class Pickler(CustomCloudPickler):
         load, (source, name, *defaults, _, _, line), values, *rest = super()._dynamic_function_reduce(function)
         found = json.dumps([values, defaults], sort_keys=True, default=_described)
         self.reached[function] = [public, function.__qualname__, found]
+        source = _DOCSTRING.sub(lambda found: f'{found[1]}""' + "\n" * found[2].count("\n"), source)  # lines stay
         return load, (source, name, *defaults, {}, public, line), values, *rest
 
 
@@ -66,21 +70,24 @@ def settings_hash(function: FunctionType, **settings: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of all that decides what a function computes on a server.
 
     That is the source of all that it reaches, the values these functions find in their module, closure and defaults,
-    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a value that has no form in JSON
-    and is no tensor, function or module.
+    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a setting that has no form in JSON
+    and is no tensor.
     """
     _, reached = pickled(function)
-    text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_described)
+    text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_digest)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _described(value):
-    """What stands in JSON for a value that it does not have; NotReady for one that might look like another."""
+    """What stands in JSON for what a function finds: a function or module is its name, as its source is hashed too."""
+    return getattr(value, "__name__", None) or _digest(value)
+
+
+def _digest(value):
+    """What stands for a tensor in JSON; NotReady for anything else, two of which might look the same."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
-    if hasattr(value, "__name__"):
-        return value.__name__
     raise NotReady(f"a {type(value).__name__} cannot be a remote probe's argument; pass numbers, strings, lists, dicts")
 
 
@@ -89,13 +96,14 @@ def _public_name(function):
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     source = "".join(linecache.getlines(filename, function.__globals__))
-    if function.__code__ not in _codes(_compiled(source, filename, "exec", dont_inherit=True)):
-        raise NotReady(
-            f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
-            "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
-        )
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    return f"{function.__module__.replace('.', '/')}.py#{digest}"
+    with contextlib.suppress(SyntaxError):  # it is no Python now, though it was when it was imported
+        if function.__code__ in _codes(_compiled(source, filename, "exec", dont_inherit=True)):
+            digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+            return f"{function.__module__.replace('.', '/')}.py#{digest}"
+    raise NotReady(
+        f"the source of {function.__qualname__} was edited after it was imported: restart the kernel, so that what "
+        "travels is what you see (a function typed at a prompt has none: define it in a file or a cell)"
+    )
 
 
 _compiled = functools.cache(compile)

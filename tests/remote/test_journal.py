@@ -1,7 +1,9 @@
 """The journal: there before anybody waits, kept while it is needed, and gone afterwards; kills, and several jobs."""
 
+import errno
 import json
 import os
+import random
 import signal
 import time
 import warnings
@@ -12,13 +14,16 @@ import pytest
 from filelock import FileLock
 
 import depth_lib as dl
+from depth_lib import api
+from depth_lib.data import tokens
 from depth_lib.files import cache_folder, holder
 from depth_lib.models.check import SHORTCUTS
 from depth_lib.models.families import known
 from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
 from depth_lib.remote.journal import Journal, total_cost
-from tests.calls import EVERY, TEXTS
+from tests.calls import EVERY, FIVE, TEXTS
+from tests.probes.comparing import TOLERANCE
 from tests.remote.conditions import same
 from tests.remote.loopback.fixture import KEY, journal
 
@@ -67,13 +72,65 @@ def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, lo
     assert not list(artifact.parent.iterdir())
 
 
-def test_a_result_that_came_but_was_not_written_is_not_computed_again(llm, loopback, truth, compute, artifact):
+def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(llm, loopback, truth, monkeypatch):
+    with loopback.faults() as submitted:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no terminal"):
+            patch.setattr("nnsight.intervention.backends.display.StatusDisplay.update", _no_terminal)
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert [entry["state"] for entry in journal()] == ["submitted"]
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == 1
+
+
+@pytest.mark.parametrize("writes, submissions", [(0, 0), (1, 1), (2, 1)], ids=["before", "submitted", "done"])
+def test_a_disk_that_is_full_loses_no_job_without_a_word(llm, loopback, truth, monkeypatch, capfd, writes, submissions):
+    left, write = [None] * writes, dl.remote.job.write_together
+
+    def write_while_there_is_room(contents):
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()
+        write(contents)
+
+    with loopback.faults() as submitted:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr("depth_lib.remote.job.write_together", write_while_there_is_room)
+            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        assert submitted() == submissions
+        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert submitted() == max(1, submissions) + (writes == 1)
+    assert ("never confirmed" in capfd.readouterr().err) == (writes == 1)
+
+
+def _no_terminal(display, response):
+    raise OSError("no terminal")
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_result_that_came_but_was_not_written_is_not_computed_again(
+    llm, loopback, truth, compute, artifact, damaged, capfd
+):
     with pytest.raises(OSError, match="disk full"), journalled(artifact):
         dl.logit_lens(llm, TEXTS, remote=loopback.host)
         raise OSError("disk full")
+    (kept,) = artifact.parent.glob("a.pt.job/*.result")
+    if damaged:
+        kept.write_bytes(kept.read_bytes()[:99])
     with loopback.faults(post=[500] * 9) as submitted:
         same(compute(), truth)
         assert submitted() == 0
+    assert damaged == ("is damaged" in capfd.readouterr().err)
+
+
+def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, truth, compute, artifact, capfd):
+    with loopback.faults(poll=[401]), pytest.raises(NotReady):
+        compute()
+    (file,) = artifact.parent.glob("a.pt.job/*.json")
+    file.write_text('{"settings": "12')
+    with loopback.faults() as submitted:
+        same(compute(), truth)
+        assert submitted() == 1
+    assert "unreadable-1 cannot be read; submitting the job anew" in capfd.readouterr().err
 
 
 def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatch, capfd):
@@ -92,9 +149,13 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatc
 
 
 def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, truth, compute, artifact):
+    def has_started():
+        jobs = [loopback.jobs.get(entry["job_id"], {}) for entry in journal(artifact)]
+        return any(job.get("status") == "RUNNING" for job in jobs)
+
     with loopback.faults(hold="RUNNING") as submitted:
         client = forked(compute)
-        loopback.until(lambda: loopback.is_running() and journal(artifact))
+        loopback.until(has_started)
         kill(client)
         assert journal(artifact)[0]["state"] == "submitted"
         loopback.switch()
@@ -157,9 +218,17 @@ def test_a_cost_that_the_server_does_not_tell_counts_nothing():
     assert total_cost(costs) == "3 jobs on the server: 2.0 s in all"
 
 
-@pytest.mark.parametrize("probe, variable", [("relative_contribution", "PROMPTS"), ("gradients", "LAYERS")])
+@pytest.mark.parametrize(
+    "probe, variable, rounded",
+    [
+        ("relative_contribution", "PROMPTS", None),
+        ("residual_erasure", "LAYERS", "erasure_effect"),  # by the size of a batch
+        pytest.param("layer_effects, future, layer", "PROMPTS", None, marks=pytest.mark.slow),
+        pytest.param("gradients", "LAYERS", None, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
-    loopback, monkeypatch, compute, artifact, probe, variable
+    loopback, monkeypatch, compute, artifact, probe, variable, rounded
 ):
     with loopback.faults(dtype="float32"):  # in float32, which rounds otherwise in another batch
         whole = compute(probe)
@@ -168,8 +237,27 @@ def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(
         client = forked(lambda: compute(probe))
         loopback.until(lambda: 503 in loopback.codes)
         kill(client)
-        assert [entry["state"] for entry in journal(artifact)] == ["done"]
+        assert {entry["state"] for entry in journal(artifact)} == {"done", "submitting"}
         loopback.switch(dtype="float32")
-        same(compute(probe), whole)
+        result = compute(probe)
         assert submitted() == (3 if variable == "PROMPTS" else 4)
+    if rounded:
+        expected = whole.pop(rounded)
+        assert (result.pop(rounded) - expected).abs().max() <= TOLERANCE * expected.max()
+    same(result, whole)
     assert not list(artifact.parent.iterdir())
+
+
+@pytest.mark.parametrize("probe", FIVE)
+def test_ten_prompts_are_one_request_under_20_kb(llm, loopback, monkeypatch, probe):
+    """Of the length of GSM8K's, in a vocabulary of Llama 3's size, and the model's check in the same job."""
+    draw, payloads = random.Random(0), []
+    prompts = [[draw.randrange(128_256) for _ in range(160)] for _ in range(10)]
+    monkeypatch.setattr(known(llm), "checked", None)
+    for module in (api, tokens):
+        monkeypatch.setattr(module, "tokenize", lambda llm, texts, *how: prompts)
+    monkeypatch.setattr(api, "answer_span", lambda llm, *texts: (prompts[0][:60], [57, 58, 59], ["?"] * 60))
+    monkeypatch.setattr(Job, "_post", lambda backend, request, blob: payloads.append(blob) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        EVERY[probe](llm, remote=loopback.host)
+    assert 5_000 < len(payloads[0]) < 20_000, len(payloads[0])

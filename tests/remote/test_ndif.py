@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from depth_lib import remote, session
 from tests.calls import EVERY, FIVE, PAIRWISE
 from tests.remote.conditions import differences
 from tests.remote.loopback import MISSING
@@ -42,3 +43,17 @@ def test_every_probe_gives_the_local_numbers(name, dtype, probe, sandbox, loopba
 @functools.cache
 def there(loopback, name):
     return loopback.model(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_a_job_that_takes_longer_than_the_server_allows_is_ended_and_the_next_one_runs(llm, truth, loopback, sandbox):
+    says = r"exceeded the execution timeout of 2s\.; make smaller jobs"
+    with loopback.faults(sandbox=sandbox, timeout=2), pytest.raises(remote.JobFailed, match=says):
+        session.run(_endless, llm, remote=loopback.host)
+    assert not differences(EVERY["logit_lens"](llm, remote=loopback.host), truth)
+
+
+def _endless(llm):
+    while True:
+        len(llm.config.name_or_path)

@@ -1,13 +1,15 @@
 """A result's bytes are read as tensors and plain values or refused, whatever a server sends: nothing runs, no file is
-written, no attribute changes."""
+written, no attribute changes, and what asks for more memory than there is takes none."""
 
 import codecs
 import io
 import itertools
 import os
+import pickle
 import pickletools
 import random
 import resource
+import struct
 import sys
 import zipfile
 from collections import OrderedDict
@@ -19,7 +21,7 @@ import zstandard
 from depth_lib import remote
 from depth_lib.remote import plain as reading
 
-pytestmark = pytest.mark.filterwarnings("ignore:Duplicate name")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Duplicate name")
 
 
 def legitimate():
@@ -127,29 +129,188 @@ def test_no_reader_of_torch_is_asked(monkeypatch):
     assert equal(reading.plain(content), legitimate())
 
 
+# Archives that two readers read differently
+
+
+class Writes(torch.nn.Module):
+    """What, loaded by torch.jit, writes a file."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.path = path
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]):
+        self.path = state[0]
+        self.training = state[1]
+        torch.save(torch.ones(1), state[0])
+
+    def forward(self, x: torch.Tensor):
+        return x
+
+
+@pytest.fixture
+def torchscript(tmp_path):
+    """An archive that writes tmp_path / "written" when torch.jit loads it."""
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(Writes(str(tmp_path / "written"))), buffer)
+    torch.jit.load(io.BytesIO(buffer.getvalue()))
+    (tmp_path / "written").unlink()  # it does
+    return buffer.getvalue()
+
+
+def directory(data):
+    """The number of an archive's records, and the size and offset of its central directory."""
+    found = zipfile.ZipFile(io.BytesIO(data))
+    return len(found.filelist), data.rindex(b"PK\x06\x06") - found.start_dir, found.start_dir
+
+
+def end_64(data):
+    n_records, size, offset = directory(data)
+    return struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, n_records, n_records, size, offset)
+
+
+def two_faced(at_its_end, by_its_locator):
+    """A zip64 archive: one reader takes the end record before the locator, another the one whose offset that has."""
+    content = by_its_locator[: sum(directory(by_its_locator)[1:])]
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(content), 1)
+    content += end_64(by_its_locator) + at_its_end[: sum(directory(at_its_end)[1:])] + end_64(at_its_end)
+    n_records = directory(at_its_end)[0]
+    return content + locator + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, *[n_records] * 2, *[2**32 - 1] * 2, 0)
+
+
+def duplicated(data, torchscript):
+    """Every record of the one after those of the other under the same names."""
+    buffer = io.BytesIO(data)
+    with (
+        zipfile.ZipFile(buffer, "a") as new,
+        zipfile.ZipFile(io.BytesIO(torchscript)) as old,
+        pytest.warns(UserWarning),
+    ):
+        for name in old.namelist():
+            new.writestr("archive/" + name.partition("/")[2], old.read(name))
+    return buffer.getvalue()
+
+
+ARCHIVES = {
+    "plain": lambda data, script: script,
+    "locator": two_faced,
+    "locator the other way": lambda data, script: two_faced(script, data),
+    "before": lambda data, script: script + data,
+    "after": lambda data, script: data + script,
+    "duplicated names": duplicated,
+    "duplicated the other way": lambda data, script: duplicated(script.replace(b"written/", b"archive/"), data),
+}
+
+
+@pytest.mark.parametrize("build", ARCHIVES.values(), ids=ARCHIVES)
+def test_no_archive_leads_to_torch_jit(torchscript, tmp_path, build):
+    value = legitimate()
+    try:
+        found = reading.plain(compressed(build(archive(value), torchscript)))
+    except remote.ResultRefused:
+        pass
+    else:
+        assert equal(found, value)
+    assert not list(tmp_path.iterdir())
+
+
 # Pickles
 
 
-# those that set attributes, make objects or call back
-OTHERS = "BUILD INST OBJ NEWOBJ NEWOBJ_EX EXT1 PERSID NEXT_BUFFER".split()
+@pytest.mark.parametrize("name", ["torch.storage\nUntypedStorage", "torch\nFloatStorage"])
+def test_no_attribute_of_a_class_is_set(name):
+    """As a pickle's slot state sets it: the class, (None, {"owned": True}), BUILD; and then the result."""
+    owns = b"c" + name.encode() + b"\nN}X\x05\x00\x00\x00owned\x88s\x86b0"
+    owner = getattr(sys.modules[name.partition("\n")[0]], name.partition("\n")[2])
+    try:
+        with pytest.raises(remote.ResultRefused, match="pickle opcode BUILD"):
+            reading.plain(with_pickle(b"\x80\x02" + owns + pickle.dumps({"result": {}}, 2)[2:]))
+        assert not hasattr(owner, "owned")
+    finally:
+        if hasattr(owner, "owned"):
+            del owner.owned
+
+
+# those that set attributes, make objects or call back, and some that are only needless
+OTHERS = "BUILD INST OBJ NEWOBJ NEWOBJ_EX EXT1 PERSID NEXT_BUFFER BYTEARRAY8 DUP STRING BINBYTES FROZENSET".split()
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_opcode_that_no_tensor_needs_is_refused_by_name(name):
     (opcode,) = [opcode for opcode in pickletools.opcodes if opcode.name == name]
-    argument = {"INST": b"os\nmkdir\n", "PERSID": b"a\n"}.get(name, bytes(9))
+    argument = {"INST": b"os\nmkdir\n", "PERSID": b"a\n", "STRING": b"'a'\n"}.get(name, bytes(9))
     with pytest.raises(remote.ResultRefused, match=f"pickle opcode {name}, "):
         reading.plain(with_pickle(b"\x80\x04(" + opcode.code.encode("latin-1") + argument + b"."))
 
 
+# Memory
+
+
 @pytest.fixture
 def little_memory():
-    """This process may take 600 MB more than it has: what is damaged may announce any size."""
+    """This process may take 600 MB more than it has."""
     pages = int(open("/proc/self/statm").read().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 600_000_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def bomb_of_zstd(announced):
+    """2 GB of zeros in few bytes, under a header that announces another size."""
+    header = struct.pack("<LBQ", 0xFD2FB528, 0b11100000, announced)  # one segment, whose size has 8 bytes
+    zeros = (131_072 << 3 | 2).to_bytes(3, "little") + b"\0"  # a block of one byte, repeated
+    return header + zeros * 16_000 + b"\1\0\0"
+
+
+def bomb_of_zip():
+    """A compressed record of 700 MB of zeros."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as new:
+        new.writestr("archive/data.pkl", numbers(175_000_000, (1,), (1,)))
+        with new.open("archive/data/0", "w") as record:
+            for _ in range(700):
+                record.write(bytes(1_000_000))
+    return compressed(buffer.getvalue())
+
+
+def numbers(n_items, shape, stride):
+    """A pickle of one tensor of so many numbers."""
+    storage = (
+        b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+        + pickle.dumps(n_items, 2)[2:-1]
+        + b"tQ"
+    )
+    rest = (
+        b"K\x00" + pickle.dumps(shape, 2)[2:-1] + pickle.dumps(stride, 2)[2:-1] + b"\x89ccollections\nOrderedDict\n)RtR"
+    )
+    return b"\x80\x02}X\x06\x00\x00\x00resultctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"s."
+
+
+BOMBS = {
+    "a zstd frame that announces a petabyte": lambda: bomb_of_zstd(10**15),
+    "a zstd frame that announces 3 GB": lambda: bomb_of_zstd(3 * 10**9)[:1000],
+    "a zstd frame that has more than it announces": lambda: bomb_of_zstd(1000),
+    "a compressed record": bomb_of_zip,
+    "a storage that has fewer numbers than it says": lambda: with_pickle(numbers(2**40, (2**40,), (1,))),
+    "a tensor that is larger than its storage": lambda: with_pickle(numbers(60, (2**20,), (1,))),
+    "a value kept under a large number": lambda: with_pickle(b"\x80\x02Nr\xff\xff\xff\x7f."),
+    "a text that is not there": lambda: with_pickle(b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"a."),
+    "a frame that is not there": lambda: with_pickle(b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"N."),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_result_that_asks_for_more_memory_than_there_is_is_not_read(kind, request):
+    content = BOMBS[kind]()
+    request.getfixturevalue("little_memory")
+    with pytest.raises(remote.ResultRefused):
+        reading.plain(content)
 
 
 # Mutations
@@ -194,6 +355,9 @@ def of_records(draw, data):
     return rezipped(data, edit, draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
 
 
+STEPS = [b"cos\nmkdir\n", b"b", b"}b", b"\x93", b"R", b"cbuiltins\neval\n", b"\x81", b"Q", b"u", b""]
+
+
 def of_opcodes(draw, data):
     """The pickle's opcodes replaced, repeated or removed, with a right CRC."""
 
@@ -219,20 +383,36 @@ MUTATIONS = [
     (False, lambda draw, data: compressed(of_records(draw, data))),
     (False, lambda draw, data: compressed(of_opcodes(draw, data))),
 ]
-WATCHED = []  # whether somebody asks what the hook below sees, and what it has seen
-EVENTS = {"exec", "compile", "os.system", "os.mkdir", "subprocess.Popen", "socket.connect", "import"}
+WATCHED = []  # what the hook below has seen; None while nobody asks
 
 
 def _hook(event, arguments):
-    writes = event == "open" and set(str(arguments[1])) & set("wax+")
-    if WATCHED and WATCHED[0] is not None and (writes or event in EVENTS):
-        WATCHED[0].append((event, arguments))
+    if WATCHED and WATCHED[0] is not None:
+        writes = event == "open" and (
+            set(str(arguments[1])) & set("wax+") or (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+        )
+        if writes or event in (
+            "exec",
+            "compile",
+            "os.system",
+            "os.mkdir",
+            "subprocess.Popen",
+            "socket.connect",
+            "import",
+        ):
+            WATCHED[0].append((event, arguments))
 
 
 def attributes():
     """What the classes and modules that a result may name have."""
     owners = [torch, torch._utils, torch.storage, torch.Tensor, torch.Size, torch.UntypedStorage, torch.FloatStorage]
-    owners += [type(torch.FloatStorage), OrderedDict, reading, torch.serialization]
+    owners += [
+        type(torch.FloatStorage),
+        OrderedDict,
+        sys.modules["depth_lib.remote.plain"],
+        reading.plain,
+        torch.serialization,
+    ]
     named = [(owner, key, id(value)) for owner in owners for key, value in sorted(vars(owner).items())]
     return [entry for entry in named if entry[1] != "__warningregistry__"]  # in which Python notes a module's warnings
 

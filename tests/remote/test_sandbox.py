@@ -44,9 +44,9 @@ def test_a_stop_before_another_trace_is_noticed(llm, loopback, mutate):
     mutate(r"use_cache=False\):(\n(?: {8}.*\n)*? +)skip_rest\(.*\)", r"use_cache=False) as tracer:\1tracer.stop()")
     with loopback.faults(sandbox=True, timeout=20), pytest.raises(remote.JobFailed) as caught:
         EVERY["layer_effects, future, layer"](llm, remote=loopback.host)
-    # the socket is out of step, and the trace behind the stopped one gives nothing: the probe fails where it uses that
-    says = "Broken pipe|timeout|mutated_.*(unpack|empty|NoneType|UnboundLocal)"
-    assert re.search(says, caught.value.server_text, re.DOTALL)
+    # the socket is out of step, or the trace behind the stopped one has not run, where its result is first asked for
+    says = "Broken pipe|timeout|, in growing_batch\n.*\n.*\nUnboundLocalError: .* 'found'"
+    assert re.search(says, caught.value.server_text)
 
 
 @pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])

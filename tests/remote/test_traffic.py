@@ -12,17 +12,23 @@ from ndif.services.ray.sandbox import host, protocol
 from tests.remote import traffic
 from tests.remote.loopback.fixture import TOY
 
+FIRST = {"layer_effects, future": 217e6, "layer_effects, all": 70e6, "local_effects, future": 178e6}  # bytes, at first
+COUNTED = {"residual_erasure": 15.6e6, "increments": 30e6}  # as docs/remote.md has them
 L, D, TOKENS = 8, 128, 415  # of toy-8l; and of the prompts
-ONCE = 3 * (L + 1) * TOKENS * D * 2 * 2
-MOST = {"layer_effects, future": 73e6, "layer_effects, all": 24e6, "local_effects, future": 60e6}  # bytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", *MOST])
+@pytest.mark.parametrize("probe", ["relative_contribution", "logit_lens", *FIRST, *COUNTED])
 def test_little_crosses(probe, loopback):
     llm = loopback.model(TOY)
     found = traffic.crossed(loopback, llm, traffic.calls(llm)[probe])
-    assert found["to_runner"] + found["from_runner"] <= MOST.get(probe, ONCE)
+    to_runner, from_runner = found["to_runner"], found["from_runner"]
+    if probe in FIRST:
+        assert to_runner + from_runner <= FIRST[probe] / 3
+    elif probe in COUNTED:
+        assert 0.75 < (to_runner + from_runner) / COUNTED[probe] < 1.25
+    else:
+        assert max(to_runner, from_runner) <= 3 * (L + 1) * TOKENS * D * 2
 
 
 def test_ranks_of_tensor_parallelism_send_a_value_once_and_are_each_sent_it():

@@ -8,7 +8,11 @@ import pytest
 
 from depth_lib.remote.errors import job_failed
 
-AGAIN, SMALLER, CORRECT = "run again to submit the job anew", "set DEPTH_LIB_PROMPTS_PER_JOB or", "correct that"
+AGAIN, SMALLER, CORRECT = (
+    "run again to submit the job anew",
+    "make smaller jobs (set DEPTH_LIB_PROMPTS_PER_JOB or",
+    "correct that",
+)
 SAYS = [
     # the file of ndif 0.1.x that says it (None: the server of February 2026), the words, what to do
     ("services/ray/deployments/modeling/base.py", "Your job was cancelled or preempted by the server.", AGAIN),
@@ -49,3 +53,10 @@ def test_a_request_that_could_not_be_read_is_sent_again():
     errors = pytest.importorskip("ndif.common.errors")
     error = job_failed(str(errors.PayloadError(ValueError("truncated"))))
     assert error.retry == "send" and "could not be read (ValueError: truncated)" in str(error)
+
+
+def test_another_architecture_is_named_with_the_command_that_compares_versions():
+    errors = pytest.importorskip("ndif.common.errors")
+    error = job_failed(str(errors.ArchitectureMismatchError("model.layers.3.mlp")))
+    assert "it has no module at 'model.layers.3.mlp'" in str(error) and "nnsight.ndif.compare()" in str(error)
+    assert len(str(error).splitlines()) == 1 and "align any mismatch" in error.server_text
