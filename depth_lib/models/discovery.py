@@ -98,7 +98,7 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
 
 def _exemplars(model):
     """{a block's path: that of the first block that adds the same parts in the same way}, of lists that are in no
-    other. Such blocks have the same modules, sizes, settings and buffers."""
+    other. Such blocks have the same modules, sizes, settings, buffers and single numbers that were learned."""
     exemplars, firsts = {}, {}
     for path, blocks in model.named_modules():
         if not isinstance(blocks, nn.ModuleList) or re.search(r"\.\d+\.", path):
@@ -106,11 +106,16 @@ def _exemplars(model):
         for l, block in enumerate(blocks):
             facts = [
                 {name: value for name, value in (vars(module) | module._buffers).items() if isinstance(value, _FACTS)}
+                | {name: x if x.is_meta else x.item() for name, x in module._parameters.items() if _is_single(x)}
                 | {"layer_idx": 0}
                 for module in block.modules()
             ]
             exemplars[f"{path}.{l}"] = firsts.setdefault(f"{path} {block} {facts}", f"{path}.{l}")
     return exemplars
+
+
+def _is_single(weight):
+    return weight is not None and weight.numel() == 1
 
 
 def _read(model, mode, exemplars, n_rows):
@@ -158,9 +163,10 @@ def _run(model, mode, exemplars, n_rows):
         return with_hidden_states(output, y)
 
     with ExitStack() as stack, mode, _QUIET, torch.inference_mode(False), torch.enable_grad():
-        # biases that are added outside of a module are then seen in the graph
-        for vector in [p for p in model.parameters() if p.dim() == 1 and p.is_floating_point() and not p.requires_grad]:
-            stack.callback(vector.requires_grad_().requires_grad_, False)
+        for weight in [p for p in model.parameters() if p.dim() < 2 and p.is_floating_point()]:
+            stack.callback(weight.requires_grad_, weight.requires_grad)
+            # biases that are added outside of a module are then seen in the graph, and single numbers are none of it
+            weight.requires_grad_(weight.numel() > 1)
         for path, module in [*model.named_modules()][1:]:
             stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
         ids = torch.zeros(1, N_TOKENS, dtype=torch.long, device=model.get_input_embeddings().weight.device)

@@ -35,7 +35,8 @@ def jacobian(llm, arch, ids, budget=None, method="gradients", tick=None):
     inside = slice(SKIPPED, len(ids) - 1)
     if one_way:
         return {"A": _by_gradients(llm, arch, ids, h[0], units, inside, tick)}
-    return {"A": torch.stack([_by_increments(llm, arch, ids, h[l], l, units, inside) for l in range(arch.n_layers)])}
+    layers = range(arch.n_layers)
+    return {"A": torch.stack([_by_increments(llm, arch, ids, h[l], l, units, inside, tick) for l in layers])}
 
 
 def _by_gradients(llm, arch, ids, h_0, units, inside, tick):
@@ -59,7 +60,7 @@ def _by_gradients(llm, arch, ids, h_0, units, inside, tick):
     return torch.cat(rows, 1)
 
 
-def _by_increments(llm, arch, ids, h_l, l, units, inside):
+def _by_increments(llm, arch, ids, h_l, l, units, inside, tick):
     """A_l [d, d], some columns after the other."""
     step = torch.finfo(h_l.dtype).eps ** (1 / 3) * h_l[inside].float().square().mean().sqrt().to(h_l.dtype)
     columns = []
@@ -73,4 +74,6 @@ def _by_increments(llm, arch, ids, h_l, l, units, inside):
                 up, down = final[:, inside].float().mean(1).cpu().chunk(2)
                 skip_rest(llm, arch, arch.n_layers, final)
         columns.append((up - down) / (2 * step.float().cpu()))
+        if tick:
+            tick(len(some) / arch.width / arch.n_layers)
     return torch.cat(columns).T

@@ -8,10 +8,13 @@ import pytest
 import torch
 import transformers as tf
 from tokenizers import Tokenizer, models
+from torch import nn
 from transformers import PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
+from depth_lib.models.families import known
 from depth_lib.models.load import wrapped
 from tests.families import EXPERTS, HEAD_DIM, SHAPE, build, randomise, save_family
 from tests.models.kinds import blocks_of, errors, stream, tiny
@@ -151,6 +154,31 @@ def test_numbers_that_are_not_finite_are_named_by_the_prompt_and_the_row_that_ha
 
     monkeypatch.setattr("depth_lib.api._residual_erasure", nan_in_row_4)
     assert "is not finite at layer 4" in line(dl.residual_erasure, llama, "5 + 7 = ", "12", [short])
+
+
+class Scaled(LlamaDecoderLayer):
+    """What attention adds is multiplied by a number that each block has learned."""
+
+    def __init__(self, *config):
+        super().__init__(*config)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, hidden_states, **options):
+        hidden_states = hidden_states + self.scale * self.self_attn(self.input_layernorm(hidden_states), **options)[0]
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_number_that_each_block_has_learned_scales_what_it_adds(trained, monkeypatch):
+    config = build("llama").config
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Scaled)
+    model = tf.LlamaForCausalLM(config).requires_grad_(trained)
+    scales = [0.5, 0.5, 0.50001, -2.0]
+    for block, scale in zip(model.model.layers, scales, strict=True):
+        block.scale.data.fill_(scale)
+    llm = wrapped(model, char_tokenizer())
+    assert [parts["attention"][0][1] for parts in known(llm).found.parts] == pytest.approx(scales, abs=1e-7)
+    assert max(errors(llm).values()) < 1e-4 and all(weight.requires_grad == trained for weight in model.parameters())
 
 
 def test_weights_that_are_nan_are_named_not_the_architecture():
