@@ -22,7 +22,7 @@ assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
 """
 MESSAGES = (
     ("PromptError", "could not load openai/gsm8k for gsm8k from the Hub: Couldn't reach 'openai/gsm8k'"),
-    ("ModelError", "'Qwen/Qwen2.5-7B' is not in the cache, and the Hub cannot be reached; check the network and"),
+    ("ModelError", "'Qwen/Qwen2.5-7B' is not in the cache, and the Hub cannot be reached; check the network, or use"),
 )
 
 

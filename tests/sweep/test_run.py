@@ -307,7 +307,7 @@ def test_a_model_in_memory_is_measured_in_place_of_one_that_is_loaded(own_cell, 
         ({"PAIR": "spose"}, ParamsError, 'PAIR "spose" is not known; did you mean spouse'),
         ({"MODEL": "a/b", "MODEL_ID": "toy-4l"}, ArtifactError, "use a short name such as Qwen2.5-7B"),
         ({"MODEL": "toy-9l"}, ParamsError, 'MODELS "toy-9l" is not known; did you mean toy-'),
-        ({"ANSWER": "2"}, ParamsError, "give both"),
+        ({"ANSWER": "2"}, ParamsError, "give QUESTION too, or leave out both"),
     ],
 )
 def test_a_wrong_parameter_is_one_line_that_names_it(cell, change, error, message):

@@ -204,7 +204,7 @@ def test_words_of_the_command_line_are_what_they_say(capsys):
         (["--n-examples=0"], 'N_EXAMPLES is "0"; give 1 or more'),
         (["--jobs=-1"], 'JOBS is "-1"; give 0 or more (number of runs at a time'),
         ([*DEMO, "--source", "none.jsonl"], "SOURCE is none.jsonl, and there is no such file; check the path"),
-        (["--question", "1 + 1 = ", *DEMO], "give both"),
+        (["--question", "1 + 1 = ", *DEMO], "give ANSWER too, or leave out both"),
         (
             ["--models", "Qwen2.5-7B-Instruct"],
             f"QUANTIZATION is 8bit, and bitsandbytes is not installed; {sys.executable} -m pip install bitsandbytes",
