@@ -27,7 +27,7 @@ from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
 from .families import RECORDS, Record, aliases, architecture, auto_class
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
-from .memory import check_devices, check_quantization, floating_type
+from .memory import check_devices, check_quantization, floating_type, give_back_at_once
 from .parallel import check_degree, check_ranks
 
 # transformers would write 5,000 characters about a model that reads images too
@@ -111,6 +111,7 @@ def load_model(
             return llm
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
         module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
+        give_back_at_once(module)
     except ModelError:
         raise
     except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise

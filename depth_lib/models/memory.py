@@ -1,5 +1,7 @@
 """What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,9 @@ from .errors import ModelError, reason
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
 QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes a weight
+
+
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 class DoesNotFit(ModelError):
@@ -68,6 +73,17 @@ def _free_bytes(device_map, n_ranks):
     if device_map == "cpu" or not gpus:
         return memory
     return max(gpus) if device_map is None or device_map.startswith("cuda") else sum(gpus) + memory
+
+
+def give_back_at_once(module: torch.nn.Module) -> None:
+    """Have glibc return freed tensors to the system, where the weights on the CPU have 1 GiB or more.
+
+    By default it keeps all of less than 32 MiB for itself: of a model of 1.5B three times what a probe holds. The new
+    pages that this costs are a tenth of such a model's time, and a quarter of a small one's.
+    """
+    if sum(weight.nbytes for weight in module.parameters() if weight.device.type == "cpu") >= 2**30:
+        with suppress(OSError, TypeError, AttributeError):  # other systems have no such setting
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
