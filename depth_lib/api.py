@@ -57,7 +57,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     relative_contribution of 3 prompts: ... keys
     rc_att [4], att_cos [4], ...
     rc_att is from 0.458 to 1.23
-    .plot()  .depths()  .to_frame()  .save(path)
+    .plot('cosine'|'relative_contribution'|...)  .depths()  .to_frame()  .save(path)
 
     rc_att = ‖a_l‖ / ‖h_l‖, rc_mlp = ‖m_l‖ / ‖h_l + a_l‖, rc_layer = ‖a_l + m_l‖ / ‖h_l‖ and the cosines of the same
     pairs (parallel blocks: the MLP reads h_l), means over all tokens of all prompts.

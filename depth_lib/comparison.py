@@ -80,7 +80,7 @@ class Comparison:
         return [(dataset, change) for dataset, changes in self.changes.items() for change in changes]
 
 
-def compare(of: Mapping[str, Source]) -> Comparison:
+def compare(of: Mapping[str, Source], *unnamed: Source) -> Comparison:
     """Curves, effective depths and their differences of two models or more: compare({"base": a, "tuned": b}).
 
     >>> prompts = dl.load_prompts("gsm8k", 3, source="embedded")
@@ -96,7 +96,7 @@ def compare(of: Mapping[str, Source]) -> Comparison:
     both. ValueError for fewer than two, or nothing in common; MissingArtifact for a folder without results.
     Cost: no forward pass; the bootstrap of an interval for each depth.
     """
-    if not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
+    if unnamed or not isinstance(of, Mapping) or len(of) < 2 or "meta" in of:
         raise ValueError('give two results or more by name: dl.compare({"base": a, "tuned": b}).')
     found = {name: _results_of(name, source) for name, source in of.items()}
     first, *others = found
@@ -136,7 +136,10 @@ def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
     """(dataset, probe) -> result of one model."""
     if isinstance(source, Mapping):
         return {("", _probe_of(name, source)): source}
-    folder = Path(getattr(source, "folder", source)).resolve()
+    folder = getattr(source, "folder", source)
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"{name} is a {type(source).__name__}; give a probe's result, a Run, or a folder of results.")
+    folder = Path(folder).resolve()
     if not folder.is_dir():
         raise MissingArtifact(f"{name}: there is no folder {folder}; give that of a run, such as outputs/gsm8k/toy-8l")
     of_run = any(folder.glob("*.pt"))

@@ -34,7 +34,11 @@ def effective_depths(
     model without prompts, or a control of a result alone.
     Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
     """
-    if not isinstance(of, TransformersModel):
+    if not isinstance(of, Mapping | TransformersModel):
+        raise ValueError(
+            'give a result, several by name ({"base": a, "tuned": b}), or a model of dl.load_model with its prompts.'
+        )
+    if isinstance(of, Mapping):
         if control or prompts is not None:
             raise ValueError("a control is measured on prompts: dl.effective_depths(llm, prompts, control=True).")
         if of and all(isinstance(one, Mapping) for one in of.values()):

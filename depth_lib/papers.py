@@ -1,9 +1,11 @@
 """The papers' figures by their numbers or names: which call draws Figure 3a?"""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from nnsight import TransformersModel
 
@@ -64,7 +66,7 @@ NOT_DRAWN = {
 HU = {"hu6": "gsm8k_hellaswag_layer_effects", "hu7": "gsm8k_hellaswag_output_change"}
 
 
-def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
+def paper(figure: str | int, of: TransformersModel | Mapping | str | Path) -> Figure:
     """Draw a figure of either paper, of a model, of a result, or of a folder of results.
 
     >>> dl.paper("4a", dl.load_model("toy-4l")).axes[0].get_xlabel()
@@ -80,13 +82,18 @@ def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
     MissingArtifact for a folder without its results.
     Cost: of a model, its probe on these prompts; else no forward pass.
     """
+    figure = re.sub(r"(?i)^fig(ure|\.)?\s*", "", str(figure))
     name = HU.get(figure, figure)
     if figure in NOT_DRAWN:
         raise ValueError(f"Figure {figure} is not drawn: {NOT_DRAWN[figure]}.")
     folder = of if isinstance(of, str | Path) else None
+    if not isinstance(of, str | Path | Mapping | TransformersModel) or (folder and not Path(folder).is_dir()):
+        raise ValueError(f"{of!r} is no folder of results; give one, a model of dl.load_model, or a probe's result.")
     if name in PAPER_FIGURES:
         if folder is None:
-            raise ValueError(f'{name} has a panel per model: give a folder of results, dl.paper("{name}", "outputs").')
+            raise ValueError(
+                f'{figure} has a panel per model: give a folder of results, dl.paper("{figure}", "outputs").'
+            )
         study = Study(folder)
         drawn = paper_figure(name, study)
         _mark_published(drawn, name, study)
@@ -104,7 +111,9 @@ def paper(figure: str, of: TransformersModel | Mapping | str | Path) -> Figure:
     results = _of_folder(row, folder) if folder is not None else of
     if isinstance(of, TransformersModel):
         results = _measured(row, of)
-    return plot(row.kind, _only(results, row.key), title=title).figure
+    drawn = plot(row.kind, _only(results, row.key), title=title).figure
+    plt.close(drawn)  # a notebook would show it once as pyplot's, and once as what is returned
+    return drawn
 
 
 def _of_folder(row, folder):

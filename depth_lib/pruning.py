@@ -85,6 +85,8 @@ def prune(
     """
     sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
     found = removable(block_removal(llm, prompts, sizes=sizes), at_most)
+    if not found.n:
+        raise ValueError(f"{found}. Allow more: at_most (--at-most).")
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:

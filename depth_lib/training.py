@@ -32,6 +32,8 @@ class DepthLog:
     def __init__(
         self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase, path: str | Path | None = None
     ) -> None:
+        if isinstance(prompts, str):
+            raise ValueError("prompts is one text; give a list of texts.")
         self.prompts, self.tokenizer = list(prompts), tokenizer
         self.path = None if path is None else Path(path)
         self._rows, self._kl = [], {}
@@ -68,13 +70,13 @@ class DepthLog:
     def plot(self) -> Figure:
         """The ratios of effective depth over steps, and below them the KL divergence of each layer."""
         frame = self.to_frame()
+        if frame.empty:
+            raise ValueError("nothing was measured yet: log.measure(model, step).")
         figure = plt.figure(figsize=(5, 4.5), layout="constrained")
         above, below = figure.subplots(2, sharex=True)
         for name, colour in zip(METRICS, COLOURS, strict=False):
             above.plot(frame.step, frame[name], ".-", color=colour, label=name)
-        above.set(
-            ylabel="Ratio (ED + 1) / L", ylim=(0, 1), title="Effective depth over training; none where no curve is"
-        )
+        above.set(ylabel="Ratio (ED + 1) / L", ylim=(0, 1), title="Effective depth over training (gaps: no depth)")
         above.legend()
         kl = frame.filter(regex=r"^kl_\d+$")
         image = below.pcolormesh(frame.step, range(kl.shape[1]), kl.T.to_numpy(), shading="nearest", rasterized=True)

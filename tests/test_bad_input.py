@@ -117,3 +117,30 @@ def test_a_probe_that_is_interrupted_ends_with_its_name_and_without_the_engines_
     with pytest.raises(KeyboardInterrupt, match="^layer effects was interrupted; call it again") as stopped:
         run(interrupted, llm, label="layer effects")
     assert len(stopped.traceback) == 2 and stopped.value.__suppress_context__
+
+
+def test_what_is_no_result_and_no_model_is_answered_by_what_to_give(llm):
+    removal = dl.block_removal(llm, TEXT)
+    ours = "give a result, several by name"
+    refused(ours, dl.effective_depths, [removal])
+    refused(ours, dl.effective_depths, "toy-4l", [TEXT])
+    refused("blocks that can go are read from what dl.block_removal(llm, prompts) returned", dl.removable, {"x": 1})
+    refused("this is a result; give what dl.removable(result) returns", dl.remove_blocks, llm, removal)
+    refused("give two results or more by name", dl.compare, removal, removal)
+    refused("a is a TransformersModel; give a probe's result", dl.compare, {"a": llm, "b": llm})
+    refused("a is a list; give a probe's result", dl.compare, {"a": [removal], "b": removal})
+    refused("no figure is called '3'; there are 3a, 3b", dl.paper, 3, llm)
+    refused("'toy-4l' is no folder of results; give one, a model of dl.load_model", dl.paper, "Figure 3a", "toy-4l")
+    refused("3 is no folder of results", dl.paper, "3a", 3)
+    refused("a TransformersModel is no model to load; give a name", dl.load_model, llm)
+    refused("prompts is one text", dl.DepthLog, TEXT, llm.tokenizer)
+    refused("nothing was measured yet", dl.DepthLog([TEXT], llm.tokenizer).plot)
+
+
+def test_a_model_of_which_no_block_can_go_is_told_what_the_cheapest_costs_and_which_sizes_were_not_tried(llm):
+    result = dl.block_removal(llm, [TEXT, "Another text"], sizes=[1, 2])
+    cheapest = result["removal_loss"].numpy()[0].min()
+    found = dl.removable(result, at_most=cheapest - 0.01)
+    assert str(found).startswith(f"None of 4 blocks can go for {found.at_most:g} nats per token: the cheapest costs ")
+    assert found.loss == pytest.approx(cheapest) and str(found).endswith("sizes tried: 1, 2")
+    assert str(dl.removable(result, at_most=99)).endswith('sizes tried: 1, 2, not 3 (sizes="all" tries it)')

@@ -49,8 +49,9 @@ class Change:
         if self.difference is None:
             return f"By {self.metric} there is nothing to compare: {self.note}."
         d, (of_first, of_second) = self.difference, self.n_layers
-        size = f"{abs(d):.0%} of the depth"
+        size, form = f"{abs(d):.0%} of the depth", "{:+.0%}"
         if of_first == of_second:
+            form = "{:+g}"
             size = f"{abs(d)} layer{'s' * (abs(d) != 1)}"
         said = f"{_WHAT[self.metric]} {size} {'earlier' if d < 0 else 'later'} in {self.second} than in {self.first}"
         if not d:
@@ -58,7 +59,7 @@ class Change:
         said += f" (layers {self.depths[0]} of {of_first} and {self.depths[1]} of {of_second}"
         if self.note:
             return f"By {self.metric} {said}); no interval: {self.note}."
-        low, high = ("open" if end is None else f"{end:+.3g}" for end in (self.low, self.high))
+        low, high = ("open" if end is None else form.format(end) for end in (self.low, self.high))
         chance = (self.low is None or self.low <= 0) and (self.high is None or self.high >= 0)
         doubt = "; that may be chance" if chance and (d or low != high) else ""
         return (

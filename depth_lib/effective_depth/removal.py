@@ -11,9 +11,10 @@ from .rules import AT_MOST, as_array, most_removed
 
 @dataclass(frozen=True, repr=False)
 class Removable:
-    """n of n_layers blocks from block s on (0 and None: none) raise the loss by `loss` nats per token, at most
-    `at_most`; low, high: the 95 % confidence interval of n over prompts, None for fewer than 3 prompts; sizes: the
-    numbers of blocks that were tried. As text it is a sentence, and `remove_blocks` takes it."""
+    """n of n_layers blocks from block s on raise the loss by `loss` nats per token, at most `at_most` (n 0, s None:
+    none; then `loss` is the least that any costs); low, high: the 95 % confidence interval of n over prompts, None for
+    fewer than 3 prompts; sizes: the numbers of blocks that were tried. As text it is a sentence, and `remove_blocks`
+    takes it."""
 
     n: int
     s: int | None
@@ -33,14 +34,14 @@ class Removable:
         """Which blocks can go, and for how much."""
         tried = "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
         interval = "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
-        said = f"None of {self.n_layers} blocks can go for {self.at_most:g} nats per token"
+        what = f"None of {self.n_layers} blocks", "the cheapest costs"
         if self.n:
             which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
-            said = (
-                f"{self.n} of {self.n_layers} blocks, {which}, can go for {self.at_most:g} nats per token: they cost "
-                f"{self.loss:.3f}"
-            )
-        return f"{said}{interval}; sizes tried: {tried}"
+            what = f"{self.n} of {self.n_layers} blocks, {which},", "they cost"
+        said = f"{what[0]} can go for {self.at_most:g} nats per token: {what[1]} {self.loss:.3f}"
+        untried = self.n + 1 < self.n_layers and self.n + 1 not in self.sizes
+        more = f', not {self.n + 1} (sizes="all" tries it)' if untried else ""
+        return f"{said}{interval}; sizes tried: {tried}{more}"
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
@@ -55,13 +56,15 @@ def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:
 
     The interval begins at the largest n of which any start surely costs no more, and ends at the largest of which any
     possibly does. Surely: by the upper ends of a band that covers the losses of all n and s at once, since the cheapest
-    of many starts may be cheap by chance; possibly: by Student's interval of each loss. KeyError for the result of a
-    part.
+    of many starts may be cheap by chance; possibly: by Student's interval of each loss. ValueError for any other
+    result.
     Cost: no forward pass; 2,000 rotations for the interval.
     """
+    if not {"removal_loss", "removal_sizes", "removal_loss_by_prompt"} <= result.keys():
+        raise ValueError("blocks that can go are read from what dl.block_removal(llm, prompts) returned; give that.")
     loss, sizes = as_array(result["removal_loss"]), as_array(result["removal_sizes"]).astype(int)
     n = most_removed(loss, sizes, at_most)
-    s, rise = None, 0.0
+    s, rise = None, float(np.nanmin(loss))
     if n:
         (of_size,) = loss[sizes == n]
         s, rise = int(np.nanargmin(of_size)), float(np.nanmin(of_size))

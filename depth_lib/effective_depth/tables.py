@@ -49,6 +49,21 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     return _frame(rows, COLUMNS)
 
 
+class Shown(pd.DataFrame):
+    """A frame that is printed with all of its columns and whole notes."""
+
+    @property
+    def _constructor(self) -> type:
+        return Shown
+
+    def __repr__(self) -> str:
+        return self.to_string()
+
+    def _repr_html_(self) -> str:
+        with pd.option_context("display.max_colwidth", None):
+            return super()._repr_html_()
+
+
 def effective_depths(result: Mapping) -> pd.DataFrame:
     """The effective depths of one probe's result, as the probe or `load_artifact` returns it: a row per rule that reads
     it, index metric; columns layers, ed, low, high, ratio, ratio_low, ratio_high, note as `depths`.
@@ -68,7 +83,7 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
     if not rows:
         raise ValueError("no effective depth is read from this result; give one of logit_lens or relative_contribution")
     order = ["metric", "layers", "ed", "low", "high", "ratio", "ratio_low", "ratio_high", "note"]
-    return _frame(rows, order).set_index("metric")
+    return Shown(_frame(rows, order).set_index("metric"))
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:
@@ -118,6 +133,6 @@ def _with_interval(row: dict, metric: str, result: Mapping) -> dict:
 
 
 def _frame(rows: list, columns: list[str]) -> pd.DataFrame:
-    """Rows with whole numbers as Int64 and others as Float64, so that a missing one is NA in both."""
-    kinds = {name: "Int64" if name in _WHOLE else "Float64" for name in columns if name not in _TEXTS}
+    """Rows with whole numbers as Int64, so that one may be missing, and others as float64, which matplotlib draws."""
+    kinds = {name: "Int64" if name in _WHOLE else "float64" for name in columns if name not in _TEXTS}
     return pd.DataFrame(rows, columns=columns).astype(kinds).fillna({"note": ""})

@@ -85,6 +85,11 @@ def load_model(
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None:
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
+    if not isinstance(name, str | Path):
+        raise ModelError(
+            f"a {type(name).__name__} is no model to load; give a name, a folder, a file, or a model of transformers "
+            "(of one that dl.load_model returned, llm._module)."
+        )
     if isinstance(name, Path) and name.expanduser().exists():
         name = name.expanduser().absolute()  # not what is registered under this name
     name, here = str(name), remote in (False, "local")
@@ -112,6 +117,8 @@ def load_model(
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
         module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
         give_back_at_once(module)
+        if folder != source:
+            module.config._name_or_path = source  # not the cache's folder
     except ModelError:
         raise
     except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,8 @@ def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> Transf
     Cost: no weight is copied; two forward passes of 4 tokens, as of a model that is loaded.
     """
     known(llm)
+    if isinstance(s, Mapping):
+        raise ValueError("this is a result; give what dl.removable(result) returns, or s and n.")
     if hasattr(s, "n"):
         s, n = s.s, s.n
         if not n:

@@ -108,4 +108,8 @@ class Result(dict[str, Any]):
             first = next(iter(own))
             low, high = np.nanmin(own[first]), np.nanmax(own[first])
             lines.append(f"{first} is from {low:.3g} to {high:.3g}")
-        return "\n".join([*lines, ".plot()  .depths()  .to_frame()  .save(path)"])
+        from .study import TABLE_PROBES
+
+        kinds = "|".join(map(repr, depth_lib.kinds_of(self.probe, self)))
+        depths = "  .depths()" if self.probe in TABLE_PROBES else ""
+        return "\n".join([*lines, f".plot({kinds}){depths}  .to_frame()  .save(path)"])

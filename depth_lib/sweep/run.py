@@ -158,7 +158,10 @@ class Run(RunSpec):
         if not is_first():  # the first rank holds it for all
             yield
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.folder, os.W_OK):
+            raise ParamsError(f"{self.folder} cannot be written; choose another OUT")
         with hold(self.folder / COMPUTING):
             remove_leftovers(self.folder)
             yield
@@ -260,8 +263,10 @@ def source_of(call: Callable | None) -> str | None:
 
 def _hash_of_weights(llm: nnsight.TransformersModel) -> str:
     """16 hexadecimal digits of a hash of all parameters and buffers of a model in memory."""
-    if not llm.dispatched:
-        raise ParamsError("model= is for weights that are here; give MODEL_ID and REMOTE for those on a server")
+    if not getattr(llm, "dispatched", False):
+        raise ParamsError(
+            "model= is one of dl.load_model(model, tokenizer), with its weights; for a server give MODEL_ID and REMOTE"
+        )
     digest = hashlib.sha256()
     for name, tensor in llm._module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -86,14 +86,16 @@ def depths_of(run: RunSpec) -> list[str]:
             study = Study(run.out, [run.params["MODEL"]], [run.dataset])
         except MissingArtifact:
             return ["no result is there yet"]
-    lines = []
+    lines, replaced = [], "" if run.params["REPLACE"] else "set REPLACE = True, and "
     for probe in (*TABLE_PROBES, *BY_LEVEL):
         state = run.state(probe)
         if state.word == "stale" and study.pop((run.dataset, run.params["MODEL"], probe), None):
-            lines.append(f"no depth by {probe}: {state.in_words}; set REPLACE = True, and run its cell again")
+            lines.append(f"no depth by {probe}: {state.in_words}; {replaced}run its cell again")
     if study.with_depths:
         lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
-        every_depth = depths(study)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a depth that is not there: the lines say why
+            every_depth = depths(study)
         lines += [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
     if len(scores := scores_by_level(study)):
         lines += list(scores.answer.unique())

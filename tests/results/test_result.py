@@ -35,7 +35,9 @@ def test_every_probe_returns_one_that_knows_its_name_and_has_four_lines(llm, cal
     result = EVERY[call](llm)
     assert isinstance(result, dict) and result.probe == CALLS[call] and result.probe in ARTIFACTS
     name, keys, extent, methods = repr(result).splitlines()
-    assert name.startswith(result.probe) and methods == ".plot()  .depths()  .to_frame()  .save(path)"
+    kinds = "|".join(f"'{kind}'" for kind in dl.kinds_of(result.probe, result))
+    depths = "  .depths()" if result.probe in ("logit_lens", "relative_contribution") else ""
+    assert name.startswith(result.probe) and methods == f".plot({kinds}){depths}  .to_frame()  .save(path)"
     first = next(iter(result))
     assert (
         keys.startswith(f"{first} {[*result[first].shape]}")

@@ -298,6 +298,19 @@ def test_a_model_in_memory_is_measured_in_place_of_one_that_is_loaded(own_cell, 
     assert trained.params["MODEL"] != name and trained.state("logit_lens").word == "missing"
 
 
+def test_a_folder_that_cannot_be_made_is_named_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "file").touch()
+    run = Run(parameters(tmp_path / "file" / "out"))
+    with pytest.raises(ParamsError, match=r"file/out/addition/toy-4l cannot be written; choose another OUT$"):
+        run.result("logit_lens")
+    assert "llm" not in vars(run)
+
+
+def test_a_model_in_memory_is_one_of_load_model(tmp_path):
+    with pytest.raises(ParamsError, match=r"model= is one of dl.load_model\(model, tokenizer\)"):
+        Run(parameters(tmp_path), model=dl.load_model("toy-4l")._module)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
