@@ -117,14 +117,21 @@ def logit_lens(
     tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
     et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
     2602.13517.
-    Cost: a forward pass per prompt and the unembedding at L + 1 places; of a prompt h is held, [L + 1, T, d], and the
+    Cost: a forward pass per prompt and the unembedding of L + 1 layers; of a prompt h is held, [L + 1, T, d], and the
     logits of a few tokens. `generate` adds a pass over one token for each, a lens 2 L d² operations for each token.
     """
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
-    work = (arch, ids, generate, all_measures, end_tokens(llm) if generate else [], _translators(llm, lens, remote))
-    result = run(_logit_lens, llm, *work, remote=remote, over="prompts")
+    arguments = (
+        arch,
+        ids,
+        generate,
+        all_measures,
+        end_tokens(llm) if generate else [],
+        _translators(llm, lens, remote),
+    )
+    result = run(_logit_lens, llm, *arguments, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
     return Result("logit_lens", _pool(result) | texts)
@@ -152,10 +159,10 @@ def answer_lens(
     Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
     2510.18871): early guesses are frequent words.
     """
-    arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
-    result = run(_answer_lens, llm, arch, ids, places, _translators(llm, lens, remote), remote=remote)
+    arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = run(_answer_lens, llm, arch, ids, positions, _translators(llm, lens, remote), remote=remote)
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
-    return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[place] for place in places]})
+    return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[position] for position in positions]})
 
 
 def _translators(llm, lens, remote):
@@ -206,9 +213,13 @@ def layer_effects(
     passes; the residuals of one prompt are held, and what its blocks add.
     """
     arch = _arch(llm, part)
-    work, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
-    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"{part} effects, {mode}", "numbers": numbers}
-    effects = run(_layer_effects, llm, arch, work, mode, part, remote=remote, over="prompts", **how)
+    cases, numbers = skips_of(llm, prompts, mode, ("future", "all", "remove"))
+    how = {
+        "budget": tokens_per_pass(llm, budget, remote, cases),
+        "label": f"{part} effects, {mode}",
+        "numbers": numbers,
+    }
+    effects = run(_layer_effects, llm, arch, cases, mode, part, remote=remote, over="prompts", **how)
     return Result("layer_effects" if part == "layer" else f"{part}_effects", _over_prompts(effects))
 
 
@@ -426,9 +437,9 @@ def local_effects(
         raise ValueError(
             "local effects need blocks that read only the residual of earlier ones; this model's read more."
         )
-    work, numbers = skips_of(llm, prompts, mode, ("future", "all"))
-    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": f"local effects, {mode}", "numbers": numbers}
-    effects = run(_local_effects, llm, arch, work, mode, remote=remote, over="prompts", **how)
+    cases, numbers = skips_of(llm, prompts, mode, ("future", "all"))
+    how = {"budget": tokens_per_pass(llm, budget, remote, cases), "label": f"local effects, {mode}", "numbers": numbers}
+    effects = run(_local_effects, llm, arch, cases, mode, remote=remote, over="prompts", **how)
     return Result("local_effects", _over_prompts(effects))
 
 
@@ -461,9 +472,9 @@ def residual_erasure(
     Cost: a forward pass per baseline prompt, one of the question, and for each of its T tokens L + 1 rows, each of the
     blocks and tokens after the erased place: about T L / 4 passes; the question's residuals are held.
     """
-    arch, (ids, places, tokens) = verified_arch(llm), answer_span(llm, question, answer)
-    result = _erased(_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=places)
-    n_answer = torch.tensor([len(ids) - places[0]], dtype=torch.float32)
+    arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
+    result = _erased(_residual_erasure, llm, arch, ids, baseline_prompts, remote, budget, answer=positions)
+    n_answer = torch.tensor([len(ids) - positions[0]], dtype=torch.float32)
     return Result("residual_erasure", result | {"n_answer": n_answer, "tokens": tokens})
 
 
@@ -495,13 +506,13 @@ def future_erasure(
     return Result("future_erasure", result | {"tokens": tokens})
 
 
-def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **places):
+def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
     if baseline_prompts is None or (not isinstance(baseline_prompts, str) and len(baseline_prompts) == 0):
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
     baseline = tokenize(llm, baseline_prompts)
-    budget = tokens_per_pass(llm, budget, remote, [(ids, places)])
-    work = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **places}
-    return run(probe, llm, arch, **work, budget=budget, remote=remote, over="layers")
+    budget = tokens_per_pass(llm, budget, remote, [(ids, positions)])
+    arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
+    return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")
 
 
 def integrated_gradients(
@@ -554,16 +565,16 @@ def integrated_gradients(
     for name, value, least in (("max_nodes", max_nodes, 9), ("steps", steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
-    arch, (ids, places, tokens) = _arch(llm, at, "block", "at"), answer_span(llm, question, answer)
+    arch, (ids, positions, tokens) = _arch(llm, at, "block", "at"), answer_span(llm, question, answer)
     method = method_there(remote, method)
     if method == "increments" and quadrature == "riemann":
         raise ValueError('left-end steps need gradients; give method="gradients", or steps=… in place of "riemann".')
     left_ends = 256 if quadrature == "riemann" else None
-    budget = tokens_per_pass(llm, budget, remote, [(ids, places)], gradients=method == "gradients")
-    work = (arch, ids, places, list(range(arch.n_layers)), at)
-    work += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
+    budget = tokens_per_pass(llm, budget, remote, [(ids, positions)], gradients=method == "gradients")
+    arguments = (arch, ids, positions, list(range(arch.n_layers)), at)
+    arguments += (steps if method == "increments" else left_ends, tolerance, budget, max_nodes, method)
     try:
-        result = run(_integrated_gradients, llm, *work, remote=remote, over="layers")
+        result = run(_integrated_gradients, llm, *arguments, remote=remote, over="layers")
     except JobFailed as failed:
         if not NO_GRADIENT.search(str(failed)):
             raise
@@ -615,17 +626,17 @@ def depth_by_difficulty(
     examples = [_checked(number, example) for number, example in enumerate(examples or ())]
     if not examples:
         raise ValueError("there are no examples to measure; load some with dl.load_examples(...).")
-    arch, work, draw = verified_arch(llm), [], random.Random(123)
+    arch, cases, draw = verified_arch(llm), [], random.Random(123)
     for number, example in enumerate(examples):
         ids, answer, _ = answer_span(llm, example.question, example.answer)
-        starts = [answer[0] - 1]
+        positions = [answer[0] - 1]
         if example.within:
-            starts = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
-        if min(starts) < 2:
+            positions = [answer[0] + offset for offset in draw_four(range(0, len(answer) - 4, 4), draw) or [0]]
+        if min(positions) < 2:
             raise ValueError(f"example {number} ({example.question!r}) has no token to skip; give a longer question.")
-        work.append((ids, starts))
-    how = {"budget": tokens_per_pass(llm, budget, remote, work), "label": "depth by difficulty"}
-    effects = run(_layer_effects, llm, arch, work, "future", "layer", remote=remote, over="prompts", **how)
+        cases.append((ids, positions))
+    how = {"budget": tokens_per_pass(llm, budget, remote, cases), "label": "depth by difficulty"}
+    effects = run(_layer_effects, llm, arch, cases, "future", "layer", remote=remote, over="prompts", **how)
     effects["max_future_out"] = effects["max_future_out"][..., 0]
     level = torch.tensor([example.level for example in examples], dtype=torch.float32)
     result = {"level": level, "levels": level.unique()}
@@ -651,13 +662,13 @@ def _checked(number: int, example: Sequence) -> Example:
 
 
 def tokens_per_pass(
-    llm: TransformersModel, budget: int | None, remote: Remote, work: Sequence[tuple] = (), gradients: bool = False
+    llm: TransformersModel, budget: int | None, remote: Remote, cases: Sequence[tuple] = (), gradients: bool = False
 ) -> int | None:
     """The budget that a probe is given: `budget`; else, on this machine's GPUs, what fits into half of the memory that
     is free on the fullest; else None, with which a probe goes by the model's config alone (see `tokens_in_pass`).
 
-    work: tuples that begin with a prompt's token ids; gradients: as in `tokens_in_pass`. Raises ValueError for a budget
-    that is no whole number of at least 1.
+    cases: tuples that begin with a prompt's token ids; gradients: as in `tokens_in_pass`. Raises ValueError for a
+    budget that is no whole number of at least 1.
     """
     if budget is not None:
         if type(budget) is not int or budget < 1:  # True is an int too
@@ -671,7 +682,7 @@ def tokens_per_pass(
         torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         for gpu in gpus
     ]
-    longest = max((len(ids) for ids, *_ in work), default=0)
+    longest = max((len(ids) for ids, *_ in cases), default=0)
     h = torch.empty(longest, verified_arch(llm).width, dtype=llm.dtype, device="meta")
     return from_rank_0(tokens_in_pass(llm, h, min(free) // 2, gradients), is_sharded(llm))
 

@@ -57,8 +57,8 @@ def _one_pass(tracer, clean, cases, first):
     llm, arch, h, c, n_clean = clean.llm, clean.arch, clean.h, clean.c, int(clean.has_clean_row)
     n_layers, begin, ran = arch.n_layers, cases[0][0] + 1, None
     effects = torch.zeros(len(cases), n_layers, dtype=torch.float32, device=h[-1].device)
-    starts = torch.tensor([[t if first else 0] for _, t in cases])
-    early = (torch.arange(first, len(clean.ids)) < starts).to(h[-1].device)
+    kept_from = torch.tensor([[t if first else 0] for _, t in cases])
+    early = (torch.arange(first, len(clean.ids)) < kept_from).to(h[-1].device)
     updates = Updates(tracer, llm, arch, range(begin, n_layers))
 
     def compare(l, n_earlier):

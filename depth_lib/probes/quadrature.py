@@ -163,7 +163,7 @@ def _refined(done, known, rules, least, wanted, limit, narrowest):
     for panel in sorted(done, key=lambda panel: -panel["worst"])[:2]:
         if panel["worst"] > (max(least, wanted) if pieces else least):
             room = limit - len(known) - len(_unknown(pieces, known, rules))
-            for finer in _ways(panel, rules):
+            for finer in _finer_panels(panel, rules):
                 if len(_unknown(finer, known, rules)) <= room and min(b - a for a, b, _ in finer) >= narrowest:
                     done = [other for other in done if other is not panel]
                     pieces = pieces + finer
@@ -171,7 +171,7 @@ def _refined(done, known, rules, least, wanted, limit, narrowest):
     return done, pieces
 
 
-def _ways(panel, rules, share=0.7):
+def _finer_panels(panel, rules, share=0.7):
     """The pieces that may replace a panel, what is best first: cut around the shortest stretch that has 70 % of what is
     missed, if that is narrow; else 15 nodes for 7; or else halves."""
     (start, end, n), points, missed = panel["piece"], _points(panel["piece"], rules), panel["missed"]
