@@ -290,5 +290,5 @@ def _flag(option: str) -> str:
 
 
 def _words(texts: Sequence[str]) -> list[str]:
-    """The names in a list's option; make gives all in one text."""
-    return [word for text in texts for word in ([text] if os.path.exists(text) else text.split())]
+    """The names in a list's option, apart by spaces or commas; make gives all in one text."""
+    return [word for text in texts for word in ([text] if os.path.exists(text) else text.replace(",", " ").split())]

@@ -175,6 +175,7 @@ def test_words_of_the_command_line_are_what_they_say(capsys):
     plan = cli.parse(["run", "--remote", "toy-8l", "gsm8k", "--replace", "0", "--revision=null"])[1]
     assert plan.of_runs == {"REPLACE": False, "REMOTE": True, "REVISION": None}
     assert cli.parse(["sweep", "--MODELS=a b"])[1].MODELS == ["a", "b"] == Plan(MODELS=["a", "b"]).MODELS
+    assert cli.parse(["sweep", "--models", "a,b", "c"])[1].MODELS == ["a", "b", "c"]
     assert cli.parse(["maps", "toy-8l"])[2] == {"source_model": "toy-8l", "target_model": "toy-8l"}
     for wrong, why in (
         (["run", "toy-4l"], "run needs a dataset; write: depth-lib run MODEL DATASET"),
