@@ -9,11 +9,10 @@ import torch
 from nnsight import TransformersModel
 
 from .api import logit_lens, relative_contribution
-from .data.prompts import load_prompts
+from .effective_depth.tables import CONTROL
 from .effective_depth.tables import effective_depths as of_result
-from .models.load import in_memory, load_model
+from .models.load import in_memory
 
-CONTROL = "random weights, same architecture"
 SEED = 0
 
 
@@ -65,10 +64,3 @@ def untrained(llm: TransformersModel) -> TransformersModel:
         torch.manual_seed(SEED)
         module = type(llm._module)(copy.deepcopy(llm._module.config)).float()
     return in_memory(module.requires_grad_(False), llm.tokenizer)
-
-
-def control_line(name: str) -> str:
-    """The effective depths of a toy's architecture without training, in words, on five embedded prompts of GSM8K."""
-    rows = _measured(untrained(load_model(name)), load_prompts("gsm8k", 5, source="embedded"))
-    found = ", ".join(f"{metric} {'–' if pd.isna(ed) else ed}" for metric, ed in rows.ed.items())
-    return f"{name} with {CONTROL}: {found} ({'; '.join(dict.fromkeys(filter(None, rows.note)))})"

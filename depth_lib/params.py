@@ -85,6 +85,9 @@ class _OfModel(BaseModel):
     LENS: str | None = Field(
         None, min_length=1, description="file of a lens, by which the logit lens is read too", json_schema_extra=_HOW
     )
+    CONTROL: bool = Field(
+        False, description="measure the same architecture with random weights too", json_schema_extra=_HOW
+    )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
         False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host', json_schema_extra=_HOW
     )

@@ -30,7 +30,7 @@ def of_set(name):
 
 
 def test_a_run_finds_every_parameter_but_where_it_writes_in_the_files_that_ship():
-    own = {"LENS", "OUT", "REPLACE", "SOURCE", "PAIR", "QUESTION", "ANSWER", "TENSOR_PARALLEL"}
+    own = {"LENS", "CONTROL", "OUT", "REPLACE", "SOURCE", "PAIR", "QUESTION", "ANSWER", "TENSOR_PARALLEL"}
     for model in MODELS.values():
         assert model["TRAINING"] in ("base", "instruct", "R1-distill")
         for dataset in DATASETS.values():

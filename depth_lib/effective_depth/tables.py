@@ -8,8 +8,10 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from ..results.schemas import BY_LENS
+from ..results.artifacts import read_artifact
+from ..results.schemas import BY_LENS, BY_RANDOM, ArtifactError
 from ..results.study import Study
+from .changes import same_prompts
 from .intervals import NoInterval, centre_of_mass, depth_interval
 from .rules import METRICS, PAPER_METRICS, Metric, as_array, depth_score, ratio
 
@@ -17,6 +19,7 @@ COLUMNS = (
     "model dataset metric layers prompts ed low high ratio ratio_low ratio_high same without score score_low score_high"
     " note".split()
 )
+CONTROL = "random weights, same architecture"
 _BEFORE_AND_AFTER = ("erasure_effect", "progress")  # have L + 1 rows: what enters each block, and what leaves the last
 _TEXTS = ("model", "dataset", "metric", "note")
 _WHOLE = ("layers", "prompts", "ed", "low", "high")
@@ -49,6 +52,19 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
     return _frame(rows, COLUMNS)
 
 
+def controls(study: Study) -> pd.DataFrame:
+    """The papers' depths of a study's models with random weights, as `depths`: of each result beside which one is kept
+    that is of the same prompts."""
+    rows = []
+    for (dataset, model, probe), own in study.items():
+        path = study.paths[dataset, model, probe]
+        with suppress(ArtifactError, OSError):  # there is none
+            found = read_artifact(path.with_stem(path.stem + BY_RANDOM))
+            if same_prompts(own, found):
+                rows += [{"model": model, "dataset": dataset} | row for row in _papers_rows(found)]
+    return _frame(rows, COLUMNS)
+
+
 class Shown(pd.DataFrame):
     """A frame that is printed with all of its columns and whole notes."""
 
@@ -75,15 +91,20 @@ def effective_depths(result: Mapping) -> pd.DataFrame:
 
     Cost: no forward pass; an interval for each rule.
     """
-    rows = []
-    for name in PAPER_METRICS:
-        if all(key in result for key in METRICS[name].keys):
-            row = _depth(METRICS[name], result)
-            rows.append({"metric": name} | _with_interval(row, name, result))
+    rows = _papers_rows(result)
     if not rows:
         raise ValueError("no effective depth is read from this result; give one of logit_lens or relative_contribution")
     order = ["metric", "layers", "ed", "low", "high", "ratio", "ratio_low", "ratio_high", "note"]
     return Shown(_frame(rows, order).set_index("metric"))
+
+
+def _papers_rows(result: Mapping) -> list[dict]:
+    """A row for each of the papers' metrics that a result has the keys of."""
+    return [
+        {"metric": name} | _with_interval(_depth(METRICS[name], result), name, result)
+        for name in PAPER_METRICS
+        if all(key in result for key in METRICS[name].keys)
+    ]
 
 
 def _depth(metric: Metric, result: Mapping) -> dict:

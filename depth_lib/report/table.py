@@ -13,7 +13,7 @@ from ..effective_depth.difficulty import scores_by_level
 from ..effective_depth.orders import stretches
 from ..effective_depth.published import beside_the_paper
 from ..effective_depth.rules import PAPER_METRICS
-from ..effective_depth.tables import depths
+from ..effective_depth.tables import CONTROL, controls, depths
 from ..files import write_together
 from ..results.provenance import made_from
 from ..results.schemas import BY_LENS
@@ -41,9 +41,10 @@ _FIVE_PROBES = "model dataset metric layers ed ratio score score_low score_high"
 @dataclass(frozen=True)
 class Tables:
     """The tables of a study: `depths`, and what is read off it: `effective_depth_table` and `beside_the_paper`;
-    `scores_by_level`, `stretches` and `provenance`."""
+    `controls`, which no file has; `scores_by_level`, `stretches` and `provenance`."""
 
     depths: pd.DataFrame
+    controls: pd.DataFrame
     effective_depth: pd.DataFrame
     beside_the_paper: pd.DataFrame
     by_difficulty: pd.DataFrame
@@ -73,6 +74,7 @@ def read_tables(study: Study) -> Tables:
     every_depth = depths(study)
     return Tables(
         depths=every_depth,
+        controls=controls(study),
         effective_depth=effective_depth_table(study, every_depth),
         beside_the_paper=beside_the_paper(every_depth),
         by_difficulty=scores_by_level(study),
@@ -183,12 +185,16 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
 
 
 def depth_table(tables: Tables, *metrics: str) -> GT:
-    """The depths for notebook and page: a row per model and dataset, a column per metric, by default all there are.
+    """The depths for notebook and page: a row per model and dataset, a column per metric, by default all there are; of
+    metrics that are named also the rows with random weights.
 
     In each cell the depth with its ratio, below them the 95 % interval over prompts or the depth score, or why there is
     none. The darker, the deeper.
     """
-    rows = tables.depths[tables.depths.metric.isin(metrics)] if metrics else tables.depths
+    rows = tables.depths
+    if metrics:
+        untrained = tables.controls.assign(model=tables.controls.model + f", {CONTROL}")
+        rows = pd.concat([rows, untrained]).query("metric in @metrics")
     cells = rows.assign(cell=[_cell(row) for row in rows.to_dict("records")])
     runs, columns = pd.MultiIndex.from_frame(rows[["model", "dataset"]]).unique(), [*rows.metric.unique()]
     shown, ratios = (

@@ -24,7 +24,7 @@ from ..models.gguf import WHEELS, gguf_in
 from ..params import NAMED_SOURCES, ParamsError, checked, find_dataset, find_model, flagged, not_among, params_files
 from .defaults import as_cell, filled_in, in_project
 from .provenance import State, judge, prompts_hash, weights
-from .schemas import ARTIFACTS, Schema, artifact_path, label_of
+from .schemas import ARTIFACTS, BY_RANDOM, RANDOM, TABLE_PROBES, Schema, artifact_path, label_of
 
 PARAMETERS = "probe.json"  # in a run's folder: what its last command asked
 
@@ -59,6 +59,8 @@ class RunSpec:
                 raise ParamsError("prompts is empty; give at least one text")
             params["N_EXAMPLES"] = len(self.prompts)
         self.dataset, self.remote, self.out = self._dataset_name(), params["REMOTE"], in_project(params["OUT"])
+        if params["CONTROL"] and self.on_server:
+            raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give one of the two")
         self.pair = find_pair(params["PAIR"], params["QUESTION"], params["ANSWER"], params["SEED"])
         self.folder = self.new_path("logit_lens").parent
         self.name = f"{self.dataset} × {name}"
@@ -84,7 +86,7 @@ class RunSpec:
         states = {probe: self.state(probe) for probe in self.params["PROBES"]}
         if self.lens and "logit_lens" in states:
             states["logit_lens@lens"] = self.state("logit_lens", lens=self.lens)
-        return states
+        return states | {probe + BY_RANDOM: self.state(probe, **RANDOM) for probe in self.controls}
 
     def state(self, probe: str, **changed: object) -> State:
         """Whether the probe's result is the one this run asks for: done, stale with the reasons, or missing.
@@ -120,6 +122,8 @@ class RunSpec:
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
         if (lens := Path(str(changed.get("lens")))).is_file():
             made_from["lens"] = hashlib.sha256(lens.read_bytes()).hexdigest()[:16]
+        if changed == RANDOM:
+            made_from |= {"dtype": "float32", "quantization": None}  # as they are drawn
         if self.on_server:  # it chooses these itself
             del made_from["dtype"], made_from["quantization"]
             made_from["remote"] = self.remote
@@ -171,6 +175,11 @@ class RunSpec:
         """LENS: the path of a lens's file, or its name on the Hub."""
         path = self.params["LENS"] and in_project(self.params["LENS"])
         return os.path.abspath(path) if path and path.exists() else self.params["LENS"]
+
+    @property
+    def controls(self) -> list[str]:
+        """The probes that CONTROL also runs with random weights: those of PROBES that have the papers' depths."""
+        return [probe for probe in TABLE_PROBES if self.params["CONTROL"] and probe in self.params["PROBES"]]
 
     @property
     def on_server(self) -> bool:

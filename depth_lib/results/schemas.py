@@ -192,6 +192,9 @@ ARTIFACTS = {
 }
 
 BY_LENS = "@lens="  # in the name of a result of `logit_lens` by another lens
+RANDOM = {"weights": "random"}  # what a control's call changes
+BY_RANDOM = "@weights=random"  # ends the name of its result
+TABLE_PROBES = ("relative_contribution", "logit_lens")
 FURTHER_PROBES = tuple(probe for probe in ARTIFACTS if probe not in FIVE_PROBES)  # run only if PROBES names them
 
 

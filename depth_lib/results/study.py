@@ -19,9 +19,17 @@ from ..params import ParamsError, by_paper, command, in_order
 from .artifacts import read_artifact
 from .asked import RunSpec, asked_in
 from .provenance import judge, not_done
-from .schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, MissingArtifact, parse_name, without_pair
+from .schemas import (
+    ARTIFACTS,
+    BY_RANDOM,
+    FURTHER_PROBES,
+    TABLE_PROBES,
+    ArtifactError,
+    MissingArtifact,
+    parse_name,
+    without_pair,
+)
 
-TABLE_PROBES = ("relative_contribution", "logit_lens")
 BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 
 Key = tuple[str, str, str]  # dataset, model, probe
@@ -196,7 +204,8 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
 
 
 def find_results(folder: str | Path) -> dict[Key, Path]:
-    """(dataset, model, probe) -> file, of every result in a folder, probe by probe; MissingArtifact if there are none.
+    """(dataset, model, probe) -> file, of every result in a folder but those with random weights, probe by probe;
+    MissingArtifact if there are none.
 
     The papers' question comes first, then others, then calls that were changed.
     """
@@ -205,7 +214,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
         with suppress(ArtifactError):  # somebody else's file
             name = parse_name(path)
             key = path.parent.parent.name, path.parent.name, name.key
-            if name.probe not in ARTIFACTS:
+            if name.probe not in ARTIFACTS or name.key.endswith(BY_RANDOM):
                 continue
             if key in found:
                 smaller = found[key][1].name

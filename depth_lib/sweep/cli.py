@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 def demo(plan: Plan) -> int:
     """Three toy models on three embedded datasets: results, table and figures in outputs/demo."""
-    plan = plan.model_copy(update={"SET": "demo", "JOBS": plan.JOBS or 2})  # a toy's run is mostly imports
+    always = {"SET": "demo", "JOBS": plan.JOBS or 2}  # a toy's run is mostly imports
+    plan = plan.model_copy(update={"CONTROL": not plan.REMOTE} | plan.of_runs | always)
     if not plan.LIST and not Path(plan.folder).is_dir():
         say(f"three toy models on three datasets, then table and figures in {plan.folder}: 3 to 8 minutes, once")
-    failed = sweep(plan)
-    if not failed and not plan.LIST:
-        from ..depths import control_line  # loads torch
-
-        say(control_line("toy-8l"))
-    return failed
+    return sweep(plan)
 
 
 def real(plan: Plan) -> int:

@@ -20,6 +20,7 @@ import nnsight
 import torch
 
 from .. import api
+from ..depths import untrained
 from ..embedded import TOYS
 from ..files import COMPUTING, hold, move_aside, remove_leftovers
 from ..hub import cached_commit
@@ -39,7 +40,7 @@ from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
 from ..results.provenance import Superseded, prompts_hash, without_places
-from ..results.schemas import ARTIFACTS, FURTHER_PROBES, ArtifactError, parse_name
+from ..results.schemas import ARTIFACTS, BY_RANDOM, FURTHER_PROBES, RANDOM, ArtifactError, parse_name
 from .status import PROBE_FAILED
 from .table import depths_of
 
@@ -112,13 +113,16 @@ class Run(RunSpec):
 
     def others(self) -> Iterator[tuple[str, dict]]:
         """Further probes that PROBES names, the logit lens by LENS, then all that is kept in the run's folder and was
-        not returned before, such as results of another question: pairs of probe and result."""
+        not returned before, such as results of another question: pairs of probe and result. Those with random weights
+        are computed and not returned: their depths are `depths`'s."""
         for probe in FURTHER_PROBES:
             if probe in self.params["PROBES"] and (result := self.result(probe)):
                 yield probe, result
         if self.lens and (result := self.result("logit_lens", lens=self.lens)):
             yield "logit_lens", result
-        for path in sorted({*self.folder.glob("*.pt")} - self._shown):
+        for probe in self.controls:
+            self.result(probe, **RANDOM)
+        for path in sorted({*self.folder.glob("*.pt")} - {*self.folder.glob(f"*{BY_RANDOM}.pt")} - self._shown):
             with contextlib.suppress(ArtifactError):  # somebody else's file
                 name = parse_name(path)
                 if result := self._read(name.key, path):
@@ -180,14 +184,14 @@ class Run(RunSpec):
         if state.word == "stale":
             print(f"{probe}: {state.path} is stale, computing it again", *state.reasons, sep="\n  ")
         wanted, path = self.provenance(probe, **changed), self.new_path(probe, **changed)
-        llm = self.llm  # loading is not the probe's time
+        llm = untrained(self.llm) if changed == RANDOM else self.llm  # loading is not the probe's time
         # the journal beside the result finds a remote job again that outlives this process
         with journalled(path) as jobs:
             start = time.perf_counter()
             result = call(llm) if call else self._measure(probe, llm, changed)
             seconds = round(time.perf_counter() - start, 3)
             if is_first():
-                meta = self._meta(probe, wanted) | {"seconds": seconds, "call": source_of(call)}
+                meta = self._meta(probe, llm, wanted) | {"seconds": seconds, "call": source_of(call)}
                 if jobs:
                     meta["jobs"] = jobs
                 if "igrads" in result:  # a server's sandbox has no gradients
@@ -204,7 +208,8 @@ class Run(RunSpec):
     def _measure(self, probe: str, llm: nnsight.TransformersModel, changed: Mapping) -> dict:
         """Call the probe's own function with the settings of its artifact, but for those changed; layer effects in both
         modes."""
-        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe), **changed}
+        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
+        how |= changed if changed != RANDOM else {}
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
         how.pop("tolerance", None)  # the function's own
         if row.by_level:
@@ -217,9 +222,9 @@ class Run(RunSpec):
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
-    def _meta(self, probe: str, wanted: Mapping) -> dict:
+    def _meta(self, probe: str, llm: nnsight.TransformersModel, wanted: Mapping) -> dict:
         """The provenance of a result that was just computed: all parameters, and what ran where."""
-        row, record, asked = ARTIFACTS[probe], known(self.llm), self.params
+        row, record, asked = ARTIFACTS[probe], known(llm), self.params
         meta = {name.lower(): value for name, value in asked.items() if name not in flagged("how")}
         meta |= without_places(meta) | {"dataset": self.dataset}
         if self.source in ("drawn", "list"):
@@ -228,13 +233,12 @@ class Run(RunSpec):
             meta["rows_of"] = asked["DATASET"]
         meta |= wanted
         meta |= {
-            "commit": getattr(self.llm.config, "_commit_hash", None)
-            or cached_commit(asked["MODEL_ID"], asked["REVISION"]),
+            "commit": getattr(llm.config, "_commit_hash", None) or cached_commit(asked["MODEL_ID"], asked["REVISION"]),
             "check": record.checked,
             "runs": record.running,
-            "blocks": remark(self.llm),
-            "bos": begins_with_bos(self.llm.tokenizer),
-            "where": self._where(),
+            "blocks": remark(llm),
+            "bos": begins_with_bos(llm.tokenizer),
+            "where": self._where(llm),
             "remote": self.remote,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
@@ -246,10 +250,10 @@ class Run(RunSpec):
             meta |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
         return meta
 
-    def _where(self) -> str:
+    def _where(self, llm: nnsight.TransformersModel) -> str:
         if self.on_server:
             return f"NDIF {host_of(self.remote)}"
-        device = next(self.llm._module.parameters()).device
+        device = next(llm._module.parameters()).device
         return f"local {torch.cuda.get_device_name(device) if device.type == 'cuda' else device}"
 
 

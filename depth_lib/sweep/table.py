@@ -76,7 +76,7 @@ def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
 def depths_of(run: RunSpec) -> list[str]:
     """The effective depths of a run in words. Of a result that was not made as the run asks there is no depth."""
     from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
-    from ..effective_depth.tables import depths
+    from ..effective_depth.tables import CONTROL, controls, depths
     from ..report.table import by_lens, effective_depth_table, summary_lines
     from ..results.study import BY_LEVEL, TABLE_PROBES, Study
 
@@ -97,6 +97,8 @@ def depths_of(run: RunSpec) -> list[str]:
             warnings.simplefilter("ignore")  # of a depth that is not there: the lines say why
             every_depth = depths(study)
         lines += [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
+    if len(untrained := controls(study)):
+        lines += [f"with {CONTROL}:", *summary_lines(effective_depth_table(study, untrained))]
     if len(scores := scores_by_level(study)):
         lines += list(scores.answer.unique())
     return lines

@@ -9,6 +9,7 @@ import pytest
 from jupyter_client.provisioning import local_provisioner
 
 from depth_lib.effective_depth.published import published_depths
+from depth_lib.effective_depth.tables import CONTROL
 from depth_lib.figures import KINDS
 from depth_lib.report.conclusions import conclusions, headline
 from depth_lib.report.page import made_here, notices, write_page
@@ -46,6 +47,9 @@ def study(tmp_path_factory):
     for model in ("<b>&model", "toy-4l"):
         meta = {"model_id": f"nobody/<i>{model}", "n_prompts": 10, "dtype": "bfloat16"}
         save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", 10), result_of("logit_lens", 4), meta)
+    of_random = artifact_path(out, "gsm8k", "toy-4l", "logit_lens", 10, changed="weights=random")
+    flat = result_of("logit_lens", 4)
+    save_artifact(of_random, flat | {"res_kl_divs": flat["res_kl_divs"] * 0.01}, {})
     return Study(out, datasets=DATASETS)
 
 
@@ -100,6 +104,12 @@ def test_the_page_tells_depths_intervals_rules_and_where_they_come_from(page, st
         *conclusions(study, tables.depths, tables.beside_the_paper),
     ):
         assert words in text, words
+
+
+def test_a_model_with_random_weights_has_a_row_with_the_reason_of_its_dashes(page):
+    text = words_of(page)
+    reason = "– no signal: largest KL 0.16 nats"
+    assert f"toy-4l, {CONTROL} GSM8K {reason} {reason} –" in text and text.count(f", {CONTROL}") == 1
 
 
 def test_names_that_are_markup_stay_text(page):

@@ -8,9 +8,11 @@ import json
 import os
 import time
 import zipfile
+from itertools import product
 from pathlib import Path
 
 from depth_lib.results.asked import RunSpec
+from depth_lib.results.schemas import RANDOM
 from depth_lib.sweep.table import TABLES
 
 KEPT = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
@@ -45,9 +47,9 @@ def execute_notebook(notebook, output, given, **_):
             Path(given["OUT"], name).write_text("table")
         return
     asked = RunSpec(given)
-    for probe in given["PROBES"]:
-        path, meta = asked.path(probe), asked.provenance(probe) | {"version": 1}
+    for probe, changed in [*product(given["PROBES"], [{}]), *product(asked.controls, [RANDOM])]:
+        path, meta = asked.path(probe, **changed), asked.provenance(probe, **changed) | {"version": 1}
         meta |= {name.lower(): value for name, value in asked.params.items() if name in KEPT}
-        if probe not in failed and asked.state(probe).word != "done" and not Path("idle").exists():
+        if probe not in failed and asked.state(probe, **changed).word != "done" and not Path("idle").exists():
             with zipfile.ZipFile(path, "w") as stored:
                 stored.writestr("archive/meta.json", json.dumps(meta))

@@ -312,7 +312,7 @@ def test_a_demo_is_nine_runs_and_a_table_and_a_second_one_nothing(command, study
     *runs, table = command("demo").calls
     toys, papers = ["toy-4l", "toy-8l", "toy-16l"], ["hellaswag", "gsm8k", "aime24"]
     assert [(run["MODEL"], run["DATASET"]) for run in runs] == [(toy, one) for toy in toys for one in papers]
-    assert {run["SOURCE"] for run in runs} == {"embedded"}
+    assert {run["SOURCE"] for run in runs} == {"embedded"} and all(run["CONTROL"] is True for run in runs)
     assert (table["OUT"], table["MODELS"], table["DATASETS"]) == (str(study / "outputs/demo"), [], papers)
     first, second, *_ = command.output.splitlines()
     assert first == "three toy models on three datasets, then table and figures in outputs/demo: 3 to 8 minutes, once"
