@@ -30,25 +30,11 @@ def truth():
     return prompts, oracles.relative_contribution(model, ids) | oracles.logit_lens(model, ids)
 
 
-MEMORY = """
-import sys, torch, depth_lib as dl
-def memory(name):  # in GiB
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 2**20
-llm = dl.load_model(sys.argv[1], dtype="bfloat16")
-prompts = dl.load_prompts("gsm8k", 2, source="sample")
-dl.check_model(llm)
-dl.effective_depths(dl.relative_contribution(llm, prompts[:1]))  # imports
-open("/proc/self/clear_refs", "w").write("5")  # forgets the peak so far
-before = memory("VmRSS")
-dl.residual_erasure(llm, "5 + 7 - 3 + 2 = ", "11", prompts)
-print(memory("VmHWM") - before)
-"""
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_probe_takes_the_gibibyte_of_the_default_budget_and_no_more():
-    done = subprocess.run([sys.executable, "-c", MEMORY, FILE], capture_output=True, text=True, check=True)
-    assert 0.2 < float(done.stdout) < 1.2
+    command = [sys.executable, "-m", "tests.real.memory", FILE, "bfloat16", "erasure"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 0.2 < float(done.stdout.removeprefix("erasure: ")) < 1.2
 
 
 def test_contribution_and_lens_are_plain_transformers(truth):
