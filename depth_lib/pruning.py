@@ -17,7 +17,7 @@ _CARD = """---
 base_model: {base}
 tags: [pruned]
 ---
-# {base} without blocks {which}
+# {base} without block{plural} {which}
 
 {removable}. {accuracy}
 
@@ -32,7 +32,7 @@ model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCa
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pruned:
     """What `prune` returns: the blocks that went, the model without them, and, if choices were given, a sentence on the
     accuracy before and after. As text it is both sentences."""
@@ -43,7 +43,7 @@ class Pruned:
     base: str
     n_prompts: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Which blocks went, and what that does to the accuracy."""
         return f"{self.removable}\n{self.accuracy}".strip()
 
@@ -56,7 +56,8 @@ class Pruned:
         s, n = self.removable.s, self.removable.n
         card = _CARD.format(
             base=self.base,
-            which=f"{s} to {s + n - 1}",
+            plural="s" * (n > 1),
+            which=f"{s} to {s + n - 1}" if n > 1 else s,
             removable=self.removable,
             accuracy=self.accuracy,
             n_prompts=self.n_prompts,
@@ -81,7 +82,7 @@ def prune(
     prompts: list of strings, on which the blocks are chosen; choices: from `load_choices`, on which the accuracy is
     measured before and after. Returns a `Pruned`, with `.model` and `.save(folder)`. Raises ValueError if no block can
     go at this cost.
-    Cost: `block_removal`, and two forward passes per ending of the choices.
+    Cost: `block_removal`, of all sizes unless at_most is 0.05, and two forward passes per ending of the choices.
     """
     sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
     found = removable(block_removal(llm, prompts, sizes=sizes), at_most)

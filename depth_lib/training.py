@@ -89,7 +89,8 @@ class DepthCallback(TrainerCallback):
     """Measures effective depths while transformers' Trainer trains: Trainer(…, callbacks=[DepthCallback(prompts)]).
 
     Every so many steps, at the beginning and at the end; `log` is its `DepthLog`, written to depth_log.csv in the
-    Trainer's output folder as it goes, and each measurement is an entry `depth_<rule>` of `trainer.state.log_history`.
+    Trainer's output folder as it goes (anew where training is resumed), and each measurement is an entry of
+    `trainer.state.log_history`: step, prompts_loss and, where there is a depth, depth_cosine, depth_kl, depth_overlap.
     tokenizer: by default the Trainer's own (`processing_class`).
     """
 

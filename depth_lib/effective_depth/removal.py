@@ -11,10 +11,10 @@ from .rules import AT_MOST, as_array, most_removed
 
 @dataclass(frozen=True, repr=False)
 class Removable:
-    """n of n_layers blocks from block s on raise the loss by `loss` nats per token, at most `at_most` (n 0, s None:
-    none; then `loss` is the least that any costs); low, high: the 95 % confidence interval of n over prompts, None for
-    fewer than 3 prompts; sizes: the numbers of blocks that were tried. As text it is a sentence, and `remove_blocks`
-    takes it."""
+    """Removing n of n_layers blocks from block s on raises the loss by `loss` nats per token, at most `at_most` (n 0,
+    s None: none; then `loss` is the least that any costs); low, high: the 95 % confidence interval of n over prompts,
+    None for fewer than 3 prompts; sizes: the numbers of blocks that were tried. As text it is a sentence, and
+    `remove_blocks` takes it."""
 
     n: int
     s: int | None
@@ -37,11 +37,11 @@ class Removable:
         what = f"None of {self.n_layers} blocks", "the cheapest costs"
         if self.n:
             which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
-            what = f"{self.n} of {self.n_layers} blocks, {which},", "they cost"
-        said = f"{what[0]} can go for {self.at_most:g} nats per token: {what[1]} {self.loss:.3f}"
+            what = f"{self.n} of {self.n_layers} blocks, {which},", "it costs" if self.n == 1 else "they cost"
+        said = f"{what[0]} can go for {self.at_most:g} nats per token{interval}: {what[1]} {self.loss:.3f}"
         untried = self.n + 1 < self.n_layers and self.n + 1 not in self.sizes
         more = f', not {self.n + 1} (sizes="all" tries it)' if untried else ""
-        return f"{said}{interval}; sizes tried: {tried}{more}"
+        return f"{said}; sizes tried: {tried}{more}"
 
 
 def removable(result: Mapping, at_most: float = AT_MOST) -> Removable:

@@ -78,8 +78,9 @@ def _free_bytes(device_map, n_ranks):
 def give_back_at_once(module: torch.nn.Module) -> None:
     """Have glibc return freed tensors to the system, where the weights on the CPU have 1 GiB or more.
 
-    By default it keeps all of less than 32 MiB for itself: of a model of 1.5B three times what a probe holds. The new
-    pages that this costs are a tenth of such a model's time, and a quarter of a small one's.
+    By default it comes to keep freed blocks of up to 32 MiB: of a model of 1.5B two to four times what a probe holds.
+    The new pages that this costs are a tenth of such a model's time, and a quarter of a small one's. It holds for the
+    process.
     """
     if sum(weight.nbytes for weight in module.parameters() if weight.device.type == "cpu") >= 2**30:
         with suppress(OSError, TypeError, AttributeError):  # other systems have no such setting

@@ -214,10 +214,11 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
     found = dl.removable(result, at_most=0.5)
     s, n = found.s, found.n
     assert 1 < n < 7 and str(found) == repr(found) == (
-        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token: they cost {found.loss:.3f} "
-        f"({found.low} to {found.high} over prompts); sizes tried: all"
+        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token ({found.low} to {found.high} over "
+        f"prompts): they cost {found.loss:.3f}; sizes tried: all"
     )
-    assert str(dl.removable(result, at_most=-1)).startswith("None of 8 blocks can go for -1 nats per token")
+    none = str(dl.removable(result, at_most=-1))
+    assert none.startswith("None of 8 blocks can go for -1 nats per token (0 to 0 over prompts): the cheapest costs 0.")
     shorter = dl.remove_blocks(llm, found)
     dl.save_model(shorter, tmp_path)
     ids = llm.tokenizer(texts[0], return_tensors="pt")["input_ids"]
