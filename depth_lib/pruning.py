@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from nnsight import TransformersModel
 
 from .api import block_removal, choice_accuracy
@@ -85,9 +86,14 @@ def prune(
     Cost: `block_removal`, of all sizes unless at_most is 0.05, and two forward passes per ending of the choices.
     """
     sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
-    found = removable(block_removal(llm, prompts, sizes=sizes), at_most)
+    result = block_removal(llm, prompts, sizes=sizes)
+    found = removable(result, at_most)
     if not found.n:
-        raise ValueError(f"{found}. Allow more: at_most (--at-most).")
+        cheapest = result["removal_loss"].nan_to_num(torch.inf).amin(1).tolist()
+        costs = [f"{n}: {cost:.3f}" for n, cost in zip(found.sizes, cheapest, strict=True)]
+        raise ValueError(
+            f"{found}. Allow more with at_most (--at-most); the cheapest by number: {', '.join(costs[:8])}."
+        )
     shorter = remove_blocks(llm, found)
     said = ""
     if choices:
