@@ -32,7 +32,7 @@ RUNS = [  # dtype, probes, datasets
     ("bfloat16", ["block_removal"], DATASETS),
     ("float32", CURVES, DATASETS),
     ("float32", OF_PAIR, ["gsm8k"]),
-    ("float32", ["layer_effects", "block_removal"], ["hellaswag"]),
+    ("float32", ["layer_effects"], ["hellaswag"]),
 ]
 
 
