@@ -10,6 +10,7 @@ import sys
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import torch
 
 import depth_lib as dl
 from depth_lib.effective_depth.published import published_depths
@@ -66,13 +67,21 @@ def cost_table(studies):
 
 
 def differences(studies):
-    """What bfloat16 changes on GSM8K: the largest difference from float32, and the largest value in float32."""
-    keys = {"relative_contribution": ["layer_cos", "rc_layer"], "logit_lens": ["res_kl_divs", "res_overlaps"]}
+    """What bfloat16 changes: the largest difference from float32, and the largest value in float32. Of effects also the
+    rounding that the bfloat16 result states."""
+    keys = {
+        ("gsm8k", "relative_contribution"): ["layer_cos", "rc_layer"],
+        ("gsm8k", "logit_lens"): ["res_kl_divs", "res_overlaps"],
+        ("gsm8k", "residual_erasure"): ["erasure_effect"],
+        ("hellaswag", "layer_effects"): ["max_future_layer"],
+    }
     rows = {}
-    for probe, names in (keys | {"residual_erasure": ["erasure_effect"]}).items():
-        half, single = (studies[dtype]["gsm8k", MODEL, probe] for dtype in ("bfloat16", "float32"))
-        rows |= {key: ((half[key] - single[key]).abs().max().item(), single[key].abs().max().item()) for key in names}
-    return pd.DataFrame(rows, index=["difference", "largest"]).T
+    for (dataset, probe), names in keys.items():
+        half, single = (studies[dtype][dataset, MODEL, probe] for dtype in ("bfloat16", "float32"))
+        for key in names:
+            stated = half.get(f"{key}_rounding_floor", torch.full((1,), torch.nan)).max().item()
+            rows[key] = ((half[key] - single[key]).abs().max().item(), single[key].abs().max().item(), stated)
+    return pd.DataFrame(rows, index=["difference", "largest", "stated"]).T
 
 
 def norms(study):
