@@ -69,19 +69,16 @@ def cost_table(studies):
 def differences(studies):
     """What bfloat16 changes: the largest difference from float32, and the largest value in float32. Of effects also the
     rounding that the bfloat16 result states."""
-    keys = {
-        ("gsm8k", "relative_contribution"): ["layer_cos", "rc_layer"],
-        ("gsm8k", "logit_lens"): ["res_kl_divs", "res_overlaps"],
-        ("gsm8k", "residual_erasure"): ["erasure_effect"],
-        ("hellaswag", "layer_effects"): ["max_future_layer"],
-    }
-    rows = {}
-    for (dataset, probe), names in keys.items():
+    keys = {"relative_contribution": ["layer_cos", "rc_layer"], "logit_lens": ["res_kl_divs", "res_overlaps"]}
+    keys |= {"residual_erasure": ["erasure_effect"], "layer_effects": ["max_future_layer"]}
+    rows = []
+    for dataset, _, probe in studies["float32"]:
         half, single = (studies[dtype][dataset, MODEL, probe] for dtype in ("bfloat16", "float32"))
-        for key in names:
+        for key in keys.get(probe, ()):
             stated = half.get(f"{key}_rounding_floor", torch.full((1,), torch.nan)).max().item()
-            rows[key] = ((half[key] - single[key]).abs().max().item(), single[key].abs().max().item(), stated)
-    return pd.DataFrame(rows, index=["difference", "largest", "stated"]).T
+            changed = (half[key] - single[key]).abs().max().item()
+            rows.append((dataset, key, changed, single[key].abs().max().item(), stated))
+    return pd.DataFrame(rows, columns=["dataset", "key", "difference", "largest", "stated"])
 
 
 def norms(study):
