@@ -123,15 +123,8 @@ def logit_lens(
     if type(generate) is not int or generate < 0:
         raise ValueError(f"generate is {generate!r}; give the number of tokens, or 0 for the prompts' own.")
     arch, ids = verified_arch(llm), tokenize(llm, prompts, generate)
-    arguments = (
-        arch,
-        ids,
-        generate,
-        all_measures,
-        end_tokens(llm) if generate else [],
-        _translators(llm, lens, remote),
-    )
-    result = run(_logit_lens, llm, *arguments, remote=remote, over="prompts")
+    ends, translators = end_tokens(llm) if generate else [], _translators(llm, lens, remote)
+    result = run(_logit_lens, llm, arch, ids, generate, all_measures, ends, translators, remote=remote, over="prompts")
     generated = result.pop("generated")
     texts = {"generated": llm.tokenizer.batch_decode(generated)} if generate else {}
     return Result("logit_lens", _pool(result) | texts)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..params import not_among
 from .marks import INPUT, OUTPUT, Curves, Heat, Kind
 from .single import (
     AnswerRanks,
@@ -331,9 +332,9 @@ KINDS |= {
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of this name; ValueError names those there are."""
-    if name not in KINDS:
-        raise ValueError(f"no figure is called {name!r}; there are {', '.join(KINDS)}")
+    """The kind of this name; ValueError names the nearest, or those there are."""
+    if problem := not_among(KINDS, "figure", name):
+        raise ValueError(problem)
     return KINDS[name]
 
 

@@ -17,8 +17,6 @@ from .errors import ModelError, reason
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
 QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes a weight
-
-
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 

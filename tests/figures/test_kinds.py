@@ -63,7 +63,7 @@ def test_a_value_that_is_not_finite_does_not_stop_a_plot(name):
 
 def test_what_cannot_be_drawn_is_refused_in_one_line():
     result = result_of("layer_effects", 8)
-    with pytest.raises(ValueError, match="no figure is called 'cosines'; there are cosine, "):
+    with pytest.raises(ValueError, match='figure "cosines" is not known; did you mean cosine\\?$'):
         plot("cosines", result)
     said = "KL .* needs res_kl_divs, and the result given has max_future_layer.*logit_lens's"
     with pytest.raises(ValueError, match=said):

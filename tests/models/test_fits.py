@@ -73,3 +73,17 @@ def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, n
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: ((10, 20, 30)[gpu], 0))
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5))
     assert memory._free_bytes(device_map, n_ranks) == free
+
+
+def test_a_large_models_freed_tensors_are_given_back_and_a_small_ones_are_kept(monkeypatch):
+    asked = []
+    libc = SimpleNamespace(mallopt=lambda *setting: asked.append(setting))
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: libc)
+    small, large = (
+        torch.nn.ParameterList([torch.nn.Parameter(torch.empty(n, dtype=torch.uint8), False)])
+        for n in (2**30 - 1, 2**30)
+    )
+    memory.give_back_at_once(small)
+    assert not asked
+    memory.give_back_at_once(large)
+    assert asked == [(-3, 2**20)]
