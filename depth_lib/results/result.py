@@ -17,7 +17,7 @@ import torch
 import depth_lib
 
 from ..files import write_together
-from .schemas import ARTIFACTS, ArtifactError, parse_name
+from .schemas import ARTIFACTS, TABLE_PROBES, ArtifactError, parse_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,6 @@ class Result(dict[str, Any]):
             first = next(iter(own))
             low, high = np.nanmin(own[first]), np.nanmax(own[first])
             lines.append(f"{first} is from {low:.3g} to {high:.3g}")
-        from .study import TABLE_PROBES
-
         kinds = "|".join(map(repr, depth_lib.kinds_of(self.probe, self)))
         depths = "  .depths()" if self.probe in TABLE_PROBES else ""
         return "\n".join([*lines, f".plot({kinds}){depths}  .to_frame()  .save(path)"])
