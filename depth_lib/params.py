@@ -1,8 +1,8 @@
 """Every parameter: its name, type, default and meaning. This is the only place where one is defined.
 
 `Params` is what a run asks, `ModelFile` and `DatasetFile` are what a params file says of a model and of a dataset. The
-parameters cell of notebooks/probe.ipynb has the names and comments of `Params` (tested); what is None there is as the
-params files say. Params files, the command line and make are all checked by `checked`.
+parameters cell of notebooks/probe.ipynb has the names and comments of `Params` (tested); a None there means: take it
+from the params files. Params files, the command line and make are all checked by `checked`.
 """
 
 import json
@@ -37,12 +37,11 @@ class ParamsError(ValueError):
     """Wrong parameters or names; one line per problem, with file, key and allowed values."""
 
 
-# Flags of a field.
-_LOADING: JsonDict = {"loading": True}  # an argument of `load_model`
-# a result's provenance has it in other words: a hash of the prompts, of the weights
-_OTHERWISE: JsonDict = {"otherwise": True}
-# where and how a run computes, and which of its results: no result is stale if it differs
-_HOW: JsonDict = {"how": True}
+# Flags of a field: what of a result is compared with what is asked, to see whether it is stale.
+# No flag: the value itself.
+_OTHERWISE: JsonDict = {"otherwise": True}  # by other words: a hash of the prompts, of the weights
+_HOW: JsonDict = {"how": True}  # not at all: where it is computed, or which results are (a question names its own)
+_LOADING: JsonDict = {"loading": True}  # also an argument of `load_model`
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
 
@@ -199,8 +198,9 @@ def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True
 
     strict: a text is no number; otherwise, as on the command line, "20" is 20 and "1" is true where that is wanted.
     """
+    named = {str(name): value for name, value in values.items()}  # YAML has other keys than texts
     try:
-        return kind.model_validate(dict(values), strict=strict).model_dump(exclude_unset=True)
+        return kind.model_validate(named, strict=strict).model_dump(exclude_unset=True)
     except ValidationError as error:
         lines = {}
         for item in error.errors():
@@ -316,11 +316,13 @@ def as_text(value: object) -> str:
 
 
 def command(target: str, *names: str, **variables: object) -> str:
-    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out."""
+    """A `depth-lib` command for a message, which works as pasted. Left out are variables that are "", and OUT where it
+    is what the command takes by itself."""
     script = str(Path(sys.executable).with_name("depth-lib"))
     program = "depth-lib" if shutil.which("depth-lib") == script else script
+    by_itself = "outputs/demo" if variables.get("SET") == "demo" else "outputs"
     for name, value in variables.items():
-        if value != "" and (name, value) != ("OUT", "outputs"):
+        if value != "" and (name, value) != ("OUT", by_itself):
             option = f"--{name.lower().replace('_', '-')}"
             names += (option if value is True else f"{option}={as_text(value)}",)
     return shlex.join([program, target, *names])

@@ -3,7 +3,7 @@
 `outputs/<dataset>/<MODEL>/` has one file per probe with the papers' names and keys, so the papers' notebooks read our
 files, and this package reads theirs. Ours also have `meta` (what was run, where, with which versions) and sums per
 prompt. They consist of tensors, strings, numbers, lists and dicts: `torch.load(path, weights_only=True)` reads them.
-Reading never changes a file or runs code; writing moves aside files that depth_lib did not write.
+Reading never changes a file or runs code; writing moves aside a file of that name that depth_lib did not write.
 """
 
 import io
@@ -194,8 +194,7 @@ def _not_finite(result: Mapping) -> str | None:
     for key, value in result.items():
         if not isinstance(value, torch.Tensor) or (("att" in key or "mlp" in key) and value.isnan().all()):
             continue
-        if "removal_sizes" in result:
-            value = value[~value.isnan()]
-        if not torch.isfinite(value).all():
-            return f"{key} is not finite at index {(~torch.isfinite(value)).nonzero()[0].tolist()}"
+        wrong = value.isinf() if "removal_sizes" in result else ~value.isfinite()
+        if wrong.any():
+            return f"{key} is not finite at index {wrong.nonzero()[0].tolist()}"
     return None

@@ -24,7 +24,7 @@ from ..models.gguf import WHEELS, gguf_in
 from ..params import NAMED_SOURCES, ParamsError, checked, find_dataset, find_model, flagged, not_among, params_files
 from .defaults import as_cell, filled_in, in_project
 from .provenance import State, judge, prompts_hash, weights
-from .schemas import ARTIFACTS, BY_RANDOM, RANDOM, TABLE_PROBES, Schema, artifact_path, label_of
+from .schemas import ARTIFACTS, BY_RANDOM, RANDOM, TABLE_PROBES, Schema, artifact_path, by_n_examples, label_of
 
 PARAMETERS = "probe.json"  # in a run's folder: what its last command asked
 
@@ -105,10 +105,11 @@ class RunSpec:
         return artifact_path(self.out, self.dataset, model, probe, n, self.pair.label, label_of(changed))
 
     def path(self, probe: str, **changed: object) -> Path:
-        """The path of the probe's result for this question, of any number of examples; if none, of a new one."""
+        """The path of the probe's result for this question: of N_EXAMPLES, else of the largest number there is, which a
+        study reads; if there is none, of a new one."""
         new = self.new_path(probe, **changed)
         others = self.folder.glob(ARTIFACTS[probe].names("*", self.pair.label, label_of(changed))[0])
-        return new if new.exists() else min(others, default=new)
+        return new if new.exists() else max(others, key=by_n_examples, default=new)
 
     def provenance(self, probe: str, **changed: object) -> dict:
         """What the probe's result must have been made from; `judge` compares it.
@@ -120,7 +121,7 @@ class RunSpec:
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
         as_kept = json.loads(json.dumps(changed))
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
-        if (lens := Path(str(changed.get("lens")))).is_file():
+        if "lens" in changed and (lens := Path(str(changed["lens"]))).is_file():
             made_from["lens"] = hashlib.sha256(lens.read_bytes()).hexdigest()[:16]
         if changed == RANDOM:
             made_from |= {"dtype": "float32", "quantization": None}  # as they are drawn

@@ -2,7 +2,7 @@
 
 A result's `meta` says what it was made from: model, weights, prompts, settings, version of the probe. What is asked for
 is the part of it that has to be equal. The result is then done, stale with the reasons, or missing. Importing this does
-not import torch, and judging reads only the copy of `meta` in the file, so it is fast.
+not import torch, and judging reads a copy of `meta` that the file has beside the tensors, so it is fast.
 """
 
 import hashlib
@@ -203,7 +203,7 @@ def made_from(meta: Mapping) -> str:
     }
     origin |= without_places(meta)
     prompts = "n_prompts source prompts_hash" if "n_prompts" in meta else ""  # gradients read none
-    keys = f"model_id revision file dtype quantization method {prompts} where date versions blocks mistake"
+    keys = f"model_id revision file dtype quantization method {prompts} where date versions blocks"
     return "; ".join(str(origin[key]) for key in keys.split() if origin.get(key))
 
 

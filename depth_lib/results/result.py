@@ -37,13 +37,8 @@ class Result(dict[str, Any]):
         self.probe = probe
 
     def __reduce__(self):
-        return (
-            OrderedDict,
-            (),
-            None,
-            None,
-            iter(self.items()),
-        )  # which torch.load takes for data, as a dict's subclass not
+        # torch.load(weights_only=True) accepts an OrderedDict, but no other subclass of dict
+        return OrderedDict, (), None, None, iter(self.items())
 
     def __or__(self, other):
         return Result(self.probe, {**self, **other})

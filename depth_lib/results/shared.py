@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..files import write_together
 from .provenance import made_from
-from .schemas import ArtifactError
+from .schemas import ArtifactError, parse_name
 from .study import Study, as_frame
 
 _CARD = """---
@@ -78,19 +78,20 @@ def share(
     folder = Path(folder)
     if not study:
         raise ArtifactError(f"{study.folder} has no readable result, so there is nothing to share")
-    files = [file for path in study.paths.values() for file in (path, *path.parent.glob("*_tokens_*.txt"))]
-    contents = {folder / file.relative_to(study.folder): file.read_bytes() for file in files}
-    if {*folder.glob("*/*/*.pt")} - contents.keys() or folder.resolve() == study.folder.resolve():
+    files = [path.with_name(name) for path in study.paths.values() for name in parse_name(path).files]
+    copies = {folder / file.relative_to(study.folder): file for file in files if file.exists()}
+    if {*folder.glob("*/*/*.pt")} - copies.keys() or folder.resolve() == study.folder.resolve():
         raise ArtifactError(f"{folder} has results of its own; give an empty folder to share into, such as TO=shared")
     page, table = folder / "README.md", folder / "results.parquet"
-    contents |= {page: _card(study, licence, depths, notes).encode(), table: as_frame(study).to_parquet()}
     try:
+        contents = {copy: file.read_bytes() for copy, file in copies.items()}
+        contents |= {page: _card(study, licence, depths, notes).encode(), table: as_frame(study).to_parquet()}
         for path in contents:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_together(contents)
     except OSError as error:
         raise ArtifactError(
-            f"{folder} was not written: {error.strerror}; free the disk or choose another TO"
+            f"{folder} was not written: {error.strerror or error}; free the disk or choose another TO"
         ) from error
     return [table, page]
 

@@ -26,6 +26,7 @@ from .schemas import (
     TABLE_PROBES,
     ArtifactError,
     MissingArtifact,
+    by_n_examples,
     parse_name,
     without_pair,
 )
@@ -165,8 +166,9 @@ def load_results(
 
     Columns model, dataset, probe, layer, key, value (float64), and column: the index along the second axis of a map
     (affected layer of an effect, token of an erasure or attribution; NA for curves). Row 0 of an erasure is the
-    embeddings. Values per prompt or example are left out; those per level of difficulty have the level in their key,
-    such as mean_layer_effect:3. MissingArtifact if the folder has no results.
+    embeddings. Values per prompt or example are left out, and token ids; those per level of difficulty, or for a number
+    of removed blocks (the first is `layer`), have it in their key, such as mean_layer_effect:3. MissingArtifact if the
+    folder has no results.
     Cost: no forward pass.
     """
     return as_frame(Study(folder, models, datasets))
@@ -187,17 +189,17 @@ def frame_of(probe: str, result: Mapping) -> pd.DataFrame:
     """The columns layer, key, value and column of `load_results`, of one probe's result."""
     frames = [pd.DataFrame(columns=["layer", "key", "value", "column"])]
     for key, shape in ARTIFACTS[probe].shapes.items():
-        if key not in result or not shape.startswith(("L", "K L")):
+        several = {"K": "levels", "N": "removal_sizes"}.get(shape[0])  # what the values of the first axis are
+        of_layers = shape[2:] if several else shape
+        if key not in result or not of_layers.startswith("L") or len(of_layers.split()) > 2:
             continue
         by_name = {key: result[key]}
-        if shape.startswith("K L"):
-            by_name = {
-                f"{key}:{level:.0f}": values for level, values in zip(result["levels"], result[key], strict=True)
-            }
+        if several:
+            by_name = {f"{key}:{value:.0f}": one for value, one in zip(result[several], result[key], strict=True)}
         for name, values in by_name.items():
             values = values.double().numpy().reshape(len(values), -1)
             layer, column = np.indices(values.shape).reshape(2, -1)
-            if shape.removeprefix("K ") in ("L", "L+1", "L 1"):  # a curve
+            if of_layers in ("L", "L+1", "L 1"):  # a curve
                 column = pd.NA
             frames.append(pd.DataFrame({"layer": layer, "key": name, "value": values.flatten(), "column": column}))
     return pd.concat(frames[1:] or frames, ignore_index=True).astype({"column": "Int64"})
@@ -210,7 +212,7 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
     The papers' question comes first, then others, then calls that were changed.
     """
     folder, found, rows = Path(folder), {}, list(ARTIFACTS)
-    for path in sorted(folder.glob("*/*/*.pt"), key=lambda path: (len(path.name), path)):  # 9 examples before 10
+    for path in sorted(folder.glob("*/*/*.pt"), key=by_n_examples):
         with suppress(ArtifactError):  # somebody else's file
             name = parse_name(path)
             key = path.parent.parent.name, path.parent.name, name.key

@@ -1,7 +1,8 @@
 """The commands, `depth-lib sweep …`, which make calls too.
 
-Each is a function of a `Plan`, whose docstring is its help; `COMMANDS` says which of the plan's fields are its options.
-The options' names, types and descriptions are those of the fields. torch is imported only by commands that need it.
+Each is a function that takes a `Plan`; the function's docstring is its help, and `COMMANDS` says which of the plan's
+fields are its options. The options' names, types and descriptions are those of the fields. torch is imported only by
+commands that need it.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,8 +88,8 @@ def share(plan: Plan) -> int:
 def status(plan: Plan) -> int:
     """Print what is done, stale or missing in OUT, and what is running, failed or was interrupted.
 
-    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders, as they
-    were asked for but for what is given now.
+    Without models, datasets or a set: the runs of earlier commands in OUT, or in outputs and its subfolders, with
+    their own parameters, overridden by those given now.
     """
     if plan.MODELS or plan.SET or plan.DATASETS:
         print(matrix(plan.folder, plan.runs()))
@@ -234,7 +236,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str]]:
-    """The command, its plan and its positional arguments; ParamsError for a wrong option or value.
+    """The command, its plan and its positional arguments. ParamsError for a wrong option or value; SystemExit with a
+    usage for no command, an option without its value, or --help.
 
     make writes options by their own names: --N_EXAMPLES=3.
     """
@@ -268,9 +271,9 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
 
 
 def _normal(words: Sequence[str]) -> Iterator[str]:
-    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and one that is true or false is
-    true if the next word is no value of it."""
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and of those that are true or
+    false one without a value gets =true."""
+    for word, following in zip_longest(words, words[1:], fillvalue="--"):
         word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
         option = word[2:].upper().replace("-", "_")
         if option in Plan.model_fields and Plan.model_fields[option].default is False:
@@ -286,5 +289,5 @@ def _flag(option: str) -> str:
 
 
 def _words(texts: Sequence[str]) -> list[str]:
-    """The names in a list's option, apart by spaces or commas; make gives all in one text."""
+    """The names in a list's option, apart by spaces or commas, as make gives all in one text; a path is one name."""
     return [word for text in texts for word in ([text] if os.path.exists(text) else text.replace(",", " ").split())]

@@ -39,7 +39,7 @@ def run_unfinished(plan: Plan) -> int:
     _refuse(plan, statuses)
     for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
         fetched(name)  # here, where one line says what is needed, and not in each notebook
-    gpus = gpus_of_runs(plan, runs)
+    gpus = gpus_of_runs(plan, left)
     for run in runs:
         with contextlib.suppress(OSError):  # which the run itself reports
             run.write_parameters()
@@ -106,12 +106,12 @@ def _command(plan: Plan, run: RunSpec) -> str:
 
 
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
-    """For each of the runs at a time its GPUs, such as "0,1"; "" if it has none of its own.
+    """One entry per run at a time: its GPUs, such as "0,1", or "" if it has none of its own.
 
     There is a run at a time for each GPU that is visible (of TENSOR_PARALLEL, for that many), or JOBS, if that is less:
     they share the GPUs. Raises ParamsError if there are too few.
     """
-    ranks = max(run.params["TENSOR_PARALLEL"] for run in runs)
+    ranks = max((run.params["TENSOR_PARALLEL"] for run in runs), default=1)
     gpus = visible_gpus() if any(not run.on_server for run in runs) else []
     if not gpus:
         return [""] * (plan.JOBS or 1)
@@ -125,7 +125,7 @@ def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
 def visible_gpus() -> list[str]:
     """The GPUs in CUDA_VISIBLE_DEVICES, or all there are."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [gpu for gpu in visible.split(",") if gpu]
+        return [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
     if not shutil.which("nvidia-smi"):
         return []
     words = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]

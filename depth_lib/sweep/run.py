@@ -76,7 +76,7 @@ class Run(RunSpec):
         self, probe: str, call: Callable[[nnsight.TransformersModel], dict] | None = None, **changed: object
     ) -> dict | None:
         """The probe's result as `load_artifact` gives it, read or computed; None if PROBES leaves it out and none is
-        kept.
+        kept, if the kept one cannot be read, or if it failed in a sweep.
 
         call: computes the result from the model; by default the probe's own function with the settings of its artifact.
         changed: what your call does differently, such as part="mlp"; its result has a name of its own.
@@ -106,7 +106,8 @@ class Run(RunSpec):
             if of_all or self.params["TENSOR_PARALLEL"] > 1 or LOG not in os.environ:  # no sweep: its caller sees it
                 raise
             traceback.print_exc()
-            print(f"{PROBE_FAILED}{probe}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            print(f"{PROBE_FAILED}{probe}: {why}")
             return None
         self._shown.add(path)
         return load_artifact(path)
@@ -202,16 +203,16 @@ class Run(RunSpec):
                             print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
                 save_artifact(path, result, meta)
                 print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
-        from_rank_0("written")
+        from_rank_0("written")  # the other ranks wait for it
         return path
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel, changed: Mapping) -> dict:
         """Call the probe's own function with the settings of its artifact, but for those changed; layer effects in both
         modes."""
         row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
+        how.pop("tolerance", None)  # the function has its own, which is recorded
         how |= changed if changed != RANDOM else {}
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
-        how.pop("tolerance", None)  # the function's own
         if row.by_level:
             how["examples"] = self.examples
         elif not row.of_pair:

@@ -58,7 +58,7 @@ def notes_on(status: RunStatus) -> list[str]:
     """What is to be known of a run: why results are stale, its jobs on a server, what runs, failed or was stopped."""
     folder, notes = status.run.folder, [line for line in status.lacking if not line.endswith("missing")]
     for journal in sorted(folder.glob("*.job/*.json")):
-        with contextlib.suppress(OSError, ValueError, ArtifactError):  # the run may just remove it, or it is not ours
+        with contextlib.suppress(OSError, ValueError, LookupError, ArtifactError):  # just removed, or not ours
             job, name = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)
             notes.append(f"{name.key}: job {job['job_id']} at {job['host']} is {job['state']}")
     if jobs := [job for state in status.states.values() if state.word == "done" for job in state.meta.get("jobs", [])]:
