@@ -17,7 +17,7 @@ from .effective_depth.published import published_depths
 from .figures import KINDS, PAPER_FIGURES, grid, linear_maps_figure, paper_figure, plot
 from .figures.grid import short_name
 from .figures.marks import GREY
-from .results.schemas import of_pair
+from .results.schemas import with_pair
 from .results.study import Study
 
 
@@ -122,7 +122,7 @@ def _of_folder(row, folder):
     kind, study = KINDS[row.kind], Study(folder)
     pair = find_pair(row.about).label if kind.of_question else ""
     datasets = [row.about] if row.about and not kind.of_question else []
-    found = study.of(of_pair(kind.probe, pair))
+    found = study.of(with_pair(kind.probe, pair))
     found = {run: one for run, one in found.items() if run[0] in (datasets or study.datasets)}
     if not found:
         grid(row.kind, study, pair, datasets=datasets)  # which says what is missing

@@ -118,7 +118,7 @@ class _OfBoth(BaseModel):
         description='"hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file',
         json_schema_extra=_OTHERWISE,
     )
-    PROBES: list[str] = Field(FIVE_PROBES, description="to run", json_schema_extra=_HOW)
+    PROBES: list[str] = Field(FIVE_PROBES, description="names of the probes to run", json_schema_extra=_HOW)
     PAIR: str = Field(
         "sum", description="question and answer of erasure and gradients, by name", json_schema_extra=_HOW
     )
@@ -244,7 +244,8 @@ def params_files(kind: Literal["models", "datasets"]) -> dict[str, Path]:
 
 
 def find_model(name: str) -> dict | None:
-    """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name."""
+    """What params/models/<set>/<name>.yaml says, with MODEL and MODEL_ID; None if no set has the name. ParamsError for
+    a file that cannot be read."""
     path = params_files("models").get(name)
     return {"MODEL_ID": name} | load_params(path) | {"MODEL": name} if path else None
 
@@ -292,8 +293,8 @@ def find_dataset(name: str) -> dict | None:
     if not path:
         return None
     params = load_params(path)
-    own_rows = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
-    return own_rows | params | {"DATASET": name}
+    on_hub = {"SOURCE": "hub"} if params.keys() & {"REPOSITORY", "FILE"} else {}
+    return on_hub | params | {"DATASET": name}
 
 
 def not_among(allowed: Iterable[str], kind: str, *names: str) -> str | None:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..params import command
-from ..results.schemas import MissingArtifact, of_pair
+from ..results.schemas import MissingArtifact, with_pair
 from ..results.study import Study
 from .kinds import KINDS, find_kind
 from .marks import STYLE, Heat, Kind, question_of
@@ -165,7 +165,7 @@ def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] =
 
     MissingArtifact if there are none, or none on one of these datasets.
     """
-    found = {run: result for run, result in study.of(of_pair(kind.probe, pair)).items() if kind.can_draw(result)}
+    found = {run: result for run, result in study.of(with_pair(kind.probe, pair)).items() if kind.can_draw(result)}
     lacking = " ".join(set(datasets) - {dataset for dataset, _ in found})
     if lacking or not found:
         remedy = command("sweep", DATASETS=lacking, PROBES=kind.probe, OUT=str(study.folder))

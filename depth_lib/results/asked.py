@@ -49,10 +49,10 @@ class RunSpec:
             raise ParamsError(f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; change one")
         self._dataset_file = find_dataset(params["DATASET"]) or {}
         if self._dataset_file.get("FILE"):
-            params["SOURCE"] = "hub"  # other files do not replace it
+            params["SOURCE"] = "hub"  # its FILE, which no other source replaces
         is_drawn = params["DATASET"] in DRAWN and params["SOURCE"] in NAMED_SOURCES
         self.source = "drawn" if is_drawn else params["SOURCE"]
-        self._n_examples = params["N_EXAMPLES"]  # of the dataset's rows, which a baseline reads beside a list too
+        self._n_examples = params["N_EXAMPLES"]  # rows of a dataset, such as the baseline's; a list has its own number
         if prompts is not None:
             self.prompts, self.source = list(prompts), "list"
             if not self.prompts:
@@ -119,7 +119,7 @@ class RunSpec:
         """
         row, apart = ARTIFACTS[probe], {*flagged("how"), *flagged("otherwise")}
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
-        as_kept = json.loads(json.dumps(changed))
+        as_kept = json.loads(json.dumps(changed))  # as `meta` has it: a tuple is a list
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
         if "lens" in changed and (lens := Path(str(changed["lens"]))).is_file():
             made_from["lens"] = hashlib.sha256(lens.read_bytes()).hexdigest()[:16]
@@ -161,7 +161,8 @@ class RunSpec:
 
     @cached_property
     def baseline(self) -> list[str]:
-        """The prompts whose mean residual is uninformative: GSM8K's, on every dataset (Csordás et al. 2025, 3.4)."""
+        """The prompts whose mean residual is uninformative: GSM8K's (Csordás et al. 2025, 3.4), on a dataset
+        without a params file the run's own."""
         if self.params["DATASET"] == "gsm8k" or not self._dataset_file:
             return self.prompts
         if self.params["SOURCE"] not in NAMED_SOURCES:

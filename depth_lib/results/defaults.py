@@ -26,15 +26,17 @@ def in_project(path: str | Path) -> Path:
 
 
 def as_cell(params: Mapping) -> dict:
-    """Parameters as a notebook's cell sets them: "null" is None, as None means what the params files say."""
+    """Parameters as a notebook's cell sets them: None is written "null", since a None in a cell means: take it from the
+    params files."""
     return {name: "null" if value is None else value for name, value in params.items()}
 
 
 def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     """A cell's parameters, those that are None filled in from the params files; and the values filled in, by origin.
 
-    What is given wins, and leaves the other values of the params files as they are. MODEL may be anything that
-    `depth-lib sweep` takes as a model. Raises ParamsError for an unknown model or a file that cannot be read.
+    What is given wins, and leaves the other values of the params files as they are; nothing is looked up for a
+    complete cell. MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for an unknown
+    model or a file that cannot be read.
     """
     given = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
     values = {name: None if value == "null" else value for name, value in given.items()}
@@ -44,14 +46,14 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     name, dataset = values.get("MODEL", default["MODEL"]), values.get("DATASET", default["DATASET"])
     model = find_model(name)
     if not model and values.keys() >= {"MODEL_ID", "DTYPE", "DEVICE_MAP"}:
-        model = {"MODEL": name}  # and nothing to look up
+        model = {"MODEL": name}  # the three that `model_params` finds out are given
     elif not model:
         own_id = values.get("MODEL_ID")
         model = model_params(own_id) | {"MODEL": name} if own_id else model_params(name)
     values["MODEL"] = model["MODEL"]
     of_dataset = find_dataset(dataset) or {}
     if dataset not in SAMPLES and "SOURCE" in of_dataset:
-        model.pop("SOURCE", None)  # it chooses among the samples that ship
+        model.pop("SOURCE", None)  # a model's SOURCE only chooses among the prompts that ship
     origins = {f"model {model['MODEL']}": model, f"dataset {dataset}": of_dataset, "by default": default}
     for origin, said in origins.items():
         origins[origin] = {name: said[name] for name in Params.model_fields if name in said and name not in values}

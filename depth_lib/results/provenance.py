@@ -50,8 +50,8 @@ class State:
         return f"{self.path} was not made as asked ({'; '.join(self.reasons)})"
 
     @property
-    def kept(self) -> bool:
-        """Whether REPLACE has to be given before something else takes its place."""
+    def needs_replace(self) -> bool:
+        """Whether it is a readable result of something else, which only REPLACE moves aside."""
         return self.word == "stale" and bool(self.meta)
 
 
@@ -201,13 +201,13 @@ def made_from(meta: Mapping) -> str:
         "date": meta.get("date", "")[:10],
         "versions": " ".join(f"{package} {version}" for package, version in meta.get("versions", {}).items()),
     }
-    origin |= without_places(meta)
+    origin |= without_folders(meta)
     prompts = "n_prompts source prompts_hash" if "n_prompts" in meta else ""  # gradients read none
     keys = f"model_id revision file dtype quantization method {prompts} where date versions blocks"
     return "; ".join(str(origin[key]) for key in keys.split() if origin.get(key))
 
 
-def without_places(meta: Mapping) -> dict:
+def without_folders(meta: Mapping) -> dict:
     """model_id and source without the folders of this machine, as results are shared."""
     known = {key: meta[key] for key in ("model_id", "source") if meta.get(key)}
     return {key: Path(place).name if os.path.isabs(place) else place for key, place in known.items()}

@@ -28,10 +28,10 @@ class MissingArtifact(ArtifactError, FileNotFoundError):
 class Schema:
     """One probe's file: its name, with `{n}` for the number of examples, and the shape of each key.
 
-    `papers`: the papers' own keys, which a result must have; `ours`: further ones, checked where present. Both are
-    "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of prompts (F of those long
-    enough for future mode), E of examples on K levels of difficulty; any other letter is a number that is the same for
-    the whole file.
+    `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones, checked
+    where present. Both are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of
+    prompts (F of those long enough for future mode), E of examples on K levels of difficulty; any other letter is a
+    number that is the same for the whole file, as is the K of orders.
     `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it differs from the
     row's. `baseline`: the probe also reads baseline prompts, whose hash is compared. `by_level`: it runs on examples
     with levels of difficulty. `version`: raise it when a mistake in the probe is corrected; older results are then
@@ -103,7 +103,7 @@ _EFFECTS = (
 )
 _GRADIENTS = (
     "L T: igrads",
-    "L: completeness f_difference n_nodes n_steps error quadrature rounding",  # the last two: of earlier versions
+    "L: completeness f_difference n_nodes n_steps error quadrature rounding",  # earlier versions had the last two
 )
 _QUADRATURE = _PAIR | {"quadrature": "gauss", "tolerance": 0.01}
 _REMOVAL = "removal_loss removal_kl removal_top1"
@@ -243,7 +243,7 @@ class ResultName:
     @property
     def key(self) -> str:
         """The result's name in a study: "logit_lens", "residual_erasure:spouse", "layer_effects@part=mlp"."""
-        return of_pair(self.probe, self.pair) + (f"@{self.changed}" if self.changed else "")
+        return with_pair(self.probe, self.pair) + (f"@{self.changed}" if self.changed else "")
 
     @property
     def files(self) -> list[str]:
@@ -267,13 +267,13 @@ def by_n_examples(path: Path) -> tuple[int, Path]:
     return len(path.name), path
 
 
-def of_pair(name: str, pair: str) -> str:
+def with_pair(name: str, pair: str) -> str:
     """The name of a probe or metric for another question than the papers', such as `residual_erasure:spouse`."""
     return f"{name}:{pair}" if pair else name
 
 
 def without_pair(name: str) -> str:
-    """The probe or metric in a name made by `of_pair`, or that a result has in a study."""
+    """The probe or metric in a name made by `with_pair`, or that a result has in a study."""
     return re.split("[:@]", name)[0]
 
 

@@ -31,7 +31,7 @@ from .schemas import (
     without_pair,
 )
 
-BY_LEVEL = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
+LEVEL_PROBES = tuple(probe for probe, row in ARTIFACTS.items() if row.by_level)
 
 Key = tuple[str, str, str]  # dataset, model, probe
 
@@ -41,7 +41,7 @@ class Study(dict):
 
     models, datasets: which ones, in this order; by default all that have results, small models and the papers' datasets
     first. Of results for several numbers of examples the largest is read. A probe on another question than the papers'
-    has the key `of_pair(probe, pair)`; `pairs` has the labels of these questions. `paths`: (dataset, model, probe) ->
+    has the key `with_pair(probe, pair)`; `pairs` has the labels of these questions. `paths`: (dataset, model, probe) ->
     file.
 
     Warns of its `problems`: unreadable files, which are left out, results of another model, results that are stale,
@@ -89,7 +89,7 @@ class Study(dict):
                     name = parse_name(path)
                     is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
                     state = asked.state(name.probe) if is_asked else judge(path, {})
-                    states |= {name.key: state} if state.kept else {}
+                    states |= {name.key: state} if state.needs_replace else {}
             yield from (f"{dataset} × {model}: {line}" for line in not_done(states))
 
     def _mixtures(self) -> Iterator[str]:
@@ -127,7 +127,7 @@ class Study(dict):
         """
         lines = []
         for model, dataset in itertools.product(self.models, self.datasets):
-            expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else BY_LEVEL)}
+            expected = self._probes_on(dataset) | {*(TABLE_PROBES if self._has_depths(dataset) else LEVEL_PROBES)}
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 meta = next((result["meta"] for (other, _, _), result in self.items() if other == dataset), {})
@@ -145,7 +145,7 @@ class Study(dict):
 
     def _has_depths(self, dataset: str) -> bool:
         probes = self._probes_on(dataset)
-        return bool(probes & {*TABLE_PROBES}) or not (probes & {*BY_LEVEL} or dataset in with_levels())
+        return bool(probes & {*TABLE_PROBES}) or not (probes & {*LEVEL_PROBES} or dataset in with_levels())
 
 
 def _asked(folder: Path) -> RunSpec | None:

@@ -26,7 +26,7 @@ from .launch import run_unfinished
 from .plan import REAL_OUT, Plan
 from .processes import say
 from .status import matrix, runs_in
-from .table import chosen_results, depths_of, make_table
+from .table import chosen_names, depths_of, make_table
 
 if TYPE_CHECKING:
     from nnsight import TransformersModel
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def demo(plan: Plan) -> int:
     """Three toy models on three embedded datasets: results, table and figures in outputs/demo."""
     always = {"SET": "demo", "JOBS": plan.JOBS or 2}  # a toy's run is mostly imports
-    plan = plan.model_copy(update={"CONTROL": not plan.REMOTE} | plan.of_runs | always)
+    plan = plan.model_copy(update={"CONTROL": not plan.REMOTE} | plan.given_for_runs | always)
     if not plan.LIST and not Path(plan.folder).is_dir():
         say(f"three toy models on three datasets, then table and figures in {plan.folder}: 3 to 8 minutes, once")
     return sweep(plan)
@@ -67,7 +67,7 @@ def run(plan: Plan, model: str, dataset: str) -> int:
 
 def share(plan: Plan) -> int:
     """Copy the results in OUT, with one table of all numbers and a dataset card: --licence cc-by-4.0 --to DIR."""
-    models, datasets = chosen_results(plan)
+    models, datasets = chosen_names(plan)
     if not plan.LICENCE:
         raise ParamsError("share needs a licence for the numbers; give one: --licence cc-by-4.0")
     from ..effective_depth.tables import depths
@@ -94,7 +94,7 @@ def status(plan: Plan) -> int:
     if plan.MODELS or plan.SET or plan.DATASETS:
         print(matrix(plan.folder, plan.runs()))
         return 0
-    given = plan.of_runs | ({"PROBES": plan.PROBES} if plan.PROBES else {})
+    given = plan.given_for_runs | ({"PROBES": plan.PROBES} if plan.PROBES else {})
     subfolders = [] if plan.OUT else sorted(map(str, Path(plan.folder).glob("*/")))
     found = {folder: runs_in(folder, **given) for folder in (plan.folder, *subfolders)}
     tables = [matrix(folder, runs, problems) for folder, (runs, problems) in found.items() if runs or problems]
@@ -140,7 +140,7 @@ def _loaded(plan: Plan, model: str) -> tuple["TransformersModel", dict]:
     """A model as its params file and the options say, and what they say."""
     from ..models.load import load_model  # loads torch
 
-    params = model_params(model) | plan.of_runs
+    params = model_params(model) | plan.given_for_runs
     loading = {name.lower(): params[name] for name in flagged("loading") if name in params}
     return load_model(params["MODEL_ID"], remote=params.get("REMOTE", False), **loading), params
 

@@ -22,7 +22,7 @@ except ImportError:
     raise ImportError("runs are notebooks executed by papermill; pip install 'depth-lib[sweep]'") from None
 
 from ..progress import LOG
-from .status import FAILED, KILLED, SWEEP
+from .status import FAILED, KILLED, SWEEP_VARIABLE
 
 
 class _KernelManager(AsyncKernelManager):
@@ -83,7 +83,7 @@ def _end_with_the_sweep(parent: int) -> None:
 
     The parent is the sweep, or torchrun, which outlives the sweep.
     """
-    sweep = int(os.environ.get(SWEEP, parent))
+    sweep = int(os.environ.get(SWEEP_VARIABLE, parent))
     while os.getppid() == parent and psutil.pid_exists(sweep):
         time.sleep(1)
     os._exit(1)

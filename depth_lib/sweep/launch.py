@@ -76,11 +76,11 @@ def _refuse(plan: Plan, statuses: Sequence[RunStatus]) -> None:
         host_and_key(host)
     for run, states in ((status.run, status.states) for status in statuses):
         for name, state in states.items():
-            if state.kept and not run.params["REPLACE"]:
+            if state.needs_replace and not run.params["REPLACE"]:
                 lines = [f"{state.in_words}; give another OUT, or"]
                 if stored := _stored(run, name, state):
-                    lines.append(f"to go on with its settings: {command('sweep', **plan.options | stored)}")
-                anew = command("sweep", **plan.options | {"REPLACE": True})
+                    lines.append(f"to go on with its settings: {command('sweep', **plan.as_options | stored)}")
+                anew = command("sweep", **plan.as_options | {"REPLACE": True})
                 raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
             if state.word == "missing" and state.reasons and not plan.KEEP_GOING:
                 raise ParamsError(state.reasons[0])
@@ -101,7 +101,7 @@ def _command(plan: Plan, run: RunSpec) -> str:
     """The command of a single run."""
     model, dataset = run.params["MODEL"], run.params["DATASET"]
     of_model = {} if find_model(model) else {"MODEL_ID": run.cell()["MODEL_ID"]}
-    how = {"OUT": str(run.out), "PROBES": run.params["PROBES"]} | plan.of_runs
+    how = {"OUT": str(run.out), "PROBES": run.params["PROBES"]} | plan.given_for_runs
     return command("run", model, dataset, **of_model | how)
 
 

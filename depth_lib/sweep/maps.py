@@ -29,14 +29,14 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     Raises Superseded for maps of other weights or texts, unless REPLACE is set.
     """
     models, names = (source_model, target_model), [Path(model).name for model in (source_model, target_model)]
-    loading = {name.lower(): plan.of_runs.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
+    loading = {name.lower(): plan.given_for_runs.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
     wanted = {"what": plan.WHAT, "texts_hash": prompts_hash(documents), "of_models": _weights(models)} | loading
     what = "" if plan.WHAT == "residual" else f"{plan.WHAT}_"
     path = Path(plan.folder) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
     state = judge(path, wanted)
-    if state.kept and not plan.REPLACE:
-        given = plan.options | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "REPLACE": True}
+    if state.needs_replace and not plan.REPLACE:
+        given = plan.as_options | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "REPLACE": True}
         raise Superseded(
             f"{state.in_words}; give another OUT, or to move it aside and compute it again: "
             f"{command('maps', source_model, target_model, **given)}"
@@ -47,7 +47,7 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
         start = time.time()
         given = {name: value for name, value in loading.items() if value}
         result = linear_maps(*(load_model(model, **given) for model in models), documents, plan.WHAT)
-        if state.kept:
+        if state.needs_replace:
             print(f"{path} is kept as {move_aside(path, 'superseded').name}")
         made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS}
         made_from |= {"n_texts": len(documents), "model": " → ".join(names), "seconds": time.time() - start}

@@ -1,7 +1,8 @@
 """What a command covers: models × datasets, and the parameters of each run. Does not import torch.
 
 `Plan` has every option of every command as a field: the parameters of a run, which override the params files if they
-are given (`of_runs`), and those below. `Plan.runs()` is the list of runs, on which sweep, status and `--list` all work.
+are given (`given_for_runs`), and those below. `Plan.runs()` is the list of runs, on which sweep, status and `--list`
+all work.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,12 @@ from ..results.defaults import as_cell, filled_in, in_project
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
-_OF_PROMPTS = [probe for probe, row in ARTIFACTS.items() if not row.by_level]  # possible on every dataset
-_FURTHER = [probe for probe in FURTHER_PROBES if probe in _OF_PROMPTS]
+_WITHOUT_LEVELS = [probe for probe, row in ARTIFACTS.items() if not row.by_level]  # possible on every dataset
+_IN_NO_FILE = [probe for probe in FURTHER_PROBES if probe in _WITHOUT_LEVELS]
 
 
 class Plan(ModelFile):
-    """What a command covers: the runs of MODELS on DATASETS, and how they are executed.
+    """What a command covers: the runs of MODELS on DATASETS, and how they are executed; for `init`, a model's file.
 
     A parameter of a run that is given overrides the params files: Plan(SET="demo", N_EXAMPLES=3).
     """
@@ -56,35 +57,35 @@ class Plan(ModelFile):
         return self.MODELS or in_order(name for name in sets if sets[name] == (self.SET or "paper"))
 
     @property
-    def of_runs(self) -> dict:
-        """The parameters that all runs were given."""
+    def given_for_runs(self) -> dict:
+        """The parameters that were given for all runs; OUT and PROBES are each run's own."""
         given = self.model_fields_set - {"OUT", "PROBES"}
         return {name: getattr(self, name) for name in Params.model_fields if name in given}
 
     @property
-    def options(self) -> dict:
-        """The options of a command that covers the same runs."""
+    def as_options(self) -> dict:
+        """What was given, as the options of a command that covers the same runs."""
         which = {"SET": self.SET, "MODELS": self.MODELS, "DATASETS": self.DATASETS, "PROBES": self.PROBES}
-        return {name: value for name, value in which.items() if value} | {"OUT": self.folder} | self.of_runs
+        return {name: value for name, value in which.items() if value} | {"OUT": self.folder} | self.given_for_runs
 
     def runs(self) -> list[RunSpec]:
         """Every model with every dataset, model by model; at least one run.
 
-        Without DATASETS each dataset has those of PROBES that are in its params file. Probes that read no prompts are
-        on one of a model's datasets only: GSM8K, or the first. Raises ParamsError for unknown names, problems in the
-        params files that are needed, two runs with one folder, or no probe to run.
+        Without DATASETS each dataset has those of PROBES that are in its params file, or in no file. Probes that read
+        no prompts are on one of a model's datasets only: GSM8K, or the first. Raises ParamsError for unknown names,
+        problems in the params files that are needed, two runs with one folder, or no probe to run.
         """
         datasets, models = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS)), list(dict.fromkeys(self.models))
         self._check(datasets, models)
         runs, folders = {}, {}
         for model in models:
-            done = set()
+            placed = set()
             for dataset in sorted(datasets, key=lambda name: name != "gsm8k"):
-                cell = as_cell(self.of_runs) | {"MODEL": model, "DATASET": dataset, "OUT": self.folder}
+                cell = as_cell(self.given_for_runs) | {"MODEL": model, "DATASET": dataset, "OUT": self.folder}
                 in_files = filled_in(cell)[0]["PROBES"]
-                possible = {*in_files, *(_OF_PROMPTS if self.DATASETS else _FURTHER)} - done
+                possible = {*in_files, *(_WITHOUT_LEVELS if self.DATASETS else _IN_NO_FILE)} - placed
                 probes = [probe for probe in self.PROBES or in_files if probe in possible]
-                done.update(probe for probe in probes if not ARTIFACTS[probe].reads_prompts)
+                placed.update(probe for probe in probes if not ARTIFACTS[probe].reads_prompts)
                 if probes:
                     run = runs[model, dataset] = RunSpec(cell | {"PROBES": probes})
                     one, two = folders.setdefault(run.folder, (model, dataset)), (model, dataset)
@@ -100,7 +101,7 @@ class Plan(ModelFile):
 
     def _check(self, datasets: Sequence[str], models: Sequence[str]) -> None:
         """Raise ParamsError for names that are not known, and for what is given to several that only one can have."""
-        source = self.of_runs.get("SOURCE", "hub")
+        source = self.given_for_runs.get("SOURCE", "hub")
         file = None if source in NAMED_SOURCES else in_project(source)
         problem = not_among(ARTIFACTS, "PROBES", *self.PROBES)
         if file and not file.is_file():
@@ -112,7 +113,7 @@ class Plan(ModelFile):
             problem = unknown
             if any(in_project(name).is_file() for name in datasets):
                 problem += "; for a file of prompts give it as SOURCE, and a name of your own or a dataset's"
-        elif "MODEL_ID" in self.of_runs and len(models) > 1:
+        elif "MODEL_ID" in self.given_for_runs and len(models) > 1:
             problem = "MODEL_ID is given for several models; name one with MODELS"
         if problem:
             raise ParamsError(problem)

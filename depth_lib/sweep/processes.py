@@ -24,7 +24,7 @@ from tqdm.std import tqdm
 from ..files import Busy, hold
 from ..params import INSTALLED
 from ..progress import LOG
-from .status import FAILED, KILLED, PROBE_FAILED, RUNNING, SWEEP
+from .status import FAILED, KILLED, PROBE_FAILED, RUNNING_LOCK, SWEEP_VARIABLE
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
@@ -42,7 +42,7 @@ class Notebook:
     name: str
     folder: Path
     parameters: Mapping
-    lacking: Callable[[], Sequence[str]]  # a line on each result that is not as it should leave it
+    lacking: Callable[[], Sequence[str]]  # one line per result that it should have left and did not
     is_finished: Callable[[], bool] = lambda: False  # whether there is nothing to do
     progress: Callable[[], str] = lambda: "running"
     ranks: int = 1  # with several, torchrun starts one process per rank
@@ -71,10 +71,10 @@ class Notebook:
         """Start that command in a process group of its own, with these environment variables."""
         self.partial.unlink(missing_ok=True)
         self.log.write_bytes(b"")
-        variables = {LOG: str(self.log.absolute()), SWEEP: str(os.getpid())}
+        variables = {LOG: str(self.log.absolute()), SWEEP_VARIABLE: str(os.getpid())}
         with self.log.open("ab") as log:  # to which bars are appended too
-            how = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            return subprocess.Popen(self.command(), env={**environment, **variables}, **how)
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            return subprocess.Popen(self.command(), env={**environment, **variables}, **pipes)
 
 
 class Executor:
@@ -113,7 +113,7 @@ class Executor:
         """Execute one, unless another process has done it or is doing it; yields True while it runs."""
         try:
             notebook.folder.mkdir(parents=True, exist_ok=True)
-            with hold(notebook.folder / RUNNING, wait=False):
+            with hold(notebook.folder / RUNNING_LOCK, wait=False):
                 if notebook.is_finished():
                     self._ended(notebook, "finished", "done by another process")
                 else:

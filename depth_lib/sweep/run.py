@@ -39,7 +39,7 @@ from ..remote.errors import NotReady, ServerUnreachable
 from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
-from ..results.provenance import Superseded, prompts_hash, without_places
+from ..results.provenance import Superseded, prompts_hash, without_folders
 from ..results.schemas import ARTIFACTS, BY_RANDOM, FURTHER_PROBES, RANDOM, ArtifactError, parse_name
 from .status import PROBE_FAILED
 from .table import depths_of
@@ -62,7 +62,7 @@ class Run(RunSpec):
     def __init__(
         self, cell: Mapping, prompts: Iterable[str] | None = None, model: nnsight.TransformersModel | None = None
     ):
-        if model is not None:
+        if model is not None:  # before RunSpec, whose own weights these replace
             self.llm, self.weights = model, {"weights": _hash_of_weights(model)}
             cell = {**cell, **_in_memory(model, cell.get("MODEL"), self.weights["weights"])}
         super().__init__(cell, prompts)
@@ -102,8 +102,10 @@ class Run(RunSpec):
             with self._alone():
                 path = self._compute(probe, call, changed)
         except Exception as error:
-            of_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
-            if of_all or self.params["TENSOR_PARALLEL"] > 1 or LOG not in os.environ:  # no sweep: its caller sees it
+            concerns_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
+            if (
+                concerns_all or self.params["TENSOR_PARALLEL"] > 1 or LOG not in os.environ
+            ):  # no sweep: its caller sees it
                 raise
             traceback.print_exc()
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -177,7 +179,7 @@ class Run(RunSpec):
         if state.word == "done":
             print(f"{probe}: read from {state.path}, nothing to compute")
             return state.path
-        if state.kept and not self.params["REPLACE"]:
+        if state.needs_replace and not self.params["REPLACE"]:
             raise Superseded(
                 f"{state.in_words}; give another OUT, or to move it aside and compute it again set REPLACE = True, and "
                 "make a new Run"
@@ -197,7 +199,7 @@ class Run(RunSpec):
                     meta["jobs"] = jobs
                 if "igrads" in result:  # a server's sandbox has no gradients
                     meta["method"] = "increments" if "n_steps" in result else "gradients"
-                if state.kept:
+                if state.needs_replace:
                     for old in map(state.path.with_name, parse_name(state.path).files):
                         if old.exists():
                             print(f"{probe}: {old} is kept as {move_aside(old, 'superseded').name}")
@@ -224,10 +226,10 @@ class Run(RunSpec):
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
     def _meta(self, probe: str, llm: nnsight.TransformersModel, wanted: Mapping) -> dict:
-        """The provenance of a result that was just computed: all parameters, and what ran where."""
+        """The provenance of a result that was just computed: the parameters on which it depends, and what ran where."""
         row, record, asked = ARTIFACTS[probe], known(llm), self.params
         meta = {name.lower(): value for name, value in asked.items() if name not in flagged("how")}
-        meta |= without_places(meta) | {"dataset": self.dataset}
+        meta |= without_folders(meta) | {"dataset": self.dataset}
         if self.source in ("drawn", "list"):
             meta["source"] = self.source
         if self.dataset != asked["DATASET"]:

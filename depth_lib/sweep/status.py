@@ -21,13 +21,13 @@ from ..results.asked import PARAMETERS, RunSpec, asked_in
 from ..results.provenance import State, not_done
 from ..results.schemas import ARTIFACTS, ArtifactError, parse_name
 
-RUNNING = ".running"  # in a run's folder; locked by the sweep that executes its notebook
-LOG = "probe.log"  # in a run's folder: what its process and its notebook printed
+RUNNING_LOCK = ".running"  # in a run's folder; locked by the sweep that executes its notebook
+LOG_FILE = "probe.log"  # in a run's folder: what its process and its notebook printed
 PARTIAL = "probe.partial.ipynb"  # the notebook while it is executed; kept if it fails
 FAILED = "FAILED: "  # begins the line of a log with the reason of a failure
 PROBE_FAILED = "failed: "  # begins the line on a probe that failed while others went on
 KILLED = "killed by SIGKILL, probably because memory ran out; use fewer JOBS or a smaller model"
-SWEEP = "DEPTH_LIB_SWEEP"  # the sweep's process; a notebook's process ends with it
+SWEEP_VARIABLE = "DEPTH_LIB_SWEEP"  # the sweep's process; a notebook's process ends with it
 
 
 @dataclass
@@ -64,10 +64,10 @@ def notes_on(status: RunStatus) -> list[str]:
     if jobs := [job for state in status.states.values() if state.word == "done" for job in state.meta.get("jobs", [])]:
         notes.append(total_cost(jobs))
     last_line = _log_of(status.run).rstrip().rpartition("\n")[2]
-    if process := holder(folder / RUNNING) or holder(folder / COMPUTING):
+    if process := holder(folder / RUNNING_LOCK) or holder(folder / COMPUTING):
         notes.append(f"running ({process}), {progress(status.run)}")
     elif last_line.startswith(FAILED):
-        notes.append(f"{last_line}; see {folder / LOG}, then repeat the command")
+        notes.append(f"{last_line}; see {folder / LOG_FILE}, then repeat the command")
     elif (folder / PARTIAL).exists():
         notes.append("interrupted; repeat the command to go on")
     return [f"{status.run.name}: {note}" for note in notes]
@@ -83,7 +83,7 @@ def progress(run: RunSpec) -> str:
 
 
 def _log_of(run: RunSpec) -> str:
-    log = run.folder / LOG
+    log = run.folder / LOG_FILE
     return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
 
@@ -114,7 +114,8 @@ def _folded(text: str) -> str:
 
 
 def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]:
-    """The runs in a folder, as their last command asked but for what is given now, and those that cannot be known."""
+    """The runs in a folder, with the parameters of their last command, overridden by those given now; and a message on
+    each whose parameters cannot be read."""
     runs, problems = [], []
     for path in sorted(Path(out).glob(f"*/*/{PARAMETERS}")):
         try:

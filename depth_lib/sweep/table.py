@@ -20,7 +20,7 @@ TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", 
 def make_table(plan: Plan, if_new: bool = False) -> int:
     """Write table, figures and report of the results in OUT; the exit status.
 
-    if_new: only if the last one has not read every result. Raises what `chosen_results` raises, before anything is
+    if_new: only if the last one has not read every result. Raises what `chosen_names` raises, before anything is
     written.
     """
     out, start = Path(plan.folder), time.time()
@@ -37,7 +37,7 @@ def make_table(plan: Plan, if_new: bool = False) -> int:
     if if_new and has_read_all():
         say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {out}")
         return 0
-    models, datasets = chosen_results(plan)
+    models, datasets = chosen_names(plan)
     from ..results.study import Study  # loads torch
 
     Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
@@ -52,7 +52,7 @@ def make_table(plan: Plan, if_new: bool = False) -> int:
     return 0
 
 
-def chosen_results(plan: Plan) -> tuple[list[str], list[str]]:
+def chosen_names(plan: Plan) -> tuple[list[str], list[str]]:
     """The models ([]: all) and the datasets that a plan chooses among the results in its folder.
 
     Raises ParamsError if there are no such results, and what `find_results` raises.
@@ -78,7 +78,7 @@ def depths_of(run: RunSpec) -> list[str]:
     from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
     from ..effective_depth.tables import CONTROL, controls, depths
     from ..report.table import by_lens, effective_depth_table, summary_lines
-    from ..results.study import BY_LEVEL, TABLE_PROBES, Study
+    from ..results.study import LEVEL_PROBES, TABLE_PROBES, Study
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is stale, which is said below
@@ -87,7 +87,7 @@ def depths_of(run: RunSpec) -> list[str]:
         except MissingArtifact:
             return ["no result is there yet"]
     lines, replaced = [], "" if run.params["REPLACE"] else "set REPLACE = True, and "
-    for probe in (*TABLE_PROBES, *BY_LEVEL):
+    for probe in (*TABLE_PROBES, *LEVEL_PROBES):
         state = run.state(probe)
         if state.word == "stale" and study.pop((run.dataset, run.params["MODEL"], probe), None):
             lines.append(f"no depth by {probe}: {state.in_words}; {replaced}run its cell again")

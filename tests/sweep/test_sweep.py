@@ -171,9 +171,9 @@ BAR = "contribution:   0%|          | 00:00<?\n"
 def test_words_of_the_command_line_are_what_they_say(capsys):
     _, plan, positional = cli.parse(["run", "--replace", "toy-8l", "gsm8k", "--keep-going", "--remote", "local"])
     assert positional == {"model": "toy-8l", "dataset": "gsm8k"} and plan.KEEP_GOING
-    assert plan.of_runs == {"REPLACE": True, "REMOTE": "local"}
+    assert plan.given_for_runs == {"REPLACE": True, "REMOTE": "local"}
     plan = cli.parse(["run", "--remote", "toy-8l", "gsm8k", "--replace", "0", "--revision=null"])[1]
-    assert plan.of_runs == {"REPLACE": False, "REMOTE": True, "REVISION": None}
+    assert plan.given_for_runs == {"REPLACE": False, "REMOTE": True, "REVISION": None}
     assert cli.parse(["sweep", "--MODELS=a b"])[1].MODELS == ["a", "b"] == Plan(MODELS=["a", "b"]).MODELS
     assert cli.parse(["sweep", "--models", "a,b", "c"])[1].MODELS == ["a", "b", "c"]
     assert cli.parse(["maps", "toy-8l"])[2] == {"source_model": "toy-8l", "target_model": "toy-8l"}
