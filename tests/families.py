@@ -4,6 +4,7 @@ Weights of norms, biases and scales are far from their neutral values, so that c
 by far more than rounding.
 """
 
+import functools
 import math
 import zlib
 from pathlib import Path
@@ -51,10 +52,7 @@ ONE_NORM_SHAPE = {k: v for k, v in SHAPE.items() if k not in ("intermediate_size
 
 def _of(config_class, *parts, attention=None, **settings):
     """A function that builds the model class of a config whose settings are `parts` merged, then `settings`."""
-    merged = {}
-    for part in parts:
-        merged |= part
-    merged |= settings
+    merged = functools.reduce(dict.__or__, [*parts, settings])
 
     def make(n_blocks=None):
         config = config_class(**merged)
@@ -167,11 +165,20 @@ REFUSED = {
 
 def build(name, dtype=torch.float32, n_blocks=None):
     """The tiny model of family `name`, the same one every time; `n_blocks` other than 4 where a test needs it."""
+    return _drawn(lambda: (FAMILIES | REFUSED)[name](n_blocks), zlib.crc32(name.encode())).to(dtype)
+
+
+def drawn(config, attention=None):
+    """The random model of any config, the same one every time."""
+    return _drawn(lambda: tf.AutoModelForCausalLM.from_config(config, attn_implementation=attention), 0)
+
+
+def _drawn(make, seed):
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(zlib.crc32(name.encode()))
-        model = (FAMILIES | REFUSED)[name](n_blocks)
+        torch.manual_seed(seed)
+        model = make()
         randomise(model)
-    return model.to(dtype).eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 @torch.no_grad()
@@ -213,7 +220,6 @@ def make_identity(model, blocks):
 
 def save_family(name, folder, tokenizer=None, dtype=torch.float32):
     """Writes the model of family `name` and a tokenizer to `folder`, a checkpoint as a user would have it."""
-    folder = Path(folder)
     build(name, dtype).save_pretrained(folder)
     (tokenizer or char_tokenizer()).save_pretrained(folder)
-    return folder
+    return Path(folder)

@@ -25,17 +25,17 @@ def skip_depth(llm):
     return depth_score(skip_profile(dl.layer_effects(llm, TEXTS, "all")["all_kl"]))
 
 
-def test_identity_blocks_at_the_end_leave_the_depth_of_skips_where_it_is(tmp_path):
+def test_identity_blocks_at_the_end_leave_the_depth_of_skips_where_it_is():
     longer = make_identity(build("llama"), (2, 3))
     shorter = build("llama", n_blocks=2)
     shorter.load_state_dict(longer.state_dict(), strict=False)
-    depths = [skip_depth(loaded(model, tmp_path / str(k))) for k, model in enumerate((longer, shorter))]
+    depths = [skip_depth(loaded(model)) for model in (longer, shorter)]
     assert depths[0] == pytest.approx(depths[1], abs=1e-4) and depths[0] < 2
 
 
-def test_where_one_block_alone_does_anything_the_depth_of_skips_is_that_block(tmp_path):
+def test_where_one_block_alone_does_anything_the_depth_of_skips_is_that_block():
     model = make_identity(build("llama"), (0, 1, 3))
-    assert skip_depth(loaded(model, tmp_path)) == pytest.approx(2, abs=1e-4)
+    assert skip_depth(loaded(model)) == pytest.approx(2, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -70,8 +70,8 @@ def logit_lens(model, prompts):
             per_token = {
                 "res_kl_divs": (p * (log_p - log_y)).sum(-1),
                 "res_overlaps": torch.tensor([len(set(a) & set(b)) / 5 for a, b in zip(five, true_five, strict=True)]),
-                "top1_agreement": log_p.argmax(-1) == top[:, 0],
-                "reciprocal_rank": 1 / rank,
+                "res_top1": log_p.argmax(-1) == top[:, 0],
+                "res_mrr": 1 / rank,
                 "res_in_top3": rank <= 3,
                 "res_in_top5": rank <= 5,
                 "res_in_top10": rank <= 10,

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch.nn.functional import log_softmax
 
-from tests.oracles.streams import PLACES
+from tests.oracles.streams import PLACES, run
 
 OTHERS = {"gpt_neo": ("transformer.h",)}
 
@@ -30,15 +30,25 @@ def in_order(model, order):
 
 
 @torch.no_grad()
+def damage(model, changed, prompts):
+    """Loss, KL and top-1 agreement [3] of a changed model, means over tokens, then prompts."""
+    of_prompts = []
+    for input_ids in prompts:
+        log_y, log_y_bar = (log_softmax(run(m, input_ids), -1) for m in (model, changed))
+        true = torch.as_tensor(input_ids)[1:, None]
+        loss = (log_y - log_y_bar)[:-1].gather(-1, true).sum() / max(1, len(true))
+        kl = (log_y.exp() * (log_y - log_y_bar)).sum(-1).mean()
+        of_prompts.append(torch.stack([loss, kl, (log_y.argmax(-1) == log_y_bar.argmax(-1)).to(kl).mean()]))
+    return torch.stack(of_prompts).mean(0)
+
+
 def block_orders(model, prompts, orders):
-    """Loss, KL and top-1 agreement of every order [3, K], means over prompts."""
-    damages = []
-    for order in orders:
-        changed = in_order(model, order)
-        for input_ids in prompts:
-            batch = torch.as_tensor(input_ids)[None]
-            log_y, log_y_bar = (log_softmax(m(batch, use_cache=False).logits[0], -1) for m in (model, changed))
-            loss = (log_y - log_y_bar)[:-1].gather(-1, batch[0, 1:, None]).sum() / max(1, len(batch[0]) - 1)
-            kl = (log_y.exp() * (log_y - log_y_bar)).sum(-1).mean()
-            damages.append(torch.stack([loss, kl, (log_y.argmax(-1) == log_y_bar.argmax(-1)).to(kl).mean()]))
-    return torch.stack(damages).unflatten(0, (len(orders), len(prompts))).mean(1).T
+    """Loss, KL and top-1 agreement of every order [3, K]."""
+    return torch.stack([damage(model, in_order(model, order), prompts) for order in orders], dim=1)
+
+
+@torch.no_grad()
+def ending_log_prob(model, context, ending):
+    """Σ log p of the token ids `ending` after `context`."""
+    log_p = run(model, context + ending).log_softmax(-1)[len(context) - 1 : -1]
+    return log_p.gather(1, torch.tensor(ending)[:, None]).sum()

@@ -1,11 +1,13 @@
 """A family for users and in float64 for its oracle, what it is asked, and when two results are the same."""
 
+import functools
 import sys
 
 import torch
 
 import depth_lib as dl
-from tests.families import L, build, save_family
+from depth_lib.data.tokens import tokenize
+from tests.families import L, build
 from tests.oracles.streams import in_float64
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -29,16 +31,20 @@ def close(ours, truth, tolerance=1e-5, scale=1e-9):
     assert difference <= tolerance, f"{difference:.1e}"
 
 
-def load(name, folder):
-    """(the model as a user loads it, the same model in float64 for the oracle)."""
-    return dl.load_model(str(save_family(name, folder, char_tokenizer()))), in_float64(build(name))
+@functools.cache
+def load(name):
+    """(the model of a family as a user loads it, the same model in float64 for the oracle), for tests that change
+    neither: once for all of them."""
+    return loaded(build(name)), in_float64(build(name))
 
 
-def loaded(model, folder):
+def loaded(model):
     """A model of tests.families as a user loads it."""
-    model.save_pretrained(folder)
-    char_tokenizer().save_pretrained(folder)
-    return dl.load_model(folder)
+    return dl.load_model(model, char_tokenizer())
+
+
+def ids_of(llm, texts):
+    return [torch.tensor(ids) for ids in tokenize(llm, texts)]
 
 
 def compare_in_batch(patch, whether=True):

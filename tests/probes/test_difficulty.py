@@ -21,8 +21,8 @@ EXAMPLES = [
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    return load("llama", tmp_path_factory.mktemp("llama"))
+def pair():
+    return load("llama")
 
 
 def test_both_effects_of_every_example_equal_the_oracle(pair):
@@ -39,10 +39,10 @@ def test_both_effects_of_every_example_equal_the_oracle(pair):
 
 
 @pytest.mark.parametrize("s", range(L - 1))
-def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s, tmp_path):
+def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s):
     """The last block reads what block s wrote; nobody reads what the last one wrote at earlier tokens."""
     model = make_identity(build("llama"), set(range(L)) - {s, L - 1})
-    found = dl.depth_by_difficulty(loaded(model, tmp_path), EXAMPLES)
+    found = dl.depth_by_difficulty(loaded(model), EXAMPLES)
     for effect in ("layer", "output"):
         for e in importance(found, effect):
             assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding

@@ -9,12 +9,11 @@ from transformers import AutoModelForCausalLM
 from tests.families import EACH_FAMILY, build
 from tests.tiny_tokenizers import VOCABULARY_SIZE
 
-every_family = pytest.mark.parametrize("name", EACH_FAMILY)
 SLIDING = ["mistral_sliding", "phi3_sliding", "olmo3", "gemma2", "gemma3_text", "gpt_oss"]
 INPUT_IDS = torch.randint(4, VOCABULARY_SIZE, (1, 13), generator=torch.Generator().manual_seed(0))
 
 
-@every_family
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_no_norm_bias_or_scale_can_be_forgotten_unseen(name):
     model = build(name)
     logits = model(INPUT_IDS).logits

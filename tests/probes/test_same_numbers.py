@@ -14,9 +14,9 @@ def test_plain_families_share_passes():
     assert arch.can_skip_blocks and arch.can_add_rows and arch.may_truncate
 
 
-def test_bfloat16_effects_of_identity_blocks_are_exactly_zero(tmp_path):
+def test_bfloat16_effects_of_identity_blocks_are_exactly_zero():
     """An intervention is compared with a row of its own batch, so nothing but the intervention can differ."""
-    llm = loaded(make_identity(build("llama", torch.bfloat16), (2, 3)), tmp_path)
+    llm = loaded(make_identity(build("llama", torch.bfloat16), (2, 3)))
     effects = dl.layer_effects(llm, [SIXTY])
     assert not effects["max_future_layer"][2:].any() and not effects["max_future_out"][2:].any()
     assert effects["max_future_out"][0] > 0
