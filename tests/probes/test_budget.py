@@ -1,5 +1,7 @@
 """No pass is larger than its budget, and no number depends on it."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,45 +10,44 @@ from depth_lib.probes.budget import tokens_in_pass
 from tests.families import HEADS, MLP, D, L, build
 from tests.probes.comparing import SIXTY, compare_in_batch, loaded
 
-QUESTION, ANSWER = SIXTY[:50], SIXTY[50:]
+TEXT = SIXTY[:12]  # 13 tokens, the fewest that future mode measures
+PAIR = {"question": TEXT[:9], "answer": TEXT[9:]}
+ERASED = PAIR | {"baseline_prompts": ["abc def"]}
 PROBES = {
-    "effects, future": lambda llm, budget: dl.layer_effects(llm, [SIXTY], budget=budget),
-    "effects, all": lambda llm, budget: dl.layer_effects(llm, [SIXTY], mode="all", budget=budget),
-    "effects, attention": lambda llm, budget: dl.layer_effects(llm, [SIXTY], part="attention", budget=budget),
-    "local effects": lambda llm, budget: dl.local_effects(llm, [SIXTY], budget=budget),
-    "erasure": lambda llm, budget: dl.residual_erasure(llm, QUESTION, ANSWER, ["abc def"], budget=budget),
-    "future erasure": lambda llm, budget: dl.future_erasure(llm, QUESTION, ANSWER, ["abc def"], budget=budget),
-    "removal": lambda llm, budget: dl.block_removal(llm, [SIXTY], sizes="all", budget=budget),
-    "increments": lambda llm, budget: dl.integrated_gradients(
-        llm, QUESTION[:9], "5", quadrature=1.0, budget=budget, method="increments", steps=1
-    ),
-    "gradients": lambda llm, budget: dl.integrated_gradients(llm, QUESTION, ANSWER, 1.0, budget=budget),
+    "effects, future": partial(dl.layer_effects, prompts=[TEXT]),
+    "effects, all": partial(dl.layer_effects, prompts=[TEXT], mode="all"),
+    "effects, attention": partial(dl.layer_effects, prompts=[TEXT], part="attention"),
+    "local effects": partial(dl.local_effects, prompts=[TEXT]),
+    "erasure": partial(dl.residual_erasure, **ERASED),
+    "future erasure": partial(dl.future_erasure, **ERASED),
+    "removal": partial(dl.block_removal, prompts=[TEXT], sizes="all"),
+    "increments": partial(dl.integrated_gradients, **PAIR, quadrature=1.0, method="increments", steps=1),
+    "gradients": partial(dl.integrated_gradients, **PAIR, quadrature=1.0),
 }
 
 
-@pytest.fixture(scope="module", params=[("llama", False), ("llama", True), ("bloom", False), ("gemma2", False)])
-def llm(request, tmp_path_factory):
-    """A model, whose interventions are compared with a row of their own batch (as in half precision) or not."""
-    name, in_batch = request.param
+# less than a row; or one row and nearly another, where each pass has a clean row of its own, as in half precision
+@pytest.fixture(scope="module", params=[("llama", 1, False), ("llama", 25, True), ("bloom", 1, False)])
+def llm_and_budget(request):
+    name, budget, in_batch = request.param
     with pytest.MonkeyPatch.context() as patch:
         compare_in_batch(patch, in_batch)
-        yield loaded(build(name), tmp_path_factory.mktemp(name))
+        yield loaded(build(name)), budget
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 @pytest.mark.parametrize("name", PROBES)
-def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_same(llm, name):
-    largest = []
+def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_same(llm_and_budget, name):
+    (llm, smallest), largest = llm_and_budget, []
     hooks = [
         block.register_forward_pre_hook(lambda module, args: largest.append(args[0].shape[:2].numel()))
         for block in llm.blocks._module
     ]
-    n_tokens = len(llm.tokenizer(SIXTY)["input_ids"])
-    whole = PROBES[name](llm, None)
-    for budget in (1, 2 * n_tokens - 1, 170):
+    whole = PROBES[name](llm)
+    for budget in (smallest, 50):
         largest.clear()
-        found = PROBES[name](llm, budget)
-        assert max(largest) <= max(budget, n_tokens), budget
+        found = PROBES[name](llm, budget=budget)
+        assert max(largest) <= max(budget, 13), budget
         for key, value in found.items():
             if torch.is_tensor(value) and key not in ("n_nodes", "error"):
                 torch.testing.assert_close(value, whole[key], rtol=1e-4, atol=1e-5, equal_nan=True)
@@ -54,9 +55,9 @@ def test_no_pass_has_more_tokens_than_the_budget_or_one_row_and_numbers_are_the_
         hook.remove()
 
 
-def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count(tmp_path):
+def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count():
     """Bytes of a token: 3.5 vectors of both widths, with gradients in each block; and eager, two rows of scores."""
-    llm, h = loaded(build("llama"), tmp_path), torch.empty(2000, D, device="meta")
+    llm, h = loaded(build("llama")), torch.empty(2000, D, device="meta")
     plain, scores = 7 * (D + MLP) * 4 // 2, 2 * 2000 * HEADS * 4
     for attention, n_bytes in (("sdpa", plain), ("eager", plain + scores)):
         llm.config.get_text_config()._attn_implementation = attention
@@ -64,8 +65,8 @@ def test_scores_of_eager_attention_and_the_activations_of_all_blocks_count(tmp_p
         assert tokens_in_pass(llm, h, 2**26, gradients=True) == 2**26 // (L * n_bytes)
 
 
-def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input(tmp_path):
+def test_a_pass_of_which_no_block_runs_is_no_error_where_the_model_reshapes_to_its_input():
     """The row of what leaves the last block is alone in its pass."""
-    llm = loaded(build("gpt2"), tmp_path)
-    whole = PROBES["erasure"](llm, None)["erasure_effect"]
-    torch.testing.assert_close(PROBES["erasure"](llm, 1)["erasure_effect"], whole, rtol=1e-4, atol=1e-5)
+    llm = loaded(build("gpt2"))
+    whole = PROBES["erasure"](llm)["erasure_effect"]
+    torch.testing.assert_close(PROBES["erasure"](llm, budget=1)["erasure_effect"], whole, rtol=1e-4, atol=1e-5)

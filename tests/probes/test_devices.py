@@ -7,18 +7,17 @@ import torch
 import depth_lib as dl
 from depth_lib.api import tokens_per_pass
 from depth_lib.models.families import known
-from tests.calls import EVERY, FIVE
 from tests.families import D, L, save_family
 from tests.oracles.streams import PLACES
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
-
-TEXT = "The quick brown fox jumps"
+from tests.probes.test_budget import PROBES, TEXT
 
 
 def measure(llm):
-    """Every number of the check and of the five probes."""
-    check = {key: torch.tensor(value) for key, value in dl.check_model(llm).items()}
-    return {"check": check} | {name: EVERY[name](llm) for name in (*FIVE, "layer_effects, all, layer")}
+    """Every number of the check and of the probes."""
+    found = {name: PROBES[name](llm) for name in ("effects, future", "effects, all", "erasure", "gradients")}
+    found["check"] = dl.check_model(llm)
+    return found | {probe: probe(llm, [TEXT, "8"]) for probe in (dl.relative_contribution, dl.logit_lens)}
 
 
 def assert_equal(ours, truth):
@@ -48,11 +47,9 @@ def spread(model, unembed):
     "name, unembed",
     [
         ("llama", "cuda:0"),
-        pytest.param("llama", "cuda:1", marks=pytest.mark.slow),
         pytest.param("olmo2", "cuda:1", marks=pytest.mark.slow),  # post-norm
         # blocks return tuples; tied, so the unembedding lies with the embedding
         pytest.param("bloom", "cuda:0", marks=pytest.mark.slow),
-        pytest.param("gpt_neox", "cuda:1", marks=pytest.mark.slow),  # parallel
         ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
     ],
 )

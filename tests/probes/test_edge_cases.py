@@ -8,32 +8,27 @@ from tokenizers import processors
 import depth_lib as dl
 from depth_lib.api import answer_span, tokenize
 from depth_lib.models import load as models
-from depth_lib.models.families import ArchitectureError
 from tests import oracles as oracle
-from tests.families import SHAPE, build, randomise, save_family
+from tests.families import SHAPE, build, drawn, save_family
 from tests.oracles.streams import in_float64
-from tests.probes.comparing import TOLERANCE, loaded
+from tests.probes.comparing import TOLERANCE, ids_of, load, loaded
 from tests.tiny_tokenizers import char_tokenizer
 
 QUESTION, ANSWER = "5 + 7 = ", "28"
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    return dl.load_model(save_family("llama", tmp_path_factory.mktemp("llama")))
+def llama():
+    return loaded(build("llama"))
 
 
-def saved(config, folder, tokenizer):
-    torch.manual_seed(0)
-    model = tf.AutoModelForCausalLM.from_config(config).eval()
-    randomise(model)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return dl.load_model(str(folder)), in_float64(model)
+def without_bos(config):
+    """A random model with a tokenizer that adds no token, and in float64."""
+    model = drawn(config)
+    return dl.load_model(model, char_tokenizer(bos=False)), in_float64(model)
 
 
-def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
-    tokenizer = char_tokenizer(bos=False)
+def test_a_rope_that_changes_with_length_sees_the_whole_sequence():
     n_tokens = len(QUESTION + ANSWER)
     rope = {
         "rope_type": "longrope",
@@ -43,10 +38,10 @@ def test_a_rope_that_changes_with_length_sees_the_whole_sequence(tmp_path):
         "original_max_position_embeddings": n_tokens - 1,
     }
     shape = {**SHAPE, "original_max_position_embeddings": n_tokens - 1}
-    llm, model = saved(tf.Phi3Config(**shape, rope_parameters=rope), tmp_path, tokenizer)
+    llm, model = without_bos(tf.Phi3Config(**shape, rope_parameters=rope))
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     ours = dl.residual_erasure(llm, QUESTION, ANSWER, ["abc def", "xyz"])["erasure_effect"]
-    baseline = [torch.tensor(ids) for ids in tokenize(llm, ["abc def", "xyz"])]
+    baseline = ids_of(llm, ["abc def", "xyz"])
     truth = oracle.residual_erasure(model, torch.tensor(x), span, baseline)["erasure_effect"]
     assert (ours - truth).abs().max() <= TOLERANCE * truth.max()
     gradients = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=1e-6)["igrads"][1]
@@ -62,17 +57,17 @@ def test_an_answers_space_counts_where_the_tokenizer_trims_its_offsets(tmp_path)
     assert answer_span(llm, "abc=", "2 8")[1] == [4, 5, 6]
 
 
-def test_integrated_gradients_of_an_improbable_answer_converge_too(tmp_path):
+def test_integrated_gradients_of_an_improbable_answer_converge_too():
     model = build("qwen2")
     model.lm_head.weight *= 6
-    result = dl.integrated_gradients(loaded(model, tmp_path), QUESTION, ANSWER)
+    result = dl.integrated_gradients(loaded(model), QUESTION, ANSWER)
     assert (result["f_difference"].abs() < 1e-6).any()
     allowed = 0.01 * result["igrads"].abs().amax(1) + 1e-5 * result["igrads"].abs().sum(1)
     assert (result["completeness"].abs() <= allowed).all()
 
 
-def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do(tmp_path):
-    llm = dl.load_model(str(save_family("opt", tmp_path)))
+def test_at_most_256_nodes_are_spent_and_a_warning_names_the_blocks_where_they_do_not_do():
+    llm, _ = load("opt")
     with pytest.warns(UserWarning, match=r"integrated gradients of blocks \[0, 1, 2, .*are not known better than"):
         found = dl.integrated_gradients(llm, QUESTION, ANSWER, quadrature=0)
     assert found["n_nodes"].max() <= 256
@@ -109,30 +104,21 @@ def test_a_budget_that_is_no_number_of_tokens_is_refused(budget, llama):
         dl.layer_effects(llama, ["The quick brown fox"], mode="all", budget=budget)
 
 
-@pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e30, -1e17, -1e14])
-def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_the_lens_measures(bias, tmp_path):
+@pytest.mark.parametrize("bias", [torch.finfo(torch.float32).min, -1e14])
+def test_a_token_that_a_bias_takes_out_of_the_vocabulary_adds_nothing_to_what_the_lens_measures(bias):
     model, prompts = build("phi"), ["Hello there world 12", "ab cd efg hijk lmnop"]
     model.lm_head.bias.data[-5:] = bias
-    llm = loaded(model, tmp_path)
+    llm = loaded(model)
     model.lm_head.bias.data[-5:] = -600  # the least whose exponential float64 knows is as little
     ours, truth = dl.logit_lens(llm, prompts), oracle.logit_lens(in_float64(model), tokenize(llm, prompts))
     for key in ("res_kl_divs", "res_entropy", "res_jsd", "res_settled", "res_overlaps"):
         torch.testing.assert_close(ours[key].double(), truth[key], rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_in_training_mode_is_refused(tmp_path):
-    llm = dl.load_model(str(save_family("gpt2", tmp_path)))
-    llm._module.train()
-    with pytest.raises(ArchitectureError, match="the model is in training mode.*call eval"):
-        dl.logit_lens(llm, ["abc"])
-    llm.eval()
-    assert dl.logit_lens(llm, ["abc"])["res_kl_divs"].isfinite().all()
-
-
-def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on(tmp_path):
+def test_a_scaled_rope_reaches_beyond_the_length_it_was_trained_on():
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
     config = tf.LlamaConfig(**{**SHAPE, "max_position_embeddings": 16}, rope_parameters=rope)
-    llm, _ = saved(config, tmp_path, char_tokenizer(bos=False))
+    llm, _ = without_bos(config)
     assert len(tokenize(llm, ["x" * 64])[0]) == 64
     with pytest.raises(ValueError, match="64 positions"):
         tokenize(llm, ["x" * 65])

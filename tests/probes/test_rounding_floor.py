@@ -5,26 +5,26 @@ import torch
 
 import depth_lib as dl
 from depth_lib.data.examples import Example
-from depth_lib.data.tokens import tokenize
 from tests import oracles as oracle
-from tests.families import build
+from tests.families import build, of_families
 from tests.oracles.streams import in_float64
-from tests.probes.comparing import ANSWER, QUESTION, SIXTY, loaded
+from tests.probes.comparing import ANSWER, QUESTION, SIXTY, ids_of, load, loaded
 
 REAL = "SmolLM2-135M-Instruct"
 TEXTS = [
     "The quick brown fox jumps over the lazy dog and runs away.",
     "Natalia sold 48 clips in April, and half as many in May. How many in all?",
 ]
-OTHERS = ["qwen3", "mixtral_dense", "olmo2", "gpt2", "cohere", "granite"]
-FAMILIES = ["llama", "gemma2", "gpt_neox", "bloom", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+TEXT = SIXTY[:44]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def pair(request, tmp_path_factory):
+@pytest.fixture(
+    scope="module", params=of_families(["llama", "gemma2", "bloom", "gpt_neox", "olmo2", "mixtral_dense", "granite"])
+)
+def pair(request):
     """A model in bfloat16, and in float64 with the same weights."""
     model = build(request.param, torch.bfloat16)
-    return loaded(model, tmp_path_factory.mktemp(request.param)), in_float64(model)
+    return loaded(model), in_float64(model)
 
 
 def within(result, key, truth):
@@ -36,39 +36,39 @@ def within(result, key, truth):
 @pytest.mark.parametrize("part", ["layer", "attention", "mlp"])
 def test_effects_in_bfloat16_are_those_of_float64_within_the_rounding_floor(pair, part):
     llm, model = pair
-    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    ids = ids_of(llm, [TEXT])
     for mode in ("future", "all"):
         truth = oracle.layer_effects(model, ids, mode, part=part)
-        result = dl.layer_effects(llm, [SIXTY], mode=mode, part=part)
+        result = dl.layer_effects(llm, [TEXT], mode=mode, part=part)
         for key in (f"max_{mode}_layer", f"max_{mode}_out"):
             within(result, key, truth[key])
 
 
 def test_local_effects_and_erasure_in_bfloat16_are_those_of_float64_within_the_rounding_floor(pair):
     llm, model = pair
-    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    ids = ids_of(llm, [TEXT])
     key = "max_future_local"
-    within(dl.local_effects(llm, [SIXTY]), key, oracle.local_effects(model, ids, "future")[key])
+    within(dl.local_effects(llm, [TEXT]), key, oracle.local_effects(model, ids, "future")[key])
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)
     truth = oracle.residual_erasure(model, torch.tensor(x), span, ids)["erasure_effect"]
-    within(dl.residual_erasure(llm, QUESTION, ANSWER, [SIXTY]), "erasure_effect", truth)
-    result = dl.future_erasure(llm, QUESTION, ANSWER, [SIXTY])
+    within(dl.residual_erasure(llm, QUESTION, ANSWER, [TEXT]), "erasure_effect", truth)
+    result = dl.future_erasure(llm, QUESTION, ANSWER, [TEXT])
     for key, truth in oracle.future_erasure(model, torch.tensor(x), ids).items():
         within(result, key, truth)
 
 
-def test_float32_has_no_rounding_floor_beside_its_results_unless_products_are_in_tf32(tmp_path):
-    llm = loaded(build("llama"), tmp_path)
+def test_float32_has_no_rounding_floor_beside_its_results_unless_products_are_in_tf32():
+    llm, _ = load("llama")
     examples = [Example(1, "5 + 7 = ", "12")]
-    for result in (dl.layer_effects(llm, [SIXTY]), dl.local_effects(llm, [SIXTY])):
+    for result in (dl.layer_effects(llm, [TEXT]), dl.local_effects(llm, [TEXT])):
         assert not [key for key in result if key.endswith("rounding_floor")]
     try:
         torch.set_float32_matmul_precision("high")  # TF32 on a GPU
         floors = {"max_future_layer_rounding_floor", "max_future_out_rounding_floor"}
-        assert dl.layer_effects(llm, [SIXTY]).keys() >= floors
+        assert dl.layer_effects(llm, [TEXT]).keys() >= floors
     finally:
         torch.set_float32_matmul_precision("highest")
-    half = loaded(build("llama", torch.bfloat16), tmp_path)
+    half = loaded(build("llama", torch.bfloat16))
     extra = dl.depth_by_difficulty(half, examples).keys() - dl.depth_by_difficulty(llm, examples).keys()
     assert extra == {"layer_effect_rounding_floor", "output_effect_rounding_floor"}
 
@@ -79,11 +79,10 @@ def in_tf32(x):
 
 
 @pytest.mark.parametrize("set_by", ["set_float32_matmul_precision", "backends"])
-def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, tmp_path, monkeypatch):
+def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, monkeypatch):
     """Every linear layer rounds as a GPU's; the settings say so, in torch's older words or in its newer ones."""
-    model = build("llama")
-    llm, model = loaded(model, tmp_path), in_float64(model)
-    ids = [torch.tensor(x) for x in tokenize(llm, [SIXTY])]
+    llm, model = load("llama")
+    ids = ids_of(llm, [TEXT])
     truth = oracle.layer_effects(model, ids, "future")
     linear = torch.nn.functional.linear
     monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w, b=None: linear(in_tf32(x), in_tf32(w), b))
@@ -95,7 +94,7 @@ def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, 
                 place.fp32_precision = "tf32"
         else:
             torch.set_float32_matmul_precision("high")
-        found = dl.layer_effects(llm, [SIXTY])
+        found = dl.layer_effects(llm, [TEXT])
     finally:
         for place, setting in zip(places, before, strict=True):
             place.fp32_precision = setting
@@ -105,8 +104,7 @@ def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, 
 
 
 @pytest.fixture(
-    scope="module",
-    params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-4l", "toy-16l", REAL))],
+    scope="module", params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-16l", REAL))]
 )
 def both(request):
     """A trained model in bfloat16, in float32 with the same weights, and its texts: of the real one a single one."""

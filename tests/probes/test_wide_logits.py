@@ -15,40 +15,45 @@ def wide(rows, seed):
     return -300 * torch.rand(rows, 3000, generator=torch.Generator().manual_seed(seed))
 
 
+def log_softmax(z):
+    return z.double().log_softmax(-1)
+
+
+def close(ours, truth, rtol=1e-5, atol=1e-5):
+    torch.testing.assert_close(ours.double(), truth, rtol=rtol, atol=atol)
+
+
 def test_no_probability_is_subnormal_and_each_is_that_of_float64():
     p, log_p, (largest, log_total) = softmax_and_log(z := wide(6, 0).clone())
-    truth = wide(6, 0).double().log_softmax(-1)
+    truth = log_softmax(wide(6, 0))
     assert z is log_p and p.min() >= torch.finfo(torch.float32).tiny
-    torch.testing.assert_close(p, truth.exp().float(), rtol=2e-5, atol=1e-30)
-    torch.testing.assert_close(log_p, truth.float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close((largest + log_total).double(), wide(6, 0).double().logsumexp(-1), rtol=1e-6, atol=1e-5)
+    close(p, truth.exp(), 2e-5, 1e-30)
+    close(log_p, truth)
+    close(largest + log_total, wide(6, 0).double().logsumexp(-1), 1e-6)
 
 
 def test_the_lens_distances_are_those_of_float64():
     logits = torch.stack([wide(6, 2), wide(6, 1)], dim=1)  # of one block, and the model's own
-    distances = dict(zip(KEYS, distances_of(PLAIN, logits, at_once=2**12)[..., 0], strict=True))
-    alone = torch.stack([wide(6, 2), wide(6, 1)], dim=1)
-    for value, key in zip(distances_of(PLAIN, alone, 2**12, all_measures=False)[..., 0], KEYS, strict=False):
-        torch.testing.assert_close(value, distances[key], rtol=1e-6, atol=1e-6)
-    kl, entropy, jsd = (distances[f"res_{name}"] for name in ("kl_divs", "entropy", "jsd"))
-    y, p = wide(6, 1).double().log_softmax(-1), wide(6, 2).double().log_softmax(-1)
+    distances = dict(zip(KEYS, distances_of(PLAIN, logits.clone(), at_once=2**12)[..., 0], strict=True))
+    for value, key in zip(distances_of(PLAIN, logits, 2**12, all_measures=False)[..., 0], KEYS, strict=False):
+        close(value, distances[key].double(), 1e-6, 1e-6)
+    y, p = log_softmax(wide(6, 1)), log_softmax(wide(6, 2))
     mean = torch.logaddexp(p, y) - torch.log(torch.tensor(2.0))
-    halves = [(x.exp() * (x - mean)).sum(-1) / 2 for x in (p, y)]
-    torch.testing.assert_close(kl.double(), (p.exp() * (p - y)).sum(-1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(entropy.double(), -(p.exp() * p).sum(-1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(jsd.double(), sum(halves) / torch.log(torch.tensor(2.0)), rtol=1e-5, atol=1e-5)
+    close(distances["res_kl_divs"], (p.exp() * (p - y)).sum(-1))
+    close(distances["res_entropy"], -(p.exp() * p).sum(-1))
+    jsd = sum((x.exp() * (x - mean)).sum(-1) / 2 for x in (p, y))
+    close(distances["res_jsd"], jsd / torch.log(torch.tensor(2.0)))
 
 
 def test_a_divergence_of_hundreds_of_nats_is_not_cut_off():
     base, changed = wide(1, 3), wide(5, 4)
-    true, varied = base.double().log_softmax(-1), changed.double().log_softmax(-1)
+    true, varied = log_softmax(base), log_softmax(changed)
     for following in range(5):
         pieces = changed.clone()[None].split(2, dim=1)
         distance, kl, rise, _ = damage(PLAIN, base[None], pieces, torch.tensor([following]))[:, 0]
-        torch.testing.assert_close(kl.double(), (true.exp() * (true - varied)).sum(-1), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(distance.double(), (true.exp() - varied.exp()).norm(dim=-1), rtol=1e-5, atol=1e-5)
-        truth = true[0, following] - varied[:, following]
-        torch.testing.assert_close(rise.double(), truth, rtol=1e-5, atol=1e-4)
+        close(kl, (true.exp() * (true - varied)).sum(-1))
+        close(distance, (true.exp() - varied.exp()).norm(dim=-1))
+        close(rise, true[0, following] - varied[:, following], atol=1e-4)
 
 
 @pytest.mark.parametrize("top", [3, 300, 700])
