@@ -1,18 +1,21 @@
 """load_lens: which matrix is which layer's, in published files and ours; and what is refused, in one line."""
 
+import hashlib
 import json
 import re
 
+import huggingface_hub
+import numpy as np
 import pytest
 import torch
 
 import depth_lib as dl
 from depth_lib.api import tokenize
 from depth_lib.lenses.files import unembedding_hash
+from tests.families import D, L, build
 from tests.oracles import lenses as oracle
-from tests.probes.comparing import SIXTY, close, load
+from tests.probes.comparing import SIXTY, close, load, loaded
 
-L, D = 4, 48
 DRAW = torch.Generator().manual_seed(0)
 J = {l: torch.randn(D, D, generator=DRAW).half() for l in range(L - 1)}
 ARTIFACT = {"J": J, "n_prompts": 3, "source_layers": [0, 1, 2], "d_model": D}
@@ -20,8 +23,8 @@ UNDER_EMBEDDINGS = "ignore:.*has no matrix for the embeddings"
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    return load("llama", tmp_path_factory.mktemp("llama"))
+def llama():
+    return load("llama")
 
 
 def saved(folder, value, name="lens.pt"):
@@ -29,11 +32,11 @@ def saved(folder, value, name="lens.pt"):
     return folder / name
 
 
-def tuned(folder, change=None, **config):
+def tuned(folder, **config):
     """A folder as tuned-lens writes it, of translators W_l = l + 1 everywhere and c_l = −l."""
     stored = {f"{l}.weight": torch.full((D, D), l + 1.0) for l in range(L)}
     stored |= {f"{l}.bias": torch.full((D,), -float(l)) for l in range(L)}
-    saved(folder, stored | (change or {}), "params.pt")
+    saved(folder, stored, "params.pt")
     config = {"base_model_name_or_path": "x", "d_model": D, "num_hidden_layers": L, "bias": True} | config
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -71,19 +74,8 @@ def test_a_checkpoint_of_a_fit_is_the_mean_of_its_sums(tmp_path):
     assert all(torch.equal(lens["A"][l + 1], sums[l] / 3) for l in J)
 
 
-def test_translators_of_a_tuned_lens_number_inputs_and_are_added_to_them(tmp_path):
-    lens = dl.load_lens(tuned(tmp_path))
-    for l in range(L):
-        assert torch.equal(lens["A"][l], torch.eye(D) + l + 1)
-        assert torch.equal(lens["b"][l], torch.full((D,), -float(l)))
-
-
 def test_the_hash_of_the_unembedding_is_that_of_tuned_lens(llama):
     """hashlib.sha256(str.encode(numpy.array_str(weight, precision=1))), its own line (tuned_lens/utils.py)."""
-    import hashlib
-
-    import numpy as np
-
     weight = llama[0].lm_head.weight.detach().numpy()
     theirs = hashlib.sha256(str.encode(np.array_str(weight, precision=1))).hexdigest()
     with np.printoptions(precision=3, threshold=5, linewidth=200):  # somebody's notebook
@@ -102,37 +94,39 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
     assert again["kind"] == "ridge" and again["unembedding"] == unembedding_hash(llm)
 
 
-def bad_files(folder):
-    """What is wrong with a file -> the file, and what is said of it."""
-    wide, nan = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
-    return {
-        "missing layer": (saved(folder, ARTIFACT | {"J": {0: J[0], 2: J[2]}}), "is no lens of all layers: it has no 1"),
-        "another width": (saved(folder, ARTIFACT | {"J": {0: J[0], 1: wide}}, "wide.pt"), "is no lens of all layers"),
-        "NaN": (saved(folder, ARTIFACT | {"J": J | {1: nan}}, "nan.pt"), "has numbers that are not finite"),
-        "no lens": (saved(folder, {"weights": nan}, "other.pt"), "is no lens of all layers: it has no 'J'"),
-        "a list": (saved(folder, [nan], "list.pt"), "is no lens of all layers"),
-        "no tensors": (folder / "text.pt", "is no lens of all layers"),
-        "nowhere": (folder / "nowhere.pt", "is not here, and the Hub has none"),
-        "no folder": (folder / "nowhere", "/config.json is not here, and the Hub has none"),
-    }
+WIDE, NAN = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
+BAD_FILES = {
+    "missing layer": (ARTIFACT | {"J": {0: J[0], 2: J[2]}}, "is no lens of all layers: it has no 1"),
+    "another width": (ARTIFACT | {"J": {0: J[0], 1: WIDE}}, "is no lens of all layers"),
+    "NaN": (ARTIFACT | {"J": J | {1: NAN}}, "has numbers that are not finite"),
+    "no lens": ({"weights": NAN}, "is no lens of all layers: it has no 'J'"),
+    "a list": ([NAN], "is no lens of all layers"),
+    "no tensors": ("Dear reader", "is no lens of all layers"),
+    "nowhere": (None, "is not here, and the Hub has none"),
+}
 
 
 @pytest.mark.filterwarnings(UNDER_EMBEDDINGS)
-@pytest.mark.parametrize(
-    "what", ["missing layer", "another width", "NaN", "no lens", "a list", "no tensors", "nowhere"]
-)
+@pytest.mark.parametrize("what", BAD_FILES)
 def test_bad_files_are_refused_in_one_line(what, tmp_path):
-    (tmp_path / "text.pt").write_text("Dear reader")
-    path, says = bad_files(tmp_path)[what]
+    value, says = BAD_FILES[what]
+    path = tmp_path / "lens.pt"
+    if isinstance(value, str):
+        path.write_text(value)
+    elif value is not None:
+        torch.save(value, path)
     with pytest.raises(dl.LensError, match=f"^{re.escape(str(path))} ?{re.escape(says)}") as caught:
         dl.load_lens(path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_tuned_lens_without_a_layer_is_refused_in_one_line(tmp_path):
-    folder = tuned(tmp_path, num_hidden_layers=L + 1)
+def test_of_a_tuned_lens_translators_number_inputs_and_are_added_to_them_and_none_may_lack(tmp_path):
+    lens = dl.load_lens(tuned(tmp_path))
+    for l in range(L):
+        assert torch.equal(lens["A"][l], torch.eye(D) + l + 1)
+        assert torch.equal(lens["b"][l], torch.full((D,), -float(l)))
     with pytest.raises(dl.LensError, match=f"is no lens of all layers: it has no '{L}.weight'"):
-        dl.load_lens(folder)
+        dl.load_lens(tuned(tmp_path, num_hidden_layers=L + 1))
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path):
@@ -166,14 +160,10 @@ def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):
         assert "\n" not in str(caught.value)
 
 
-def test_in_half_precision_another_unembedding_is_a_warning(llama, tmp_path):
-    from tests.families import save_family
-    from tests.tiny_tokenizers import char_tokenizer
-
-    llm = dl.load_model(str(save_family("llama", tmp_path, char_tokenizer())), dtype="bfloat16")
+def test_in_half_precision_another_unembedding_is_a_warning():
     lens = {"A": torch.eye(D).repeat(L, 1, 1), "b": torch.zeros(L, D), "unembedding": "0" * 64}
     with pytest.warns(UserWarning, match="another unembedding.*rounding to torch.bfloat16"):
-        dl.logit_lens(llm, ["8 apples"], lens=lens)
+        dl.logit_lens(loaded(build("llama", torch.bfloat16)), ["8 apples"], lens=lens)
 
 
 def test_their_hash_and_ours_agree_on_the_model_a_lens_was_fitted_for(llama, tmp_path):
@@ -182,24 +172,20 @@ def test_their_hash_and_ours_agree_on_the_model_a_lens_was_fitted_for(llama, tmp
 
 
 def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path):
-    import huggingface_hub
-
     asked = []
 
-    def download(repository, path, **how):
-        asked.append((repository, path, how))
+    def download(*place, **how):
+        asked.append((*place, how))
         return saved(tmp_path, ARTIFACT | {"A_0": torch.eye(D)})
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     dl.load_lens("neuronpedia/jacobian-lens/gpt2-small/jlens/x.pt", revision="abc")
-    assert asked == [("neuronpedia/jacobian-lens", "gpt2-small/jlens/x.pt", {"repo_type": None, "revision": "abc"})]
     with pytest.raises((dl.LensError, ValueError)):
         dl.load_lens("spaces/AlignmentResearch/tuned-lens/lens/gpt2")
-    assert asked[1] == (
-        "AlignmentResearch/tuned-lens",
-        "lens/gpt2/config.json",
-        {"repo_type": "space", "revision": None},
-    )
+    assert asked == [
+        ("neuronpedia/jacobian-lens", "gpt2-small/jlens/x.pt", {"repo_type": None, "revision": "abc"}),
+        ("AlignmentResearch/tuned-lens", "lens/gpt2/config.json", {"repo_type": "space", "revision": None}),
+    ]
 
 
 def test_the_lens_at_every_layer_is_the_models_own_of_what_the_layers_are_translated_to(llama, tmp_path):

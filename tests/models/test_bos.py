@@ -20,27 +20,17 @@ from tests.tiny_tokenizers import char_tokenizer
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
 PIECES = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcd", "▁a", "ab"]  # as SentencePiece has them
 BYTES = [*SPECIAL, "Ġ", *"abcd", "Ġa", "ab"]  # as byte-level BPE has them
-SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
+SIZES = {  # by the names of transformers and of GGUF
+    ("hidden_size", "embedding_length"): 32,
+    ("intermediate_size", "feed_forward_length"): 64,
+    ("num_hidden_layers", "block_count"): 2,
+    ("num_attention_heads", "head_count"): 2,
+    ("num_key_value_heads", "head_count_kv"): 1,
+    ("head_dim", "key_length"): 16,
+    ("max_position_embeddings", "context_length"): 64,
 }
-GGUF_SHAPE = {
-    "block_count": 2,
-    "context_length": 64,
-    "embedding_length": 32,
-    "feed_forward_length": 64,
-    "head_count": 2,
-    "head_count_kv": 1,
-    "key_length": 16,
-    "value_length": 16,
-    "layer_norm_rms_eps": 1e-6,
-    "rope_freq_base": 10_000.0,
-}
+SHAPE, GGUF_SHAPE = ({names[k]: size for names, size in SIZES.items()} for k in (0, 1))
+GGUF_SHAPE |= {"value_length": 16, "layer_norm_rms_eps": 1e-6, "rope_freq_base": 10_000.0}
 KINDS = {"llama": (LlamaConfig, PIECES), "qwen2": (Qwen2Config, BYTES)}
 
 

@@ -53,9 +53,8 @@ def test_weights_have_the_dtype_that_is_asked_for_or_else_the_checkpoints(checkp
         assert {weight.dtype for weight in llm._module.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}])
-def test_a_device_map_changes_no_number_on_one_device(checkpoint, device_map):
-    plain, mapped = (dl.logit_lens(dl.load_model(checkpoint, **o), [TEXT]) for o in ({}, {"device_map": device_map}))
+def test_a_device_map_changes_no_number_on_one_device(checkpoint):
+    plain, mapped = (dl.logit_lens(dl.load_model(checkpoint, **o), [TEXT]) for o in ({}, {"device_map": "auto"}))
     assert all(torch.equal(mapped[key], plain[key]) for key in plain)
 
 
