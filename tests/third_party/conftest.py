@@ -16,6 +16,10 @@ TOYS = ("toy-4l", "toy-8l", "toy-16l")
 REAL = "SmolLM2-135M-Instruct"
 MODELS = (*FAMILIES, *TOYS, REAL)
 QUICK = ("llama", "gemma2", "gpt2", "gpt_neox", "bloom", "mixtral", "toy-4l")  # make test-oracles runs all
+EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+# where the library knows nothing of families: one of each kind
+SOME = ("llama", "gemma2", "toy-4l"), ("bloom", "qwen3_moe", "gpt_neox", "opt_projected", "toy-16l", REAL)
+SOME = [*SOME[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SOME[1])]
 TEXT = "The quick brown fox jumps over 13 lazy dogs, and back again"
 SUM = ("5 + 7 + 1 = ", "13")
 
@@ -37,9 +41,7 @@ def folder_of(name, tmp):
     return folder
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
-)
+@pytest.fixture(scope="module", params=EACH)
 def model(request, tmp_path_factory):
     """(name, checkpoint folder, the model as a user of ours loads it)."""
     folder = folder_of(request.param, tmp_path_factory.mktemp(request.param))

@@ -7,7 +7,7 @@ from depth_lib.api import answer_span
 from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.calls import gradients_of_blocks
 from tests.oracles.streams import block_states, hooks, places, with_first
-from tests.third_party.conftest import REAL, SUM, TOYS, assert_near
+from tests.third_party.conftest import REAL, SOME, SUM, TOYS, assert_near
 
 captum = pytest.importorskip("captum.attr", reason="pip install captum: make test-oracles")
 
@@ -34,6 +34,7 @@ def attributions(network, ids, places_of_answer, l, steps):
     return method.attribute(h[None], baselines=baseline[None], **how)[0].sum(-1).detach()
 
 
+@pytest.mark.parametrize("model", SOME, indirect=True)
 def test_attributions_are_captums(model):
     name, _, llm = model
     pair = (QUESTION, ANSWER) if name == REAL else SUM

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import depth_lib as dl
-from tests.families import FAMILIES, build
+from tests.families import ARCHETYPES, build, of_families
 from tests.oracles.streams import block_states, in_float64
 from tests.third_party.conftest import TEXT, folder_of
 
 short_transformers = pytest.importorskip("short_transformers.dist", reason="make test-oracles installs it")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", of_families(ARCHETYPES))
 def test_angular_distances_are_those_of_short_transformers(name, tmp_path):
     llm = dl.load_model(str(folder_of(name, tmp_path)), dtype="float32")
     ids = torch.tensor(llm.tokenizer(TEXT)["input_ids"])
