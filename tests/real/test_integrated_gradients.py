@@ -14,7 +14,7 @@ TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KE
 
 
 @pytest.mark.timeout(900)  # block 2 takes a minute on a machine without other work
-@pytest.mark.parametrize("l", [28, *(pytest.param(l, marks=pytest.mark.slow) for l in (2, 25))])
+@pytest.mark.parametrize("l", [28, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
     found = {key: value[0] for key, value in gradients_of_blocks(llm, QUESTION, ANSWER, [l]).items()}
     truth, igrads = TRUTH[l], found["igrads"]
@@ -29,7 +29,7 @@ def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # minutes on a CPU that has no bfloat16, the more the earlier the block
-@pytest.mark.parametrize("l", [16, 25, 28, 29])
+@pytest.mark.parametrize("l", [25, 28])
 def test_bfloat16_states_a_bound_of_its_distance_from_float32(in_bfloat16, l):
     found = gradients_of_blocks(in_bfloat16, QUESTION, ANSWER, [l])
     off = (found["igrads"][0, : len(TRUTH[l])] - TRUTH[l]).abs().max() / TRUTH[l].abs().max()
