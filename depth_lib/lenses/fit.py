@@ -23,7 +23,7 @@ from ..session import run
 from .files import LensError, finite, unembedding_hash
 
 N_TOKENS = 128  # of a text, as for published lenses
-_EVERY = 30.0  # seconds between two checkpoints
+_EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
 
 
 def fit_lens(
@@ -39,7 +39,7 @@ def fit_lens(
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
     >>> dl.fit_lens(llm, texts, kind="ridge")["A"].shape
-    ridge lens, text 1 of 3 ...
+    ridge lens, text 2 of 3 ...
     torch.Size([4, 128, 128])
 
     kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
@@ -50,11 +50,12 @@ def fit_lens(
 
     texts: strings, of which the first 128 tokens are used; those of under 18 (ridge: 2) are left out with a warning.
     path: a `.pt` file, written whole or not at all, which `load_lens` reads, and TransformerLens (its matrices); every
-    half minute `<path>.fit` has what is done, so that an interrupted call, made again, goes on at the next text.
+    half minute (of wide models more rarely) `<path>.fit` has what is done, so that an interrupted call, made again,
+    goes on at the next text.
     method, of Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients
     here, on a server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is
     fast with).
-    Printed after 1, 2, 4, 8 … texts: by how much the lens changed since.
+    Printed after 1, 2, 4, 8 … texts, of a ridge from more tokens than features on: by how much the lens changed since.
 
     Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
     text is long enough (ridge: two), or for numbers that are not finite.
@@ -78,6 +79,7 @@ def fit_lens(
     method = method_there(remote, method) if kind == "jacobian" else None
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
+    fewest_told = 1 if method else 1 + verified_arch(llm).width // N_TOKENS  # before, a ridge is mostly its λ
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")
     if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= made_from.items():
@@ -85,10 +87,11 @@ def fit_lens(
         print(f"{unfinished}: {done['n_done']} texts are done")
     for n, ids in enumerate(long[done["n_done"] :], done["n_done"] + 1):
         done = made_from | {"n_done": n, "sums": _with_text(done["sums"], llm, ids, n, method, budget, remote)}
-        if n & (n - 1) == 0 or n == len(long):
+        if (n >= fewest_told and n & (n - 1) == 0) or n == len(long):
             before, lens = lens, _lens(done)
             print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
-        if path and (n == len(long) or time.monotonic() > saved + _EVERY):
+        pause = _EVERY * (1 + done["sums"].nbytes / 2**28)
+        if path and (n == len(long) or time.monotonic() > saved + pause):
             _write(unfinished, done)
             saved = time.monotonic()
     lens = finite(lens or _lens(done), "the lens") | made_from
