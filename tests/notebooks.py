@@ -1,10 +1,17 @@
 """The notebooks as they are committed."""
 
+from contextlib import redirect_stdout
+from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
+from IPython.display import display
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -26,6 +33,25 @@ def printed(notebook):
 
 def n_pictures(notebook):
     return sum("image/png" in out.get("data", {}) for cell in code_cells(notebook) for out in cell.outputs)
+
+
+def executed_here(name, **parameters):
+    """The notebook with what its cells print and display, run in this process, with these parameters for its own."""
+    notebook, shell = deepcopy(NOTEBOOKS[name]), InteractiveShell.instance()
+    shell.display_pub = shown = CapturingDisplayPublisher()
+    shell.display_trap.hook = lambda value: None if value is None else display(value)
+    shell.register_magic_function(lambda line: None, magic_name="matplotlib")
+    select_figure_formats(shell, {"png"})
+    for cell in code_cells(notebook):
+        with redirect_stdout(StringIO()) as said:
+            shell.run_cell(cell.source).raise_error()
+        if "parameters" in cell.metadata.get("tags", []):
+            shell.push(parameters)
+        text = nbformat.v4.new_output("stream", text=said.getvalue())
+        cell.outputs = [text, *(nbformat.v4.new_output("display_data", one["data"]) for one in shown.outputs)]
+        shown.outputs.clear()
+    InteractiveShell.clear_instance()
+    return notebook
 
 
 def execute_quickstart():

@@ -10,6 +10,7 @@ from tests.calls import SUM
 from tests.remote.conditions import differences
 
 
+@pytest.mark.slow
 def test_gradients_asked_for_in_the_sandbox_are_tried_and_said_to_be_impossible_in_one_line(llm, loopback):
     with loopback.faults(sandbox=True) as submitted:
         with pytest.raises(NotReady, match="no gradient leaves; leave out method, or") as said:

@@ -53,7 +53,7 @@ def llm():
     config = LlamaConfig(
         hidden_size=256,
         intermediate_size=8192,
-        num_hidden_layers=4,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
         vocab_size=32_000,

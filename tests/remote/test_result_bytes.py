@@ -21,7 +21,7 @@ import zstandard
 from depth_lib import remote
 from depth_lib.remote import plain as reading
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Duplicate name")
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate name")
 
 
 def legitimate():
@@ -127,96 +127,6 @@ def test_no_reader_of_torch_is_asked(monkeypatch):
     for owner, name in ((torch, "load"), (torch.jit, "load"), (torch._C, "PyTorchFileReader")):
         monkeypatch.setattr(owner, name, None)
     assert equal(reading.plain(content), legitimate())
-
-
-# Archives that two readers read differently
-
-
-class Writes(torch.nn.Module):
-    """What, loaded by torch.jit, writes a file."""
-
-    def __init__(self, path: str):
-        super().__init__()
-        self.path = path
-
-    @torch.jit.export
-    def __getstate__(self):
-        return self.path, self.training
-
-    @torch.jit.export
-    def __setstate__(self, state: tuple[str, bool]):
-        self.path = state[0]
-        self.training = state[1]
-        torch.save(torch.ones(1), state[0])
-
-    def forward(self, x: torch.Tensor):
-        return x
-
-
-@pytest.fixture
-def torchscript(tmp_path):
-    """An archive that writes tmp_path / "written" when torch.jit loads it."""
-    buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(Writes(str(tmp_path / "written"))), buffer)
-    torch.jit.load(io.BytesIO(buffer.getvalue()))
-    (tmp_path / "written").unlink()  # it does
-    return buffer.getvalue()
-
-
-def directory(data):
-    """The number of an archive's records, and the size and offset of its central directory."""
-    found = zipfile.ZipFile(io.BytesIO(data))
-    return len(found.filelist), data.rindex(b"PK\x06\x06") - found.start_dir, found.start_dir
-
-
-def end_64(data):
-    n_records, size, offset = directory(data)
-    return struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, n_records, n_records, size, offset)
-
-
-def two_faced(at_its_end, by_its_locator):
-    """A zip64 archive: one reader takes the end record before the locator, another the one whose offset that has."""
-    content = by_its_locator[: sum(directory(by_its_locator)[1:])]
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(content), 1)
-    content += end_64(by_its_locator) + at_its_end[: sum(directory(at_its_end)[1:])] + end_64(at_its_end)
-    n_records = directory(at_its_end)[0]
-    return content + locator + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, *[n_records] * 2, *[2**32 - 1] * 2, 0)
-
-
-def duplicated(data, torchscript):
-    """Every record of the one after those of the other under the same names."""
-    buffer = io.BytesIO(data)
-    with (
-        zipfile.ZipFile(buffer, "a") as new,
-        zipfile.ZipFile(io.BytesIO(torchscript)) as old,
-        pytest.warns(UserWarning),
-    ):
-        for name in old.namelist():
-            new.writestr("archive/" + name.partition("/")[2], old.read(name))
-    return buffer.getvalue()
-
-
-ARCHIVES = {
-    "plain": lambda data, script: script,
-    "locator": two_faced,
-    "locator the other way": lambda data, script: two_faced(script, data),
-    "before": lambda data, script: script + data,
-    "after": lambda data, script: data + script,
-    "duplicated names": duplicated,
-    "duplicated the other way": lambda data, script: duplicated(script.replace(b"written/", b"archive/"), data),
-}
-
-
-@pytest.mark.parametrize("build", ARCHIVES.values(), ids=ARCHIVES)
-def test_no_archive_leads_to_torch_jit(torchscript, tmp_path, build):
-    value = legitimate()
-    try:
-        found = reading.plain(compressed(build(archive(value), torchscript)))
-    except remote.ResultRefused:
-        pass
-    else:
-        assert equal(found, value)
-    assert not list(tmp_path.iterdir())
 
 
 # Pickles
@@ -328,9 +238,6 @@ def anywhere(draw, content):
     return bytes(content)
 
 
-STEPS = [b"cos\nmkdir\n", b"b", b"}b", b"\x93", b"R", b"cbuiltins\neval\n", b"\x81", b"Q", b"u", b""]
-
-
 def in_the_fields(draw, data):
     """Numbers of the zip's headers: a word of 2, 4 or 8 bytes near a signature."""
     places = [
@@ -426,10 +333,9 @@ def is_plain(value):
     return isinstance(value, kinds) or value in (OrderedDict, torch.Size) or "_tensor" in repr(value)
 
 
-@pytest.mark.parametrize("n_mutations", [300, pytest.param(2000, marks=pytest.mark.slow)])
-def test_mutations_of_a_result_end_in_an_equal_result_or_are_refused(n_mutations, tmp_path, monkeypatch, little_memory):
+def test_mutations_of_a_result_end_in_an_equal_result_or_are_refused(tmp_path, monkeypatch, little_memory):
     monkeypatch.chdir(tmp_path)
-    value, draw, ends = legitimate(), random.Random(n_mutations), {}
+    value, draw, ends, n_mutations = legitimate(), random.Random(0), {}, 300
     originals = [archive(value, protocol) for protocol in (2, 4)]
     if not WATCHED:
         WATCHED.append(None)

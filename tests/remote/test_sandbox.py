@@ -49,7 +49,8 @@ def test_a_stop_before_another_trace_is_noticed(llm, loopback, mutate):
     assert re.search(says, caught.value.server_text)
 
 
-@pytest.mark.parametrize("device", ["h", pytest.param("llm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["h", "llm"])
 def test_a_budget_from_the_device_of_a_model_without_weights_is_noticed(device, llm, loopback, mutate, monkeypatch):
     """Passes of a few tokens take more messages than one pass does; what is on no CPU gets the budget of a GPU."""
     monkeypatch.setattr(known(llm), "checked", {"measured": "before"})  # the check does not travel with a job
