@@ -5,6 +5,7 @@ from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import papermill
 import pytest
@@ -36,7 +37,7 @@ def n_pictures(notebook):
 
 
 def executed_here(name, **parameters):
-    """The notebook with what its cells print and display, run in this process, with these parameters for its own."""
+    """A notebook with what its cells print and display, run in this process, with these parameters for its own."""
     notebook, shell = deepcopy(NOTEBOOKS[name]), InteractiveShell.instance()
     shell.display_pub = shown = CapturingDisplayPublisher()
     shell.display_trap.hook = lambda value: None if value is None else display(value)
@@ -45,6 +46,9 @@ def executed_here(name, **parameters):
     for cell in code_cells(notebook):
         with redirect_stdout(StringIO()) as said:
             shell.run_cell(cell.source).raise_error()
+        for number in plt.get_fignums():  # as a kernel shows them
+            display(plt.figure(number))
+        plt.close("all")
         if "parameters" in cell.metadata.get("tags", []):
             shell.push(parameters)
         text = nbformat.v4.new_output("stream", text=said.getvalue())

@@ -11,13 +11,15 @@ import nbformat
 from depth_lib.params import Params, params_files
 from depth_lib.results.schemas import ARTIFACTS, FURTHER_PROBES
 from depth_lib.sweep.plan import DEMO_OUT
-from tests.notebooks import NOTEBOOKS, code_cells, every_notebook
+from tests.notebooks import NOTEBOOKS, ROOT, code_cells, every_notebook
 
 
 @every_notebook
 def test_a_committed_notebook_is_valid_and_carries_no_outputs_but_quickstarts(name):
     nbformat.validate(NOTEBOOKS[name])
-    if name != "quickstart":
+    if name == "quickstart":
+        assert (ROOT / "notebooks/quickstart.ipynb").stat().st_size < 2**20
+    else:
         assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(NOTEBOOKS[name]))
 
 

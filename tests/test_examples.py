@@ -13,7 +13,12 @@ FUNCTIONS = [name for name in dl.__all__ if inspect.isfunction(getattr(dl, name)
 AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+SECONDS = ("best_order", "prune", "linear_maps", "depth_by_difficulty")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SECONDS else []) for name in FUNCTIONS]
+)
 def test_the_example_of_a_public_function_gives_what_it_says(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function = getattr(dl, name)

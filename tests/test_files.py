@@ -6,41 +6,43 @@ import fcntl
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 
 from depth_lib.files import Busy, hold, holder, remove_leftovers
-from depth_lib.params import FIVE_PROBES
 from depth_lib.sweep.run import Run
 from tests.forked import processes
 from tests.sweep.cells import parameters
 
-
-def keep(path, ready):
-    with hold(path):
-        ready.set()
-        time.sleep(600)
+KEEP = """
+import sys, time
+from depth_lib.files import hold
+with hold(sys.argv[1]):
+    print(flush=True)
+    time.sleep(600)
+"""
+PROBES = ("relative_contribution", "layer_effects", "residual_erasure")
 
 
 def compute(cell, printed=os.devnull):
     with open(printed, "a", buffering=1) as file, contextlib.redirect_stdout(file):
         run = Run(cell)
-        for probe in FIVE_PROBES:
+        for probe in PROBES:
             run.result(probe)
 
 
 @pytest.fixture
 def other(tmp_path):
     """Another process that holds a lock."""
-    ready = processes.Event()
-    process = processes.Process(target=keep, args=(tmp_path / ".lock", ready))
-    process.start()
-    assert ready.wait(60)
+    process = subprocess.Popen([sys.executable, "-c", KEEP, tmp_path / ".lock"], stdout=subprocess.PIPE)
+    process.stdout.readline()
     yield process
     process.kill()
-    process.join()
+    process.communicate()
 
 
 def test_a_lock_is_held_once_and_names_its_holder_until_that_is_killed(tmp_path, other, monkeypatch):
@@ -87,7 +89,7 @@ def test_without_flock_a_lock_of_another_machine_names_the_file_to_delete(tmp_pa
 
 @pytest.fixture
 def cell(tmp_path):
-    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(FIVE_PROBES)}
+    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(PROBES)}
 
 
 def started(cell, *printed):
@@ -106,14 +108,14 @@ def files(folder):
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("*/*/*.pt")}
 
 
-@pytest.mark.parametrize("n_kills", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path, n_kills):
+@pytest.mark.slow
+def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path):
     """To the bit, as all processes are forked from one."""
     finished(cell)
     draw, killed, before = random.Random(5), tmp_path / "killed", {}
-    for _ in range(n_kills):
+    for _ in range(5):
         process = started(cell | {"OUT": str(killed)})
-        wanted = min(len(before) + draw.randrange(2), len(FIVE_PROBES) - 1)
+        wanted = min(len(before) + draw.randrange(2), len(PROBES) - 1)
         while process.is_alive() and (len(files(killed)) < wanted or not list(killed.rglob(".computing.holder"))):
             time.sleep(0.01)
         process.join(draw.uniform(0, 0.5))  # a moment of any probe's
@@ -133,13 +135,14 @@ def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path, n_kills):
     assert left == {".computing"}, "a lock that nobody holds"
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_run_share_the_work(cell, tmp_path):
     both = [started(cell, tmp_path / "printed") for _ in range(2)]
     for process in both:
         process.join()
         assert process.exitcode == 0
     printed = (tmp_path / "printed").read_text()
-    assert printed.count(": computed in") == printed.count("nothing to compute") == len(FIVE_PROBES), printed
+    assert printed.count(": computed in") == printed.count("nothing to compute") == len(PROBES), printed
 
 
 def test_a_lock_that_nobody_ever_held_is_free_and_nothing_is_written_to_see_that(tmp_path):

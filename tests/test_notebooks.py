@@ -14,29 +14,9 @@ from depth_lib.report.page import PLOTLY
 from depth_lib.results.schemas import artifact_path
 from tests.cells import run_cells
 from tests.forked import Kernel
-from tests.notebooks import NOTEBOOKS, ROOT, n_pictures, printed
+from tests.notebooks import NOTEBOOKS, ROOT, executed_here, n_pictures, printed
 
-PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 2}
-
-
-@pytest.fixture(scope="module")
-def execute(tmp_path_factory):
-    """execute(name, **parameters): the notebook as papermill leaves it, run from a folder that is not the project's.
-
-    Its kernel is forked; that notebooks run in kernels of their own, sweeps show (tests/sweep).
-    """
-    folder = tmp_path_factory.mktemp("elsewhere")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_provisioner, "launch_kernel", Kernel)
-        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
-        yield lambda name, **parameters: papermill.execute_notebook(
-            ROOT / "notebooks" / f"{name}.ipynb",
-            folder / f"{name}.ipynb",
-            parameters,
-            kernel_name="python3",
-            cwd=folder,
-            progress_bar=False,
-        )
+PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +25,20 @@ def out(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(execute, out):
-    """The probe notebook run once, into an empty folder."""
-    return execute("probe", **PROBE, OUT=str(out))
+def first(out):
+    """The probe notebook as papermill leaves it, run once, into an empty folder, from one that is not the project's.
+
+    Its kernel is forked; that notebooks run in kernels of their own, sweeps show (tests/sweep).
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", Kernel)
+        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+        how = {"kernel_name": "python3", "cwd": out, "progress_bar": False}
+        return papermill.execute_notebook(ROOT / "notebooks/probe.ipynb", None, PROBE | {"OUT": str(out)}, **how)
 
 
 def paths(out):
-    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 2) for probe in FIVE_PROBES}
+    return {probe: artifact_path(out, "gsm8k", "toy-4l", probe, 1) for probe in FIVE_PROBES}
 
 
 def maps_in(notebook):
@@ -67,37 +54,18 @@ def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, ou
 
 
 @pytest.mark.slow
-def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, execute, out):
-    again = execute("probe", **PROBE, OUT=str(out), PROBES=["logit_lens"])
+def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, out):
+    again = executed_here("probe", **PROBE, OUT=str(out), PROBES=["logit_lens"])
     assert n_pictures(again) == n_pictures(first) and ": computed in" not in printed(again)
     assert printed(again).count(": read from ") == len(FIVE_PROBES)
 
 
-@pytest.mark.slow
-def test_the_aggregation_shows_the_table_what_is_missing_and_every_figure(first, execute, out):
-    notebook = execute("effective_depth", OUT=str(out), DATASETS=["gsm8k", "aime24"])
-    assert "toy-4l @ gsm8k  :" in printed(notebook)
-    assert "no artifact for aime24 × toy-4l" in printed(notebook) and "depth-lib sweep --models=toy-4l" in printed(
-        notebook
-    )
-    assert n_pictures(notebook) >= 2  # card and overview
-    assert len(maps_in(notebook)) == 4 and len(list((out / "figures").rglob("*.png"))) >= 20
-    made = {path.name for path in out.glob("effective_depth.*")}
-    assert made == {f"effective_depth.{end}" for end in ("xlsx", "csv", "tex")}
-    assert "torch.Size([4])" in printed(notebook)  # the authors' reading code
-
-
-@pytest.mark.slow
-def test_quickstart_shows_a_picture_for_every_probe_as_it_is_committed(execute):
-    assert n_pictures(execute("quickstart")) == n_pictures(NOTEBOOKS["quickstart"]) >= 9
-    assert (ROOT / "notebooks/quickstart.ipynb").stat().st_size < 2**20
-
-
-def test_quickstart_says_what_it_is_committed_with(capsys):
+def test_quickstart_says_and_draws_what_it_is_committed_with(capsys):
     """Its words are the same; numbers may differ by what another CPU rounds otherwise."""
     logging.disable_progress_bar()
     run_cells("quickstart")
     logging.enable_progress_bar()
+    assert len(plt.get_fignums()) == n_pictures(NOTEBOOKS["quickstart"]) >= 9
     plt.close("all")
     committed, now = printed(NOTEBOOKS["quickstart"]), capsys.readouterr().out
     number = r"\d+(?:\.\d+)?"
@@ -109,8 +77,8 @@ def test_quickstart_says_what_it_is_committed_with(capsys):
 
 
 @pytest.mark.slow
-def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair(execute):
-    notebook = execute("linear_maps", MODELS=["toy-4l", "toy-4l", "toy-8l"], N_CHARACTERS=4000)
+def test_the_notebook_of_maps_shows_a_picture_and_a_sentence_a_pair():
+    notebook = executed_here("linear_maps", MODELS=["toy-4l", "toy-4l", "toy-8l"], N_CHARACTERS=4000)
     assert n_pictures(notebook) == 2
     assert (
         printed(notebook).count("See: the best layers mostly stand in the same order, and 100%") == 1
@@ -124,8 +92,8 @@ def test_bad_input_ends_the_notebook_with_one_line_that_names_it():
 
 
 @pytest.mark.slow
-def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval(execute):
-    ran = execute("depth_by_difficulty", MODEL="toy-4l", N_PER_LEVEL=4)
+def test_the_notebook_about_difficulty_answers_with_a_slope_and_its_interval():
+    ran = executed_here("depth_by_difficulty", MODEL="toy-4l", N_PER_LEVEL=4)
     said = printed(ran)
     assert n_pictures(ran) == 3  # maps, importance, scores
     assert said.count("layers a level (levels 2 to 6), 95 % interval [") == 2 and "level 6: " in said

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.effective_depth.intervals import centre_of_mass
 from depth_lib.effective_depth.rules import (
     depth_score,
     effective_depth_erasure,
@@ -36,15 +35,6 @@ def test_identity_blocks_at_the_end_leave_the_depth_of_skips_where_it_is():
 def test_where_one_block_alone_does_anything_the_depth_of_skips_is_that_block():
     model = make_identity(build("llama"), (0, 1, 3))
     assert skip_depth(loaded(model)) == pytest.approx(2, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_five_prompts_and_ten_have_the_same_depth_of_skips_within_their_intervals():
-    prompts = dl.load_prompts("gsm8k", 10, source="embedded")
-    by_prompt = dl.layer_effects(dl.load_model("toy-8l"), prompts, "all")["all_kl_by_prompt"].double().clip(0).numpy()
-    few, many = centre_of_mass(by_prompt[:5]), centre_of_mass(by_prompt)
-    assert few.low <= many.value <= few.high and many.low <= few.value <= many.high
-    assert many.high - many.low < few.high - few.low
 
 
 def test_the_erasure_depth_looks_at_question_tokens_that_neither_come_first_nor_predict_the_answer():

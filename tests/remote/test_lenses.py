@@ -25,7 +25,7 @@ def test_a_lens_travels_and_gives_the_local_numbers(llm, loopback):
     here, lens = loopback.here("loopback/llama", "bfloat16"), some_lens(llm)
     with loopback.faults(sandbox=True, dtype="bfloat16"):
         result = dl.logit_lens(llm, TEXTS, lens=lens, remote=loopback.host)
-        answers = dl.answer_lens(llm, *SUM, lens=lens, remote=loopback.host)
+    answers = dl.answer_lens(llm, *SUM, lens=lens, remote=loopback.host)
     assert not differences(result, dl.logit_lens(here, TEXTS, lens=lens))
     assert not differences(answers, dl.answer_lens(here, *SUM, lens=lens))
 

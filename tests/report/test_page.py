@@ -8,7 +8,6 @@ from importlib.metadata import version
 import nbformat
 import pytest
 
-from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.tables import CONTROL
 from depth_lib.figures import KINDS
 from depth_lib.report.conclusions import conclusions, headline
@@ -17,7 +16,7 @@ from depth_lib.report.table import provenance, read_tables
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import ARTIFACTS, artifact_path
 from depth_lib.results.study import Study
-from tests.notebooks import executed_here
+from tests.notebooks import executed_here, printed
 from tests.synthetic import DATASETS, result_of
 
 
@@ -27,21 +26,6 @@ def save_quickly(figure, stem):
     figure.set_layout_engine("none")
     figure.savefig(path := stem.with_suffix(".png"), dpi=20)
     return [path]
-
-
-@pytest.fixture(scope="module")
-def page_of():
-    """page_of(folder): the page of the notebook as `make table` executes it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("depth_lib.figures.grid"), "save", save_quickly)
-        patch.setattr("plotly.io.renderers.default", "plotly_mimetype")  # as in a kernel
-
-        def execute(folder):
-            notebook = executed_here("effective_depth", OUT=str(folder), DATASETS=list(DATASETS))
-            nbformat.write(notebook, made := folder / "effective_depth.ipynb")
-            return write_page(made).read_text()
-
-        yield execute
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +53,18 @@ def study(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(page_of, study):
-    return page_of(study.folder)
+def notebook(study):
+    """The table's notebook, executed as `make table` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("depth_lib.figures.grid"), "save", save_quickly)
+        patch.setattr("plotly.io.renderers.default", "plotly_mimetype")  # as in a kernel
+        return executed_here("effective_depth", OUT=str(study.folder), DATASETS=list(DATASETS))
+
+
+@pytest.fixture(scope="module")
+def whole(notebook, study):
+    nbformat.write(notebook, made := study.folder / "effective_depth.ipynb")
+    return write_page(made).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +84,14 @@ def test_the_page_is_one_file_that_needs_no_network_and_has_each_image_once_and_
     assert sum(len(script) > 10**6 for script in scripts) == 1 and not any(" src=" in one[:200] for one in scripts)
     assert sum("Plotly.newPlot" in script[:4000] for script in scripts if len(script) < 10**6) == 1
     assert len(page) < 2_000_000
+
+
+def test_the_notebook_tells_what_is_missing_and_writes_every_table_and_figure(notebook, study):
+    text = printed(notebook)
+    assert "toy-4l              @ gsm8k     :" in text and "no artifact for aime24 × toy-4l" in text
+    assert "depth-lib sweep --models=toy-4l" in text and "torch.Size([4])" in text  # the authors' reading code
+    made = {path.suffix for path in study.folder.glob("effective_depth.*")}
+    assert made >= {".xlsx", ".csv", ".tex"} and len(list(study.folder.glob("figures/**/*.png"))) == 17
 
 
 def test_it_has_no_code_and_nothing_that_only_the_notebook_tells(page):
@@ -182,10 +184,3 @@ def test_provenance_names_the_gguf_file_of_a_package_and_no_prompts_where_none_a
     save_artifact(gradients, result_of("integrated_gradients", 4), meta)
     (line,) = provenance(Study(tmp_path)).made_from
     assert "SmolLM2-135M-Instruct; SmolLM2-135M-Instruct.Q4_1.gguf; float32; local cpu; " in line
-
-
-@pytest.mark.slow
-def test_the_published_table_is_placed_among_itself(page_of, published):
-    page = page_of(published)
-    assert "forms at" in words_of(page) or "Predictions form at" in words_of(page)
-    assert words_of(page).count("(0.") >= 108 and len(published_depths()) == 108

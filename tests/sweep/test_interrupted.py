@@ -13,7 +13,7 @@ import pytest
 from depth_lib.files import hold
 from depth_lib.sweep import processes
 from depth_lib.sweep.processes import Notebook
-from tests.sweep.study import DEMO, ENVIRONMENT, TOY_4L, calls_in, execute_here, left_over, needs_make, start_make
+from tests.sweep.study import DEMO, ENVIRONMENT, TOY_4L, calls_in, execute_here, needs_make, start_make
 
 SWEEP = ("sweep", "SET=demo")
 ONE = (*SWEEP, "MODELS=toy-4l", "OUT=outputs/demo", "DATASETS=gsm8k")
@@ -32,6 +32,7 @@ def executions(study):
             yield process
 
 
+@pytest.mark.slow
 @needs_make
 def test_a_killed_sweep_ends_its_notebook_too_and_the_next_one_takes_over(make, study):
     first = start_make(study, *ONE, TAKES="600")
@@ -126,25 +127,6 @@ def test_a_signal_ends_a_notebook_that_has_just_begun_and_one_that_ignores_it(st
 
 
 @pytest.mark.slow
-@needs_make
-def test_a_killed_sweep_repeats_nothing_that_was_finished(make, study):
-    folder = study / "outputs/demo"
-    sweep = start_make(study, *SWEEP, "DATASETS=gsm8k", "JOBS=2", TAKES="0.2")
-    until(lambda: list(folder.glob("*/*/probe.ipynb")))
-    os.killpg(sweep.pid, signal.SIGKILL)
-    sweep.communicate()
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/probe.ipynb")}
-    again = make(*SWEEP, "DATASETS=gsm8k")
-    first, *done, last, table = again.stdout.splitlines()
-    assert table.startswith("table and figures: done in")
-    assert again.returncode == 0 and first.startswith(f"{3 - len(before)} run")
-    assert [line.partition("(")[2] for line in done] == [f"{n} of 3)" for n in range(len(before) + 1, 4)]
-    assert last == "outputs/demo: 3 of 3 runs finished"
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert left_over(folder) == [] and len(list(folder.glob("*/*/probe.ipynb"))) == 3
-
-
-@pytest.mark.slow
 def test_a_reader_who_leaves_early_ends_no_run(make, study):
     words = "sweep --set demo --datasets gsm8k --jobs 2 | head -n 1; exit ${PIPESTATUS[0]}"
     command = f"TAKES=1 .venv/bin/python -m depth_lib.sweep {words}"
@@ -153,22 +135,3 @@ def test_a_reader_who_leaves_early_ends_no_run(make, study):
     assert all("truncated or damaged" in line for line in done.stderr.splitlines()), "of a stand-in's results"
     assert len(list(study.glob("outputs/demo/gsm8k/*/probe.ipynb"))) == 3
     assert not any("Broken pipe" in log.read_text() for log in study.glob("outputs/demo/*/*/probe.log"))
-
-
-@pytest.mark.slow
-@needs_make
-def test_two_sweeps_on_one_folder_share_the_work(make, study):
-    gate = study / "gate"
-    gate.touch()
-    both = [start_make(study, *SWEEP, "DATASETS=aime24")]
-    until(lambda: calls_in(study))
-    both.append(start_make(study, *SWEEP, "DATASETS=aime24"))
-    assert both[1].stdout.readline() == "3 runs left, 1 at a time\n"
-    assert "another process is at it (process" in both[1].stdout.readline()
-    until(lambda: len(calls_in(study)) == 2)
-    gate.unlink()
-    outputs = [sweep.communicate()[0] for sweep in both]
-    assert [sweep.returncode for sweep in both] == [0, 0], outputs
-    runs = [(call.get("DATASET"), call.get("MODEL")) for call in calls_in(study)]
-    assert len(runs) == len(set(runs)) == 4, "each run once, and the table"
-    assert left_over(study / "outputs/demo") == []

@@ -12,7 +12,6 @@ from depth_lib.embedded import toy_path
 from tests.sweep.study import ENVIRONMENT, ROOT, needs_make
 
 pytestmark = needs_make
-TOY_4L = ("MODELS=toy-4l", "DATASETS=gsm8k", "SOURCE=embedded")
 AWKWARD = """Who's "the $x" # of `5`, 100% \\ & so? --"""
 
 
@@ -49,11 +48,11 @@ def test_jobs_and_keep_going_are_makes_own_flags(make, study):
 
 
 def test_maps_get_their_models_and_every_option(make):
-    made = make("maps", "SOURCE_MODEL=toy-4l", "TARGET_MODEL=toy-4l", "N_CHARACTERS=9", "DTYPE=float64", REAL="-")
-    assert made.returncode != 0 and "1 documents are too few to test on" in made.stderr
-    assert (
-        'maps option "--n-character" is not known; did you mean --n-characters?' in make("maps", "N_CHARACTER=9").stderr
-    )
+    words = ("SOURCE_MODEL=a", "TARGET_MODEL=my b", "N_CHARACTERS=9", "DTYPE=float64", "PY=printf '%s|'")
+    given = make("maps", *words).stdout
+    assert given.startswith("-m|depth_lib.sweep|maps|a|my b|") and "--N_CHARACTERS=9|" in given
+    assert "--DTYPE=float64|" in given and "SOURCE_MODEL" not in given
+    assert 'maps option "--n-character" is not known; did' in make("maps", "N_CHARACTER=9").stderr
 
 
 def test_what_make_does_not_know_is_refused_and_a_pipe_that_is_closed_early_is_no_traceback(make, study):
@@ -84,11 +83,3 @@ def test_the_kernel_is_this_environments_whatever_kernelspec_a_user_has(make, st
     done = make("sweep", "MODELS=toy-4l", "DATASETS=aime24", "PROBES=logit_lens", **user)
     said = "aime24 × toy-4l: FAILED: the notebook ended, and logit_lens is missing"
     assert said in done.stdout, "it ran in a kernel that runs"
-
-
-@pytest.mark.slow
-def test_awkward_words_reach_a_run_as_they_are(make):
-    given = (f"QUESTION={AWKWARD.replace('$', '$$')}", "PROBES=residual_erasure logit_lens", "CUDA_VISIBLE_DEVICES=5")
-    call, _ = make("sweep", *TOY_4L, *given, "REMOTE=local", "ANSWER=-10 'x'").calls
-    assert (call["QUESTION"], call["ANSWER"], call["REMOTE"]) == (AWKWARD, "-10 'x'", "local")
-    assert call["cuda_visible_devices"] == "5"

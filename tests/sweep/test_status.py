@@ -20,7 +20,7 @@ LOG = """Loading weights:   0%|          | 0/51
 contribution:   0%|          | 00:00<?\rcontribution: 100%|##########| 00:10<00:00
     relative_contribution: computed in 1.8 s, written to outputs/gsm8k/toy-4l/relative_contribution.pt
 logit lens:   0%|          | 00:00<?\rlogit lens:  40%|####      | 00:10<00:15"""
-GONE = "SOURCE is gone.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
+GONE = "SOURCE is mine.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
 ONE = (*TOY_4L, "--datasets", "gsm8k")
 ONE_RUN = ("sweep", *ONE)
 
@@ -148,6 +148,7 @@ def test_a_file_of_prompts_is_a_dataset_of_its_own_and_stale_where_it_was_edited
     (study / "mine.txt").unlink()
     gone = f"mine × toy-4l: logit_lens is stale: no file {study}/mine.txt; check the path\n"
     assert gone in command("status", "--out", "outputs/demo").output and "2 stale" in command.output
+    assert command("status", *named).error == GONE
 
 
 def test_status_without_names_shows_what_was_run_with_the_parameters_it_was_run_with(command, study):
@@ -174,34 +175,6 @@ def test_of_other_weights_no_options_go_on(command, study):
     refused = command("sweep", *ONE, "--probes", "logit_lens")
     first, anew = refused.error.splitlines()
     assert "weights: stored others" in first and anew.endswith("--replace")
-
-
-def test_options_without_names_are_what_the_runs_there_are_compared_with(command):
-    command("sweep", *ONE, "--n-examples", "3")
-    shown = command("status", "--out", "outputs/demo", "--n-examples", "7", "--probes", "logit_lens").output
-    assert "n_prompts: stored 3, asked 7" in shown and "0 of 1 done, 1 stale" in shown
-
-
-def test_results_of_before_are_read(command, study):
-    """As they were left by a sweep with a memory of its own."""
-    command("sweep", *ONE)
-    (study / "outputs/demo/study.yaml").write_text("N_EXAMPLES: 20\n")
-    (study / "outputs/demo/.made_for.json").write_text("{}")
-    assert "outputs/demo: 5 of 5 done" in command("status").output
-    assert command("sweep", *ONE).calls == [] and command.status == 0
-
-
-def test_prompts_that_cannot_be_read_are_said_and_make_stale_only_what_is_there(command, study):
-    (study / "gone.txt").write_text("A prompt.\n" * 10)
-    gone = (*TOY_4L, "--datasets", "gsm8k", "--source", "gone.txt")
-    command("sweep", *gone, "--probes", "logit_lens")
-    (study / "gone.txt").unlink()
-    shown = command("status", "--out", "outputs/demo").output
-    assert (
-        f"gone × toy-4l: logit_lens is stale: no file {study}/gone.txt; check the path\n" in shown
-        and "1 stale" in shown
-    )
-    assert command("status", *gone).error == GONE
 
 
 def test_another_file_does_not_take_the_place_of_a_datasets_own(command, study):

@@ -10,7 +10,6 @@ from depth_lib.sweep import cli
 from depth_lib.sweep.processes import Notebook
 from depth_lib.sweep.table import TABLES
 from tests.sweep import stand_in
-from tests.sweep.study import calls_in, needs_make, start_make
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*truncated or damaged")
 
@@ -93,12 +92,8 @@ def test_a_table_that_dies_without_a_word_is_said(spawning, study, monkeypatch):
     assert "table and figures: FAILED: its command ended with status 5; see outputs/demo/effective" in spawning.output
 
 
-@needs_make
-def test_ctrl_c_ends_a_table_with_a_sentence(make, study):
+def test_ctrl_c_ends_a_table_with_a_sentence(spawning, study, monkeypatch):
     result_of(study / "outputs/demo", "gsm8k", "toy-4l")
-    table = start_make(study, "table", "OUT=outputs/demo", TAKES="600")
-    while not calls_in(study):
-        time.sleep(0.05)
-    os.killpg(table.pid, signal.SIGINT)
-    printed, errors = table.communicate(timeout=60)
-    assert "table and figures: stopped by SIGINT; what was finished is kept" in printed and "Traceback" not in errors
+    monkeypatch.setattr(Notebook, "command", lambda notebook: ["sh", "-c", f"kill -INT {os.getpid()}; sleep 600"])
+    assert spawning("table", "--out", "outputs/demo").status == 128 + signal.SIGINT
+    assert "table and figures: stopped by SIGINT; what was finished is kept" in spawning.output
