@@ -56,7 +56,7 @@ def test_two_results_are_a_sentence_a_frame_and_curves_in_one_panel(base_and_tun
         found.plot("cosine")
 
 
-def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
+def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path, monkeypatch):
     for seed, model in enumerate(("base", "tuned")):
         write_run(tmp_path, "gsm8k", model, 8, ("logit_lens", "layer_effects"), seed=0)
         write_run(tmp_path, "gsm8k", model, 8, ("relative_contribution",), seed=seed)
@@ -68,6 +68,9 @@ def test_folders_and_runs_are_compared_on_what_they_share_and_written(tmp_path):
     assert (same.difference, same.low, same.high) == (0, 0, 0)
     (heat,) = found.plot("layer_effects")
     assert any("tuned - base" in ax.get_title() for ax in heat.axes)
+    monkeypatch.setattr(
+        "depth_lib.comparison.save", lambda _, stem: [stem.with_suffix(end) for end in (".png", ".pdf")]
+    )
     written = found.save(tmp_path / "both")
     assert {path.name for path in written} >= {
         "gsm8k_lens_kl.png",

@@ -5,7 +5,6 @@ import re
 import matplotlib.pyplot as plt
 import papermill
 import pytest
-from jupyter_client.provisioning import local_provisioner
 from transformers.utils import logging
 
 import depth_lib as dl
@@ -13,7 +12,6 @@ from depth_lib.params import FIVE_PROBES
 from depth_lib.report.page import PLOTLY
 from depth_lib.results.schemas import artifact_path
 from tests.cells import run_cells
-from tests.forked import Kernel
 from tests.notebooks import NOTEBOOKS, ROOT, executed_here, n_pictures, printed
 
 PROBE = {"MODEL": "toy-4l", "MODEL_ID": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 1}
@@ -26,15 +24,8 @@ def out(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(out):
-    """The probe notebook as papermill leaves it, run once, into an empty folder, from one that is not the project's.
-
-    Its kernel is forked; that notebooks run in kernels of their own, sweeps show (tests/sweep).
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_provisioner, "launch_kernel", Kernel)
-        patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
-        how = {"kernel_name": "python3", "cwd": out, "progress_bar": False}
-        return papermill.execute_notebook(ROOT / "notebooks/probe.ipynb", None, PROBE | {"OUT": str(out)}, **how)
+    """The probe notebook run once, into an empty folder."""
+    return executed_here("probe", **PROBE, OUT=str(out))
 
 
 def paths(out):
@@ -54,8 +45,12 @@ def test_the_probe_notebook_leaves_every_result_and_shows_every_figure(first, ou
 
 
 @pytest.mark.slow
-def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, out):
-    again = executed_here("probe", **PROBE, OUT=str(out), PROBES=["logit_lens"])
+def test_a_run_of_one_probe_shows_every_result_that_is_kept_and_computes_none_of_them_again(first, out, monkeypatch):
+    """In a kernel, as papermill starts it, from a folder that is not the project's."""
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    given = PROBE | {"OUT": str(out), "PROBES": ["logit_lens"]}
+    how = {"kernel_name": "python3", "cwd": out, "progress_bar": False}
+    again = papermill.execute_notebook(ROOT / "notebooks/probe.ipynb", None, given, **how)
     assert n_pictures(again) == n_pictures(first) and ": computed in" not in printed(again)
     assert printed(again).count(": read from ") == len(FIVE_PROBES)
 

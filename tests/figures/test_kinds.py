@@ -270,6 +270,12 @@ def test_model_and_dataset_stand_in_the_title():
     assert plot("lens_kl", result, title="mine").figure.get_suptitle() == "mine"
 
 
+def test_rows_of_erasure_are_inputs_of_blocks_and_those_of_gradients_outputs():
+    labels = [KINDS[name].ylabel for name in ("residual_erasure", "future_erasure", "integrated_gradients")]
+    assert labels == ["Input of block $l$"] * 2 + ["Output of block $l$"]
+    assert KINDS["lens_kl"].xlabel == "Input of block $l$"
+
+
 @pytest.mark.parametrize(
     ("attention", "mlp", "endings"),
     [([0.1, 0.2], [0.0, 0.0], ["", " = 0, one mixer only"]), ([torch.nan] * 2, [torch.nan] * 2, [" is not known"] * 2)],

@@ -20,6 +20,16 @@ from tests.remote.loopback.fixture import KEY, journal
 CANCELLED = "Your job was cancelled or preempted by the server."
 TOO_LONG = "Job took longer than timeout: 60 seconds"
 PROXY = b"<html>upstream reset</html>"
+RIGHT = {"n": [1, 2, 3]}
+
+
+def factors(llm, number):
+    return {"n": [n for n in range(1, number) if number % n == 0]}
+
+
+def ask(llm, loopback):
+    """A job that the server does in no time, whose result is RIGHT."""
+    return session.run(factors, llm, 6, remote=loopback.host)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +46,11 @@ PROXY = b"<html>upstream reset</html>"
     ],
     ids=str,
 )
-def test_a_fault_that_passes_leaves_the_right_result_of_one_job(llm, truth, loopback, monkeypatch, capfd, faults, says):
+def test_a_fault_that_passes_leaves_the_right_result_of_one_job(llm, loopback, monkeypatch, capfd, faults, says):
     assert QUIET * 3 <= SILENCE  # a server that hangs is asked again well within the patience
     monkeypatch.setattr(job, "QUIET", 0.5)
     with loopback.faults(**faults) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
     printed = capfd.readouterr().err
     assert printed.count("\n") == bool(says) and says in printed
@@ -50,7 +60,7 @@ def test_a_fault_that_passes_leaves_the_right_result_of_one_job(llm, truth, loop
 def left_behind(llm, loopback, seconds):
     """A job that the server took so many seconds ago, as the journal of a killed process has it."""
     with loopback.faults(poll=[401]), pytest.raises(remote.RemoteError, match="Invalid API key"):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        ask(llm, loopback)
     (file,) = cache_folder("jobs").glob("*.json")
     entry = json.loads(file.read_text())
     file.write_text(json.dumps(entry | {"submitted": entry["submitted"] - seconds}))
@@ -58,40 +68,40 @@ def left_behind(llm, loopback, seconds):
 
 @pytest.mark.parametrize("forgotten", [{"forget": [True] * 9}, {"result": [403]}], ids=str)
 def test_a_job_that_the_server_has_forgotten_is_sent_again_once_and_that_is_said_in_a_line(
-    llm, truth, loopback, capfd, forgotten
+    llm, loopback, capfd, forgotten
 ):
     left_behind(llm, loopback, 7200)
     with loopback.faults(**forgotten) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 2 and "found job" in said[0] and "sending it again, once" in said[1]
     assert not journal()
 
 
-def test_an_object_store_that_is_busy_has_not_forgotten_an_old_result(llm, truth, loopback):
+def test_an_object_store_that_is_busy_has_not_forgotten_an_old_result(llm, loopback):
     left_behind(llm, loopback, 7200)
     with loopback.faults(result=[429]) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 0
 
 
-def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, truth, loopback, monkeypatch):
+def test_what_the_server_forgets_twice_is_not_sent_a_third_time(llm, loopback, monkeypatch):
     monkeypatch.setattr(job, "UNKNOWN", 0.1)
     with loopback.faults(forget=[True] * 9999) as submitted:
         with pytest.raises(remote.JobFailed, match="no status of the job .* run again to submit") as caught:
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            ask(llm, loopback)
         assert submitted() == 2 and caught.value.retry == "send"
         loopback.switch()
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 3
 
 
-def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, truth, loopback):
+def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, loopback):
     """As where the server's own queue is slow to write the first status."""
     left_behind(llm, loopback, 60)
     with loopback.faults(forget=[True] * 3) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 0
 
 
@@ -119,13 +129,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("faults, kind, says, retry, posts", REFUSED, ids=lambda value: str(value)[:60])
 def test_a_fault_that_stays_is_named_and_a_rerun_completes(
-    llm, truth, loopback, monkeypatch, capfd, faults, kind, says, retry, posts
+    llm, loopback, monkeypatch, capfd, faults, kind, says, retry, posts
 ):
     before = loopback.n_posts
     with loopback.faults(**faults), monkeypatch.context() as patch:
         patch.setattr(job, "SILENCE", 0.3)
         with pytest.raises(kind, match=says) as caught:
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            ask(llm, loopback)
     assert posts[0] in (loopback.n_posts - before, None) and caught.value.retry == retry
     assert caught.value.host == loopback.host and loopback.host in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1 and KEY not in str(caught.value)
@@ -135,7 +145,7 @@ def test_a_fault_that_stays_is_named_and_a_rerun_completes(
     assert all(entry["job_id"] in loopback.jobs or unconfirmed for entry in journal())
     capfd.readouterr()
     before = loopback.n_posts
-    same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+    assert ask(llm, loopback) == RIGHT
     assert loopback.n_posts - before == posts[1]
     assert ("never confirmed" in capfd.readouterr().err) == bool(unconfirmed)
     assert not journal()
@@ -150,19 +160,19 @@ QUOTED = [
 @pytest.mark.parametrize("faults", QUOTED, ids=["refused", "failed"])
 def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loopback, monkeypatch, capfd, faults):
     with loopback.faults(**faults), pytest.raises(remote.RemoteError, match="<the key>") as caught:
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        ask(llm, loopback)
     printed = capfd.readouterr()
     whole = "".join(traceback.format_exception(caught.value))
     assert KEY not in whole + caught.value.server_text + printed.out + printed.err + str(journal())
 
 
-def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, truth, loopback, monkeypatch):
+def test_a_job_that_hangs_ends_at_the_deadline_and_is_picked_up_later(llm, loopback, monkeypatch):
     with loopback.faults(hold="RUNNING") as submitted:
         with monkeypatch.context() as patch, pytest.raises(remote.ServerUnreachable, match="the job is .* after"):
             patch.setenv("DEPTH_LIB_DEADLINE", "0.0001")
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            ask(llm, loopback)
         loopback.switch()
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
 
 
@@ -195,7 +205,7 @@ def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
 
     def both():
         with remote.journalled(tmp_path / "a.pt"):
-            session.run(_factors, llm, 6, remote=loopback.host)
+            ask(llm, loopback)
             return dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
     with loopback.faults() as submitted:
@@ -206,15 +216,11 @@ def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
         assert submitted() == 5 and not list(tmp_path.iterdir())
 
 
-def _factors(llm, number):
-    return {"n": [n for n in range(1, number) if number % n == 0]}
-
-
 @pytest.mark.parametrize("key", ["COMPLETED", "id"])
-def test_a_key_that_occurs_in_the_protocol_changes_none_of_it(llm, truth, loopback, monkeypatch, key):
+def test_a_key_that_occurs_in_the_protocol_changes_none_of_it(llm, loopback, monkeypatch, key):
     monkeypatch.setenv("NDIF_API_KEY", key)
     with loopback.faults(key=key) as submitted:
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        assert ask(llm, loopback) == RIGHT
         assert submitted() == 1
 
 
@@ -233,7 +239,7 @@ def _conjugate(llm):
 def test_a_wrong_key_is_refused_and_never_shown(llm, loopback, monkeypatch, key):
     monkeypatch.setenv("NDIF_API_KEY", key)
     with pytest.raises(remote.NotReady, match="NDIF_API_KEY") as caught:
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        ask(llm, loopback)
     assert key.split()[0] not in f"{caught.value} {caught.value.server_text} {journal()}"
 
 

@@ -66,7 +66,7 @@ def llm():
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("lens", "erasure") else pytest.mark.slow) for name in PROBES]
+    "name", [pytest.param(name, marks=[] if name == "lens" else pytest.mark.slow) for name in PROBES]
 )
 def test_a_pass_fits_beside_the_weights(llm, name):
     weights = sum(weight.nbytes for weight in llm._module.parameters())

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "squeue")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "squeue", "scontrol")
 available = os.name == "posix" and os.geteuid() == 0 and all(map(shutil.which, PROGRAMS))
 
 CONFIG = """

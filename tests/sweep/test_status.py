@@ -22,7 +22,6 @@ contribution:   0%|          | 00:00<?\rcontribution: 100%|##########| 00:10<00:
 logit lens:   0%|          | 00:00<?\rlogit lens:  40%|####      | 00:10<00:15"""
 GONE = "SOURCE is mine.txt, and there is no such file; check the path, or give one of hub, embedded, sample"
 ONE = (*TOY_4L, "--datasets", "gsm8k")
-ONE_RUN = ("sweep", *ONE)
 
 
 def test_status_has_a_row_per_run_a_column_per_probe_and_a_count(command):
