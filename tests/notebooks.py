@@ -43,17 +43,20 @@ def executed_here(name, **parameters):
     shell.display_trap.hook = lambda value: None if value is None else display(value)
     shell.register_magic_function(lambda line: None, magic_name="matplotlib")
     select_figure_formats(shell, {"png"})
-    for cell in code_cells(notebook):
-        with redirect_stdout(StringIO()) as said:
-            shell.run_cell(cell.source).raise_error()
-        for number in plt.get_fignums():  # as a kernel shows them
-            display(plt.figure(number))
-        plt.close("all")
-        if "parameters" in cell.metadata.get("tags", []):
-            shell.push(parameters)
-        text = nbformat.v4.new_output("stream", text=said.getvalue())
-        cell.outputs = [text, *(nbformat.v4.new_output("display_data", one["data"]) for one in shown.outputs)]
-        shown.outputs.clear()
+    plt.close("all")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plotly.io.renderers.default", "plotly_mimetype")  # as in a kernel
+        for cell in code_cells(notebook):
+            with redirect_stdout(StringIO()) as said:
+                shell.run_cell(cell.source).raise_error()
+            for number in plt.get_fignums():  # as a kernel shows them
+                display(plt.figure(number))
+            plt.close("all")
+            if "parameters" in cell.metadata.get("tags", []):
+                shell.push(parameters)
+            text = nbformat.v4.new_output("stream", text=said.getvalue())
+            cell.outputs = [text, *(nbformat.v4.new_output("display_data", one["data"]) for one in shown.outputs)]
+            shown.outputs.clear()
     InteractiveShell.clear_instance()
     return notebook
 

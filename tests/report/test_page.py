@@ -57,7 +57,6 @@ def notebook(study):
     """The table's notebook, executed as `make table` does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_module("depth_lib.figures.grid"), "save", save_quickly)
-        patch.setattr("plotly.io.renderers.default", "plotly_mimetype")  # as in a kernel
         return executed_here("effective_depth", OUT=str(study.folder), DATASETS=list(DATASETS))
 
 
