@@ -250,11 +250,15 @@ def test_real_is_the_one_model_that_can_be_fetched_and_the_papers_set_goes_small
     assert Plan(MODELS=["toy-8l", "toy-4l"], SET="demo").models == ["toy-8l", "toy-4l"], "in the order that is given"
 
 
-def test_a_folder_that_cannot_be_written_is_named(command, study):
+def test_a_folder_or_a_log_that_cannot_be_written_is_named(command, study):
+    folder = study / "outputs/demo/gsm8k/toy-4l"
+    (folder / "probe.log").mkdir(parents=True)
+    assert command(*ONE).status == 1 and command.calls == []
+    assert "FAILED: outputs/demo/gsm8k/toy-4l/probe.log: Is a directory; choose another OUT" in command.output
+    shutil.rmtree(study / "outputs")
     (study / "outputs").write_text("a file")
-    command(*ONE)
+    assert command(*ONE).status == 1 and command.calls == []
     (study / "outputs").unlink()
-    assert command.status == 1 and command.calls == []
     assert "FAILED: outputs/demo/gsm8k/toy-4l: Not a directory; choose another OUT" in command.output
 
 
