@@ -131,7 +131,6 @@ def test_fewer_rows_than_asked_for_are_used_with_a_warning(rows):
             ["", GSM8K, " ", {"question": "q"}],
             "row 4 does not fit the template of gsm8k ('answer' is undefined); correct",
         ),
-        ([{"question": "q", "answer": None}], "row 1 does not fit the template of gsm8k ('answer' is undefined)"),
         ([{"question": "q", "answer": 5}], "row 1 does not fit the template of gsm8k (argument of type 'int' is not"),
         ([{"question": "q", "answer": "5"}], '(the answer has no "####" before its final number; '),
         ([[1, 2]], "row 1 cannot be read (it is not an object); write one JSON object per line"),
@@ -153,7 +152,6 @@ def test_a_row_that_does_not_fit_is_named(rows, items, message):
         ),
         (dict(dataset="rows.jsonl"), "rows.jsonl: name the dataset whose fields its rows have"),
         (dict(dataset="gsm8k", n_examples=0), "n_examples is 0; give a whole number of at least 1"),
-        (dict(dataset="multiplication", source="elsewhere"), 'no source "elsewhere"; use "hub"'),
         (dict(dataset="gsm8k", source="no/such.jsonl"), f"no file {Path('no/such.jsonl').absolute()}; check the path"),
     ],
 )
@@ -260,7 +258,7 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
         load_choices("hellaswag", 1, path)
 
 
-@pytest.mark.parametrize("label", ["7", 2, 7, "", "-1", None, "one", True])
+@pytest.mark.parametrize("label", ["7", 2, "", "-1", None, True])
 def test_a_label_that_is_no_ending_is_refused(rows, label):
     path = rows(HELLASWAG[0] | {"label": label})
     with pytest.raises(PromptError, match=re.escape(f"row 1: label {label!r} is no index of its 2 endings")):

@@ -96,6 +96,7 @@ def test_the_notebook_tells_what_is_missing_and_writes_every_table_and_figure(no
 def test_it_has_no_code_and_nothing_that_only_the_notebook_tells(page):
     for words in ("import ", "depth_table(", "make table", "authors' own code", "read_tables", "no artifact"):
         assert words not in page, words
+    assert 'class="highlight' not in page
 
 
 def test_the_first_thing_is_the_answer_then_what_is_mixed_then_the_table(page, study):
