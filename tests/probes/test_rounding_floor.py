@@ -103,9 +103,7 @@ def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, 
         assert 1e-5 < error <= floor < 0.1, key
 
 
-@pytest.fixture(
-    scope="module", params=["toy-8l", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-16l", REAL))]
-)
+@pytest.fixture(scope="module", params=["toy-8l", pytest.param(REAL, marks=pytest.mark.slow)])
 def both(request):
     """A trained model in bfloat16, in float32 with the same weights, and its texts: of the real one a single one."""
     half, whole = (dl.load_model(request.param, dtype=dtype) for dtype in ("bfloat16", "float32"))
