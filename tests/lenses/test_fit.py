@@ -14,7 +14,7 @@ from tests.oracles import lenses as oracle
 from tests.oracles.streams import block_states
 from tests.probes.comparing import SIXTY, close, load, loaded
 
-TEXTS = [SIXTY[:19], SIXTY[10:35], SIXTY[25:], SIXTY[::-1][:40]]
+TEXTS = [SIXTY[:30], SIXTY[10:35], SIXTY[25:], SIXTY[::-1][:40]]
 
 
 @pytest.fixture(scope="module")
