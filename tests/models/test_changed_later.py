@@ -43,7 +43,6 @@ def scaled(rope):
 PROBES = {
     "lens": lambda llm: dl.logit_lens(llm, [SHORT]),
     "lens of generated tokens": lambda llm: dl.logit_lens(llm, [SHORT], generate=3),
-    "effects": lambda llm: dl.layer_effects(llm, [SHORT]),
     "erasure": lambda llm: dl.residual_erasure(llm, SHORT[:20], SHORT[20:25], [SHORT]),
     "gradients": lambda llm: dl.integrated_gradients(llm, SHORT, " and", quadrature=1.0),
     "choices": lambda llm: dl.choice_accuracy(llm, [(SHORT, [" and", " but"], 0)]),

@@ -12,7 +12,7 @@ WAITS = 5  # copies to the host in a pass
 
 @pytest.mark.parametrize("name", probes(None, ""))
 def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name):
-    for blocks, n_tokens in ((4, 48), (9, 15)):
+    for blocks, n_tokens in ((3, 40), (6, 15)):
         llm = model_of("tiny", blocks=blocks)
         question = random_prompt(n_tokens // 3, 1)
         found = counted(llm, probes(llm, random_prompt(n_tokens, 0), question, "7")[name])

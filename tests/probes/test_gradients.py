@@ -78,13 +78,12 @@ def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
-@pytest.mark.parametrize("at", ["block", "attention"])
-def test_increments_converge_to_the_integral(at):
+def test_increments_converge_to_the_integral():
     llm = dl.load_model("toy-4l")
-    result = dl.integrated_gradients(llm, *SHORT, quadrature=1e-5, at=at)
+    result = dl.integrated_gradients(llm, *SHORT, quadrature=1e-5)
     truth, off, stated = result["igrads"], [], []
     for steps in (8, 16, 32):
-        found = dl.integrated_gradients(llm, *SHORT, at=at, method="increments", steps=steps)
+        found = dl.integrated_gradients(llm, *SHORT, method="increments", steps=steps)
         off.append((found["igrads"] - truth).abs().amax(1) / truth.abs().amax(1))
         stated.append(found["error"])
     assert (torch.stack(off) <= torch.stack(stated) + 1e-5).all()

@@ -21,7 +21,7 @@ from tests.probes.comparing import ANSWER, QUESTION, SIXTY, TOLERANCE, close, co
 
 TEXTS = ["8", "abcdefghijkl", SIXTY[:44], ""]  # of 2, 13, 45 and 1 tokens
 PARTS = ("layer", "attention", "mlp")
-GRADIENTS, INCREMENTS = ("gradients", [0, 2, 3], 16), ("increments", [0, 3], 2)  # of which blocks, in how many steps
+GRADIENTS, INCREMENTS = ("gradients", [0, 3], 16), ("increments", [0, 3], 2)  # of which blocks, in how many steps
 # built as another family: only the attention or the unembedding differ, of which these probes read nothing
 ALIKE = "llama_tied llama_multi_query mistral qwen2 qwen2_tied qwen3 mixtral_dense phi3".split()
 PAIRS = {2: ("", "8"), 15: (QUESTION, ANSWER)}  # question and answer, by their number of tokens with <bos>
