@@ -56,7 +56,7 @@ class Change:
         said = f"{_WHAT[self.metric]} {size} {'earlier' if d < 0 else 'later'} in {self.second} than in {self.first}"
         if not d:
             said = f"{_WHAT[self.metric]} as early in {self.second} as in {self.first}"
-        said += f" (layers {self.depths[0]} of {of_first} and {self.depths[1]} of {of_second}"
+        said += f" (layers {self.depths[1]} of {of_second} and {self.depths[0]} of {of_first}"
         if self.note:
             return f"By {self.metric} {said}); no interval: {self.note}."
         low, high = ("open" if end is None else form.format(end) for end in (self.low, self.high))

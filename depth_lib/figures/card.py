@@ -39,7 +39,8 @@ def card_figure(depths: pd.DataFrame) -> Figure | None:
         papers, name = model_ratios(published_depths(), metric), "the papers' twelve" if height == 1 else None
         ax.plot(papers, [height - 0.12] * len(papers), color="#aaaaaa", markersize=4.5, label=name, **dots)
     ax.set_yticks(heights, [_NAMES[metric] for metric in PAPER_METRICS])
-    ax.set(xlim=(0, 1), ylim=(0.5, len(PAPER_METRICS) + 0.5), xlabel="Effective depth as a share of all layers")
+    ax.set(xlim=(0, 1), ylim=(0.5, len(PAPER_METRICS) + 0.5))
+    ax.set_xlabel("Effective depth as a share of all layers (median over datasets)")
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(left=False)

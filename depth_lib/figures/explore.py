@@ -45,19 +45,19 @@ def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
             figure.add_trace(_heat_map(kind, panel, result, column == len(panels)), 1, column)
             owners.append(name)
         titles = make_subplots(1, across, subplot_titles=[*panels]).layout.annotations
-        height = 180 + max(240, 14 * len(figure.data[-1].z)) if kind.words(result) is not None else 420
+        height = 210 + max(240, 14 * len(figure.data[-1].z)) if kind.words(result) is not None else 450
         buttons.append((name, {"annotations": titles, "height": height}))
     menu = [
         {"label": name, "method": "update", "args": [{"visible": [name == owner for owner in owners]}, layout]}
         for name, layout in buttons
     ]
-    place = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 18}}
+    place = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 24}}
     for trace, owner in zip(figure.data, owners, strict=True):
         trace.visible = owner == owners[0]
     figure.update_layout(buttons[0][1], updatemenus=[{"buttons": menu} | place], template="simple_white")
-    figure.update_layout(margin={"l": 55, "r": 10, "t": 70, "b": 60})
-    figure.update_xaxes(title_text=_plain(kind.xlabel), type="category")
-    figure.update_yaxes(type="category").update_yaxes(title_text=_plain(kind.ylabel), col=1)
+    figure.update_layout(margin={"l": 55, "r": 10, "t": 100, "b": 60})  # above: plotly's buttons, menu, titles
+    figure.update_xaxes(title_text=_plain(kind.xlabel), type="category", showgrid=False)
+    figure.update_yaxes(type="category", showgrid=False).update_yaxes(title_text=_plain(kind.ylabel), col=1)
     return figure
 
 

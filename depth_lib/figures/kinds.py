@@ -92,7 +92,7 @@ KINDS: dict[str, Kind] = {
         "relative_contribution",
         {"angular": ""},
         title="Angular distance between residual streams",
-        caption="arccos of the cosine of the residual streams before two blocks over pi, mean over tokens: the angular "
+        caption="Angle between the residual streams before two blocks, divided by π, mean over tokens: the angular "
         "distance of Gromov et al. (2024, arXiv 2403.17887). Blocks in a dark square hardly change its direction; they "
         "are candidates for removal. Colours end at a right angle.",
         ylabel="From: input of block",
@@ -104,8 +104,8 @@ KINDS: dict[str, Kind] = {
         "layer_effects",
         {"max_future_layer": "future tokens", "max_all_layer": "all tokens"},
         title="Effect of skipping a layer on later layers",
-        caption="Largest relative change of a later layer's contribution (column) when a layer (row), or the part of "
-        "it in the title, is skipped. Future tokens: skipped from the second token up to a drawn position, measured "
+        caption="Largest relative change of a later layer's contribution (column) when a layer (row) is "
+        "skipped. Future tokens: skipped from the second token up to a drawn position, measured "
         "after it. All tokens: skipped for all but the first, measured at all; on the diagonal the change of the layer "
         "itself. White: no effect is possible. A row that is dark at future tokens and bright at all tokens serves "
         "mostly the current token. Colours end at 1.",
@@ -118,7 +118,7 @@ KINDS: dict[str, Kind] = {
         "layer_effects",
         {"max_future_out": "at future tokens", "max_all_out": "at all tokens"},
         title="Effect of skipping a layer on the output",
-        caption="Largest change, in norm, of the output distribution when a layer, or the part of it in the title, is "
+        caption="Largest change, in norm, of the output distribution when a layer is "
         "skipped: from the second token up to a drawn position, at the tokens after it (filled), and for all tokens "
         "but the first, at any token (line). A layer where only the line is high serves mostly the current token.",
         ylabel="Output change norm",
@@ -130,7 +130,7 @@ KINDS: dict[str, Kind] = {
         "layer_effects",
         {"future_kl": "at future tokens", "all_kl": "at all tokens"},
         title="Damage of skipping a layer",
-        caption="KL divergence in nats of the output from that with a layer, or the part of it in the title, skipped; "
+        caption="KL divergence in nats of the output from that with a layer skipped; "
         "mean over tokens, those after the skipped ones (filled) or all (line), then over prompts.",
         ylabel="KL(y || skipped), nats",
         xlabel="Block skipped",
@@ -212,7 +212,7 @@ KINDS: dict[str, Kind] = {
         {"igrads": ""},
         title="Integrated gradients",
         caption="Attribution of the summed probabilities of the answer's tokens to the residual stream of each token "
-        "after each layer, or to what the part in the title adds to it. Colours end at the 98th percentile of the "
+        "after each layer. Colours end at the 98th percentile of the "
         "tokens after the first, where many models park attention.",
         ylabel=OUTPUT,
         xlabel="Token",
@@ -225,12 +225,13 @@ KINDS: dict[str, Kind] = {
 for part, name in (("attention", "attention"), ("mlp", "MLP")):
     for kind in ("layer_effects", "output_change", "skip_damage"):
         row = KINDS[kind]
-        title = row.title.replace("a layer", f"a layer's {name}")
-        KINDS[f"{part}_{kind.removeprefix('layer_')}"] = replace(row, probe=f"{part}_effects", title=title)
+        texts = {text: getattr(row, text).replace("a layer", f"a layer's {name}") for text in ("title", "caption")}
+        KINDS[f"{part}_{kind.removeprefix('layer_')}"] = replace(row, probe=f"{part}_effects", **texts)
     KINDS[f"{part}_gradients"] = replace(
         KINDS["integrated_gradients"],
         probe=f"{part}_gradients",
         title=f"Integrated gradients of what {name} adds",
+        caption=KINDS["integrated_gradients"].caption.replace("the residual", f"what {name} adds to the residual", 1),
         ylabel=f"{name[0].upper()}{name[1:]} of block $l$",
     )
     KINDS[f"{part}_removal"] = PartRemoval(

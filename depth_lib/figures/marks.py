@@ -143,7 +143,7 @@ class Curves(Kind):
 
         Of a kind with a metric the one curve that its rule reads is drawn.
         """
-        for (name, result), colour in zip(results.items(), cycle(COLOURS), strict=False):
+        for i, ((name, result), colour) in enumerate(zip(results.items(), cycle(COLOURS), strict=False)):
             (panel,), depth = self.panels(result).values(), None
             if self._has_depth(panel):
                 metric, depth = METRICS[self.metric], self._depth(result)
@@ -152,7 +152,8 @@ class Curves(Kind):
                 label = f"{name}, {self.keys[key]}" if len(panel) > 1 else name
                 ax.plot(values.ravel(), color=colour, ls=dashes, linewidth=1, label=label)
             if depth is not None:
-                ax.axvline(depth + self.depth_at, color=colour, ls=":", linewidth=1)
+                dots = -2 * i, (1.5, 2 * len(results) - 1.5)  # between those of others on the same layer
+                ax.axvline(depth + self.depth_at, color=colour, ls=dots, linewidth=1)
         self._scale(ax)
 
     def _scale(self, ax: Axes) -> None:

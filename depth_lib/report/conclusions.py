@@ -1,8 +1,6 @@
 """What a study's numbers say: at most six sentences, each an answer, and none where there is none."""
 
 from collections.abc import Mapping
-from itertools import groupby
-from operator import attrgetter
 
 import pandas as pd
 
@@ -15,9 +13,9 @@ from .table import NAMES
 _SAME = 0.1  # of the depth: an interval within this of zero
 _RULES = {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}
 _ANSWERS = {  # question -> the sentence and what is counted
-    "size": ("Larger models use {} share of their depth: slope per doubling", "sizes"),
-    "training": ("With {after} models instead of {before} ones {} share of the depth is used: change", "sizes"),
-    "task": ("On {after} instead of {before} {} share of the depth is used: change", "models"),
+    "size": ("With each doubling of their size models use {} share of their depth", "sizes"),
+    "training": ("Compared with {before} models, {after} models use {} share of their depth", "sizes"),
+    "task": ("Compared with {before}, models use {} share of their depth on {after}", "models"),
 }
 
 
@@ -47,34 +45,37 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
     depths: what `effective_depth.tables.depths` returns of the study; published: what `beside_the_paper` does.
     """
     clauses: dict[str, list[str]] = {question: [] for question in _ANSWERS}
-    of_pair = attrgetter("question", "before", "after")
-    for (question, *pair), group in groupby(sorted(trends(depths), key=of_pair), of_pair):
-        (answer, units), ones = _ANSWERS[question], [*group]
+    of_pair: dict[tuple[str, ...], list[Trend]] = {}
+    for one in trends(depths):
+        of_pair.setdefault((one.question, one.before, one.after), []).append(one)
+    for (question, *pair), ones in of_pair.items():
+        answer, units = _ANSWERS[question]
         before, after = (NAMES.get(name, name) for name in pair)
+        verdict, rules = _verdict(ones)
+        text = answer.format(verdict, before=before, after=after) + (f", by {' and '.join(rules)}" if rules else "")
         numbers = ", ".join(f"{_RULES[one.metric]} {one}" for one in ones)
-        text = answer.format(_verdict(ones), before=before, after=after)
-        clauses[question].append(f"{text} by {numbers}, {min(one.n for one in ones)} {units}.")
+        clauses[question].append(f"{text}: {numbers}; {min(one.n for one in ones)} {units}.")
     sentences = [" ".join(answers) for answers in clauses.values() if answers]
-    most = max(_turns(study), default=0)
+    turns = _turns(study)
+    most = max(turns, default=0)
     if most > 1:
-        sentences.append(
-            f"The mean cosine crosses zero upwards up to {most} times; the rule uses the last one, so it is fragile."
-        )
-    if len(published):
+        times = f"{'up to ' * (min(turns) < most)}{most} times"
+        sentences.append(f"The mean cosine crosses zero upwards {times}; the rule uses the last one, so it is fragile.")
+    if n := len(published):
         counts = ", ".join(f"{count} {verdict}" for verdict, count in published.verdict.value_counts().items())
-        sentences.append(f"Of {len(published)} depths that the papers have too: {counts}.")
+        sentences.append(f"Of {n} depth{'s' * (n > 1)} that the papers have too: {counts}.")
     return sentences
 
 
-def _verdict(ones: list[Trend]) -> str:
-    """What the intervals of all rules say together."""
+def _verdict(ones: list[Trend]) -> tuple[str, list[str]]:
+    """What the intervals of all rules say together, and the rules that say it where others do not."""
     if all(-_SAME <= one.low <= 0 <= one.high <= _SAME for one in ones):
-        return "the same"
-    if all(one.low <= 0 <= one.high for one in ones):
-        return "no clearly different"
-    if all(one.low > 0 for one in ones):
-        return "a larger"
-    return "a smaller" if all(one.high < 0 for one in ones) else "by some rules another"
+        return "the same", []
+    said = {_RULES[one.metric]: one.change > 0 for one in ones if not one.low <= 0 <= one.high}
+    if not said:
+        return "no clearly different", []
+    verdict = "another" if len({*said.values()}) > 1 else "a larger" if any(said.values()) else "a smaller"
+    return verdict, [*said] if len(said) < len(ones) else []
 
 
 def _turns(study: Mapping) -> list[int]:

@@ -116,8 +116,9 @@ def gallery(drawn: Iterable[Path]) -> str:
     """The curves of `draw_figures` that are nowhere else on the page, as HTML: each picture with its caption."""
     parts = []
     for path in drawn:
-        kind = KINDS.get(path.stem)
-        if kind and path.suffix == ".png" and path.stem not in IN_OVERVIEW and not isinstance(kind, Heat):
+        name = path.stem if path.stem in KINDS else path.stem.rpartition("_")[0]  # of many runs one for each dataset
+        kind = KINDS.get(name)
+        if kind and path.suffix == ".png" and name not in IN_OVERVIEW and not isinstance(kind, Heat):
             image, caption = _small(path.read_bytes()), escape(kind.caption)
             parts.append(
                 f'<figure><img alt="{caption}" src="data:image/png;base64,{image}">'

@@ -222,7 +222,7 @@ def _cell(row: dict) -> str:
     if pd.notna(row["score"]):
         ends = "" if pd.isna(row["score_low"]) else f" [{row['score_low']:.1f}, {row['score_high']:.1f}]"
         lines.append(f"score {row['score']:.1f}{ends}")
-    lines = lines or [row["note"] if depth == MISSING else row["note"].partition(":")[0]]
+    lines = lines or [row["note"].removeprefix("no interval: ") if depth == MISSING else row["note"].partition(":")[0]]
     return "<br>".join([depth, *(f"<small>{line}</small>" for line in lines if line)])
 
 

@@ -37,7 +37,8 @@ def test_size_is_a_slope_per_doubling_within_each_training_as_least_squares_has_
     half = stats.t.ppf(0.975, 2) * truth.stderr
     assert (found.change, found.low, found.high) == pytest.approx((truth.slope, truth.slope - half, truth.slope + half))
     (sentence,) = conclusions({}, depths, pd.DataFrame())
-    assert sentence == f"Larger models use a larger share of their depth: slope per doubling by KL {found}, 4 sizes."
+    said = "With each doubling of their size models use a larger share of their depth"
+    assert sentence == f"{said}: KL {found}; 4 sizes."
     two_trainings = {(f"Qwen2.5-{size}-Instruct", "gsm8k"): 0.3 + ratio for size, ratio in ratios.items()}
     both = pd.concat([depths, depths_of(two_trainings)])
     (slope,) = of("size", trends(both))
@@ -60,9 +61,7 @@ def test_tasks_are_compared_on_the_same_models_and_trainings_at_the_same_sizes()
     assert (found.before, found.after, found.n) == ("base", "instruct", 3)
     assert (found.low, found.high) == pytest.approx((truth.low, truth.high))
     said = " ".join(conclusions({}, depths_of(runs), pd.DataFrame()))
-    assert (
-        f"With instruct models instead of base ones the same share of the depth is used: change by KL {found}, " in said
-    )
+    assert f"Compared with base models, instruct models use the same share of their depth: KL {found}; 3 sizes." in said
 
 
 def test_fewer_than_three_units_are_no_sentence_and_a_wide_interval_around_nothing_is_not_called_the_same():
@@ -72,7 +71,7 @@ def test_fewer_than_three_units_are_no_sentence_and_a_wide_interval_around_nothi
     for model, more in zip("abc", (-0.1, 0.0, 0.1), strict=True):
         ratios[model, "y"] += more
     said = " ".join(conclusions({}, depths_of(ratios), pd.DataFrame()))
-    assert "On y instead of x no clearly different share of the depth is used" in said
+    assert "Compared with x, models use no clearly different share of their depth on y" in said
 
 
 def test_the_published_table_gives_at_most_six_sentences_each_an_answer():
@@ -81,9 +80,9 @@ def test_the_published_table_gives_at_most_six_sentences_each_an_answer():
     published = published.astype(dict.fromkeys(("ed", "low", "high"), "Int64"))
     found = conclusions({}, published, beside_the_paper(published))
     assert len(found) == 4 and all(sentence.endswith(".") for sentence in found)
-    assert found[0].startswith("Larger models use") and "4 sizes" in found[0]
+    assert found[0].startswith("With each doubling of their size models use") and "4 sizes" in found[0]
     assert found[3] == "Of 108 depths that the papers have too: 108 same."
-    assert "share of the depth is used: change by cosine" in found[1] and "4 sizes" in found[1]
+    assert "share of their depth: cosine" in found[1] and "4 sizes" in found[1]
 
 
 @pytest.mark.parametrize(("n", "least"), [(3, 0.88), (6, 0.88)])
