@@ -224,7 +224,8 @@ def test_curves_of_several_results_stand_in_one_panel_each_with_its_depth():
     drawn = {line.get_label(): line for line in ax.lines}
     for name, result in lens.items():
         assert list(drawn[name].get_ydata()) == result["res_kl_divs"].tolist()
-    depths = {line.get_color(): line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"}
+    upright = [line for line in ax.lines if len(set(line.get_xdata())) == 1]
+    depths = {line.get_color(): line.get_xdata()[0] for line in upright}
     assert depths == {drawn["base"].get_color(): 2, drawn["tuned"].get_color(): 1}
     cosines = {name: result_of("relative_contribution", 8, seed=seed) for seed, name in enumerate("ab")}
     mean = torch.stack([cosines["a"][key] for key in COSINES]).mean(0)
