@@ -13,6 +13,7 @@ import reprlib
 import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
+from pathlib import Path
 
 import torch
 from nnsight import TransformersModel
@@ -78,8 +79,7 @@ def relative_contribution(llm: TransformersModel, prompts: list[str], remote: Re
     result = {"first_change": sums.pop("change")[: len(ids[0])].T}
     for key in [key for key in sums if key.endswith("_by_prompt")]:
         result[key.removesuffix("_by_prompt")] = sums.pop(key).amax(0)
-    width = llm.config.get_text_config().hidden_size
-    result = _pool(sums) | result | {"chance_cos": torch.tensor([width**-0.5], dtype=torch.float32)}
+    result = _pool(sums) | result | {"chance_cos": torch.tensor([arch.width**-0.5], dtype=torch.float32)}
     if not arch.parts:  # what a block adds is known, but not what attention and MLP do
         result |= {key: value * torch.nan for key, value in result.items() if "att" in key or "mlp" in key}
     return Result("relative_contribution", result)
@@ -144,16 +144,18 @@ def answer_lens(
 
     question, answer: strings, tokenised together; lens: of `load_lens` or `fit_lens`, or its file (default: the logit
     lens, A = 1, b = 0). Returns float32 `answer_log_probs`, `answer_ranks`, `answer_kl` [L + 1, A] (row l reads h_l,
-    what enters block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens
-    [L + 1, A, 5], likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Of a text as the
-    answer to its first word they are what each layer says at each token. Raises ValueError if the answer has no token
-    of its own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d (d + 1) bytes
-    a job.
+    what enters block l; row L is the model's own output), `answer_top`, the ids of the five likeliest tokens [L + 1, A,
+    5], likeliest first, `top_tokens`, their texts, and `tokens`, the answer's A strings. Give a text's first word as
+    the question and the rest as the answer to read what each layer says at every token. Raises ValueError if the answer
+    has no token of its own; LensError for a lens of another model, or one that is too large to send: half a GiB, 4 L d
+    (d + 1) bytes a job.
     Cost: one pass, and L + 2 unembeddings of A tokens. Source: nostalgebraist 2020; Gupta et al. 2025 (arXiv
     2510.18871): early guesses are frequent words.
     """
     arch, (ids, positions, tokens) = verified_arch(llm), answer_span(llm, question, answer)
     result = run(_answer_lens, llm, arch, ids, positions, _translators(llm, lens, remote), remote=remote)
+    if not result["answer_kl"].isfinite().all():
+        raise ValueError("answer_lens: answer_kl is not finite; weights are damaged, or numbers overflow in the lens.")
     top = [[llm.tokenizer.batch_decode(k[:, None]) for k in of_layer] for of_layer in result["answer_top"].int()]
     return Result("answer_lens", {**result, "top_tokens": top, "tokens": [tokens[position] for position in positions]})
 
@@ -162,7 +164,7 @@ def _translators(llm, lens, remote):
     """What of a lens the probe needs, once it is known to be the model's; how much travels is said."""
     if lens is None:
         return None
-    lens = load_lens(lens) if isinstance(lens, str) else lens
+    lens = load_lens(lens) if isinstance(lens, str | Path) else lens
     check_lens(llm, lens)
     translators = {"A": lens["A"], "b": lens["b"]}
     if remote and remote != "local":
@@ -328,7 +330,7 @@ def block_orders(
     half of the blocks. remote, budget: as for `layer_effects`. Returns float32 means over tokens, then prompts, [K]:
     `order_loss`, the rise of −log p(next token) in nats, below 0 where the order predicts better; `order_kl` =
     KL(y ‖ ȳ) in nats; `order_top1`, the fraction of tokens whose top token stays; each also per prompt,
-    `<key>_by_prompt` [P, K]; and `orders` [K, longest], each followed by −1.
+    `<key>_by_prompt` [P, K]; `orders` [K, longest], each followed by −1; and `n_layers` [1].
 
     Cost: one pass for each ascending stretch of an order, from the block where it begins (removals and repeats: one;
     swaps: two; a reversal of n blocks: n), many orders in a batch; their outputs at all tokens. Raises ValueError for
@@ -343,7 +345,9 @@ def block_orders(
     longest = max(map(len, wanted))
     padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
     by_prompt = {f"order_{key}": value for key, value in found.items()}
-    return Result("block_orders", _over_prompts(by_prompt) | {"orders": padded})
+    return Result(
+        "block_orders", _over_prompts(by_prompt) | {"orders": padded, "n_layers": torch.tensor([arch.n_layers])}
+    )
 
 
 def _no_loss_of_one_token(found, ids):
@@ -353,11 +357,15 @@ def _no_loss_of_one_token(found, ids):
 
 def _orders(orders, n_layers):
     """The orders as lists of block numbers."""
+    orders = orders.tolist() if hasattr(orders, "tolist") else orders
     names = orders.split() if isinstance(orders, str) else []
     if not orders or not {*names} <= NAMED.keys():
         raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(NAMED)}.")
     if names:
-        return [order for name in names for order in NAMED[name](n_layers)]
+        found = [order for name in names for order in NAMED[name](n_layers)]
+        if not found:
+            raise ValueError(f"a model of {n_layers} blocks has no {' or '.join(names)} of the default sizes.")
+        return found
     return [checked_order(order, n_layers) for order in orders]
 
 
@@ -368,7 +376,7 @@ def choice_accuracy(
     remote: Remote = False,
     order: Sequence[int] | Sequence[Sequence[int]] | None = None,
     budget: int | None = None,
-) -> Result:
+) -> dict[str, torch.Tensor]:
     """How often the likeliest ending of a text is the right one, with the blocks as they are or in another order.
 
     >>> llm = dl.load_model("toy-4l")
@@ -385,6 +393,9 @@ def choice_accuracy(
     blocks.
     Cost: a forward pass per ending, and with orders another and their passes, as for `block_orders`.
     """
+    for k, (_, endings, right) in enumerate(choices):
+        if isinstance(endings, str) or right not in range(len(endings)):
+            raise ValueError(f"choice {k} has endings {endings!r} and right {right!r}; give a list and a number of it.")
     arch, n_endings = verified_arch(llm), {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
@@ -392,7 +403,8 @@ def choice_accuracy(
     if removed:
         if order is not None:
             raise ValueError("give removed or order, not both: an order may lack blocks.")
-        order = order_without(*removed, n_layers)
+        order = order_without(*((removed.s, removed.n) if hasattr(removed, "n") else removed), n_layers)
+    order = order.tolist() if hasattr(order, "tolist") else order
     several = bool(order) and not isinstance(order[0], int)
     orders = order if several else [] if order is None else [order]
     orders = [checked_order(one, n_layers) for one in orders]
@@ -500,7 +512,9 @@ def future_erasure(
 
 
 def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
-    if baseline_prompts is None or (not isinstance(baseline_prompts, str) and len(baseline_prompts) == 0):
+    if not isinstance(baseline_prompts, str):
+        baseline_prompts = list(() if baseline_prompts is None else baseline_prompts)
+    if not baseline_prompts:
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
     baseline = tokenize(llm, baseline_prompts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, positions)])

@@ -12,6 +12,7 @@ from .effective_depth.changes import Change, depth_change, same_prompts
 from .effective_depth.rules import METRICS, PAPER_METRICS
 from .figures import KINDS, plot
 from .figures.grid import save
+from .figures.kinds import find_kind
 from .results.schemas import ARTIFACTS, MissingArtifact, without_pair
 from .results.study import Study
 
@@ -70,7 +71,7 @@ class Comparison:
 
     def _drawn(self, name: str):
         """The name of a file and the figure of one kind, for each dataset that has it."""
-        kind = KINDS[name]
+        kind = find_kind(name)
         for (dataset, probe), results in self.results.items():
             if kind.probe == probe and all(map(kind.can_draw, results.values())):
                 title = ": ".join(filter(None, [kind.title, dataset]))
@@ -152,7 +153,10 @@ def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
 
 def _probe_of(name: str, result: Mapping) -> str:
     """The probe that a result in memory is of."""
-    for probe, schema in ARTIFACTS.items():
-        if all(key in result for key in schema.required):
-            return probe
+    if hasattr(result, "probe"):
+        return result.probe
+    whole = [probe for probe, schema in ARTIFACTS.items() if result.keys() >= schema.required.keys()]
+    partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]
+    if whole or partly:
+        return (whole or partly)[0]
     raise ValueError(f"{name} is no result of a probe; its keys are {', '.join(map(str, result))}.")

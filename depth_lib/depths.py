@@ -43,6 +43,7 @@ def effective_depths(
         if of and all(isinstance(one, Mapping) for one in of.values()):
             return pd.concat({name: of_result(one) for name, one in of.items()}, names=["model"])
         return of_result(of)
+    prompts = [prompts] if isinstance(prompts, str) else list(() if prompts is None else prompts)
     if not prompts:
         raise ValueError("give the prompts too: dl.effective_depths(llm, prompts).")
     found = _measured(of, prompts)
@@ -54,12 +55,12 @@ def effective_depths(
 
 
 def _measured(llm, prompts):
-    return pd.concat([of_result(probe(llm, list(prompts))) for probe in (relative_contribution, logit_lens)])
+    return pd.concat([of_result(probe(llm, prompts)) for probe in (relative_contribution, logit_lens)])
 
 
 def untrained(llm: TransformersModel) -> TransformersModel:
     """A model of the same config and tokenizer, with weights as transformers initialises them, in float32."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(SEED)
         module = type(llm._module)(copy.deepcopy(llm._module.config)).float()

@@ -104,10 +104,11 @@ def paper(figure: str | int, of: TransformersModel | Mapping | str | Path) -> Fi
         raise ValueError(f"no figure is called {figure!r}; there are {', '.join(parts)}")
     row, title = FIGURES[figure], f"Figure {figure}. {FIGURES[figure].title}"
     if row.kind == "linear_maps":
-        if not isinstance(of, Mapping):
+        if not isinstance(of, Mapping) or "relative" not in of:
             raise ValueError(f'Figure {figure} is of two models: dl.paper("8", dl.linear_maps(shallow, deep, texts)).')
         drawn = linear_maps_figure(of, "the shallow model", "the deep model")
         drawn.suptitle(title)
+        plt.close(drawn)
         return drawn
     results = _of_folder(row, folder) if folder is not None else of
     if isinstance(of, TransformersModel):

@@ -104,5 +104,5 @@ def prune(
             f"Of {len(choices)} choices {shares[0]:.1%} are right before and {shares[1]:.1%} after: "
             f"{change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}], 95 % paired."
         )
-    base = getattr(llm.config, "_name_or_path", "") or "a model"
-    return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, len(prompts))
+    base, n_prompts = getattr(llm.config, "_name_or_path", "") or "a model", len(result["removal_loss_by_prompt"])
+    return Pruned(found, shorter, said, Path(base).name if Path(base).exists() else base, n_prompts)

@@ -59,7 +59,7 @@ def run(
         raise KeyboardInterrupt(f"{label} was interrupted; call it again to compute it") from None
     if over and (problem := _not_finite(result, arguments, over, numbers)):
         raise ValueError(
-            f"{probe.__name__}: {problem}; numbers overflow in {llm.dtype}, or weights are damaged: load it with "
+            f"{probe.__name__}: {problem}; weights are damaged, or numbers overflow in {llm.dtype}: load it with "
             'dtype="float32" or "bfloat16"'
         )
     return result
@@ -91,7 +91,10 @@ def _run_as_jobs(llm, probe, arguments, over, remote, label):
         kind, default = "LAYERS", len(arguments[over])
         if over != "layers":
             kind, default = "PROMPTS", PROMPT_BLOCKS_PER_JOB // arguments["arch"].n_layers
-        parts = _cut(arguments, over, int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default))
+        size = int(os.environ.get(f"DEPTH_LIB_{kind}_PER_JOB") or default)
+        if size < 1:
+            raise ValueError(f"DEPTH_LIB_{kind}_PER_JOB is {size}; set it to 1 or more, or unset it")
+        parts = _cut(arguments, over, size)
     # the model's check goes along if nobody has made it yet
     check = None if known(llm).checked or probe is identities else check_call(llm)
     book, jobs, results = journal(), [], []
@@ -166,8 +169,9 @@ def _not_finite(result, arguments, over, numbers=None):
             first, *rest = (~value.isfinite()).nonzero()[0].tolist()
             if over == "layers":
                 return f"{key} is not finite at layer {arguments['layers'][0] + first}"  # erasure has a row more
-            layer = f", layer {rest[0]}" if rest else ""
-            return f"{key} is not finite at prompt {numbers[first] if numbers else first}{layer}"
+            of_layers = rest and value.shape[1] - arguments["arch"].n_layers in (0, 1)
+            layer = f", layer {rest[0]}" if of_layers else ""
+            return f"{key} is not finite at {over.removesuffix('s')} {numbers[first] if numbers else first}{layer}"
 
 
 def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:

@@ -36,7 +36,7 @@ class DepthLog:
             raise ValueError("prompts is one text; give a list of texts.")
         self.prompts, self.tokenizer = list(prompts), tokenizer
         self.path = None if path is None else Path(path)
-        self._rows, self._kl = [], {}
+        self._rows, self._kl = [], []
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model as it is now; the numbers of this step, a row of `to_frame`.
@@ -51,10 +51,11 @@ class DepthLog:
             lens = logit_lens(llm, self.prompts)
             found = pd.concat([effective_depths(result) for result in (relative_contribution(llm, self.prompts), lens)])
         ratios = found.ratio.astype(float).reindex(METRICS)
-        row = {"step": step, "loss": float(lens["loss"].mean())} | {name: float(ratios[name]) for name in METRICS}
+        loss = float(lens["loss"][lens["n_tokens"] > 1].mean())  # nothing predicts a prompt of one token
+        row = {"step": step, "loss": loss} | {name: float(ratios[name]) for name in METRICS}
         row["largest_kl"] = float(lens["res_kl_divs"].max())
         self._rows.append(row)
-        self._kl[step] = lens["res_kl_divs"].tolist()
+        self._kl.append(lens["res_kl_divs"].tolist())
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
@@ -63,8 +64,7 @@ class DepthLog:
     def to_frame(self) -> pd.DataFrame:
         """A row per measurement: step, loss of the prompts (nats per token), the ratios (ED + 1) / L by cosine, kl and
         overlap, NaN where there is no depth, largest_kl (nats), and kl_0, kl_1, …: the lens's KL of each layer."""
-        curves = pd.DataFrame.from_dict(self._kl, orient="index").add_prefix("kl_").reset_index(drop=True)
-        return pd.concat([pd.DataFrame(self._rows), curves], axis=1)
+        return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(self._kl).add_prefix("kl_")], axis=1)
 
     @plt.rc_context(STYLE)
     def plot(self) -> Figure:

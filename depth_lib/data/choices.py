@@ -2,11 +2,12 @@
 
 import itertools
 import reprlib
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 from .datasets import dataset_named
-from .rows import PromptError
+from .rows import PromptError, check_count
 
 _HERE = "\0"
 
@@ -25,9 +26,11 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     >>> dl.load_choices("hellaswag", 1, source="embedded")[0].endings[0]
     ' puts the cookies on a tray and opens the oven.'
 
-    source: as for `load_prompts`. Raises PromptError as it does, and for a row without these fields.
+    source: as for `load_prompts`. With fewer rows than that, all there are and a warning. Raises PromptError as it
+    does, and for a row without these fields.
     Cost: no forward pass.
     """
+    check_count("n_examples", n_examples)
     kind, choices = dataset_named(dataset, source), []
     for where, row in itertools.islice(kind.rows(source), n_examples):
         endings, label = _checked(where, row)
@@ -38,12 +41,14 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
         if after != [""] or not all(text.startswith(context) for text in texts):
             raise PromptError(f"{where}: {kind.DATASET}'s template does not end with endings[label]; correct it")
         choices.append(Choice(context, [text.removeprefix(context) for text in texts], label))
+    if len(choices) < n_examples:
+        warnings.warn(f"{dataset} has {len(choices)} rows, not {n_examples}: using those", stacklevel=2)
     return choices
 
 
 def _checked(where, row):
     """The endings of a row, and the number of the right one."""
-    if not {"ctx", "endings", "label"} <= row.keys():
+    if isinstance(row, str) or not {"ctx", "endings", "label"} <= row.keys():
         raise PromptError(f"{where} has no ctx, endings and label; use hellaswag, or rows with these fields")
     endings, label = row["endings"], str(row["label"]).strip()
     if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):

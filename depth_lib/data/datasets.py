@@ -88,7 +88,7 @@ class Dataset(DatasetFile):
                     f"no sample of {self.DATASET} ships with the package (only of {samples}); give a file"
                 )
             source = prompts_path(self.DATASET, published=source == "sample")
-        return file_rows(Path(source))
+        return file_rows(Path(source).expanduser())
 
     def _hub_rows(self) -> Iterator[tuple[str, dict]]:
         import datasets  # takes seconds, and files do not need it

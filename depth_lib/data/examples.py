@@ -59,7 +59,7 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
     rng, examples = random.Random(seed), []
     for terms in TERMS:
         answers = {}
-        while len(answers) < min(n_per_level, 10**terms // 2):  # each once; there are 10**terms
+        while len(answers) < min(n_per_level, 10**terms):  # each once, and there are no more
             answers.update([one_sum(rng, terms)])
         examples += [Example(terms, *pair) for pair in answers.items()]
     return examples
@@ -67,9 +67,11 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
 
 def _from_rows(dataset: Dataset, source: str | Path, seed: int) -> list[Example]:
     """The examples of all rows with a level, shuffled."""
-    rows = [
-        (dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER) for where, row in dataset.rows(source)
-    ]
+    rows = []
+    for where, row in dataset.rows(source):
+        if isinstance(row, str):
+            raise PromptError(f"{where} is a text and has no level; give a .jsonl file with {dataset.DATASET}'s fields")
+        rows.append((dataset.level_of(row), *dataset.pair(where, row), dataset.WITHIN_ANSWER))
     examples = [Example(*row) for row in rows if row[0]]
     name = f"{dataset.DATASET} from {source}"
     if not examples:

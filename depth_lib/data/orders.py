@@ -1,7 +1,7 @@
 """Orders in which a model's blocks can run: lists of block numbers, one after the other on the residual stream."""
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 Order = list[int]
@@ -17,9 +17,9 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
         raise ValueError("a model of one block has none to remove.")
     if isinstance(sizes, int):
         raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
-    if sizes in ("doubling", "refined"):
+    if isinstance(sizes, str) and sizes in ("doubling", "refined"):
         sizes = [2**k for k in range((n_layers // 2).bit_length())]
-    elif sizes == "all":
+    elif isinstance(sizes, str) and sizes == "all":
         sizes = range(1, n_layers)
     if not isinstance(sizes, Sequence) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
         raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
@@ -81,13 +81,13 @@ NAMED = {"removals": removals, "repeats": repeats, "reversals": reversals, "swap
 
 def checked_order(order: Sequence[int], n_layers: int) -> Order:
     """The order as a list; ValueError if it has no block, or one that a model of so many does not have."""
-    order = list(order)
-    if not order or not all(type(l) is int and 0 <= l < n_layers for l in order):
+    numbers = list(order) if isinstance(order, Iterable) else []
+    if not numbers or not all(type(l) is int and 0 <= l < n_layers for l in numbers):
         raise ValueError(
             f"{reprlib.repr(order)} is not an order of this model's blocks; give lists of numbers from 0 to "
             f"{n_layers - 1}."
         )
-    return order
+    return numbers
 
 
 def mergekit_yaml(model_id: str, order: Sequence[int]) -> str:

@@ -28,13 +28,13 @@ def load_prompts(
     dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of six digits: "addition",
     "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
     of a file params/datasets/<name>.yaml in the working directory; or a .txt file, one prompt per line. n_examples: 10
-    unless given, 5 for aime24, of a .txt file all; with fewer rows than that, all there are and a warning. source:
-    "hub"; what ships with the package: "embedded" (rows of our own, of the kind that the toys were trained on) or
-    "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); the path of a .jsonl or
-    .parquet file whose rows have the Hub's fields; or of a .txt file, one prompt per line. tokenizer: aime24 keeps only
-    prompts of at most 400 of its tokens; left out, the Hub's rows are counted by Qwen2.5-1.5B-Instruct's tokenizer, as
-    the papers do, and other sources are not filtered. Raises PromptError: unknown dataset or source, Hub unreachable,
-    no rows, a row that does not fit.
+    unless given, 5 for aime24, all where the dataset is a .txt file; with fewer rows than that, all there are and a
+    warning. source: "hub"; what ships with the package: "embedded" (rows of our own, of the kind that the toys were
+    trained on) or "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); the path
+    of a .jsonl or .parquet file whose rows have the Hub's fields; or of a .txt file, one prompt per line. tokenizer:
+    aime24 keeps only prompts of at most 400 of its tokens; left out, the Hub's rows are counted by
+    Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered. Raises PromptError: unknown
+    dataset or source, Hub unreachable, no rows, a row that does not fit.
     Cost: no forward pass.
     """
     if n_examples is not None:

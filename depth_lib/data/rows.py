@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from numbers import Integral
 from pathlib import Path
 
 from ..embedded import SAMPLES
@@ -16,7 +17,7 @@ class PromptError(ParamsError):
 
 def check_count(name: str, count: object) -> None:
     """PromptError if this argument is not a whole number of at least 1."""
-    if not isinstance(count, int) or count < 1:
+    if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
         raise PromptError(f"{name} is {count!r}; give a whole number of at least 1")
 
 

@@ -13,14 +13,14 @@ _Z = NormalDist().inv_cdf(UPPER)
 def accuracy(result: Mapping) -> Estimate:
     """The share of right answers with its 95 % interval over questions (Wilson 1927).
 
-    result: what `choice_accuracy` returns.
+    result: what `choice_accuracy` returns, of one order of blocks; ValueError of several, or of no choice.
 
     >>> print(dl.accuracy({"correct": [1, 1, 1, 0]}))
     0.75 [0.30, 0.95]
 
     Cost: nothing.
     """
-    correct = as_array(result["correct"])
+    correct = _right(result)
     n, share = len(correct), float(correct.mean())
     centre, half = share + _Z**2 / (2 * n), _Z * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
     return Estimate(share, *((centre + sign * half) / (1 + _Z**2 / n) for sign in (-1, 1)))
@@ -31,14 +31,14 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
 
     before, after: what `choice_accuracy` returns of the same choices, as with blocks and without. The interval is
     Wald's with half a question more in each of the four cells (Agresti and Min 2005, Statistics in Medicine 24).
-    ValueError for results of different numbers of choices.
+    ValueError for results of different numbers of choices, or of several orders.
 
     >>> print(dl.accuracy_change({"correct": [1, 1, 1, 0]}, {"correct": [1, 1, 0, 0]}))
     -0.25 [-0.61, 0.28]
 
     Cost: nothing.
     """
-    right, still = (as_array(result["correct"]) == 1 for result in (before, after))
+    right, still = _right(before), _right(after)
     if len(right) != len(still):
         raise ValueError(f"{len(right)} choices before and {len(still)} after; ask both the same.")
     n, gained, lost = len(right), int((~right & still).sum()), int((right & ~still).sum())
@@ -46,3 +46,11 @@ def accuracy_change(before: Mapping, after: Mapping) -> Estimate:
     error = math.sqrt(gained + lost + 1 - difference**2 / total) / total
     ends = (difference / total + sign * _Z * error for sign in (-1, 1))
     return Estimate(difference / n, *(min(1.0, max(-1.0, end)) for end in ends))
+
+
+def _right(result):
+    """Whether each choice was answered rightly [C]."""
+    correct = as_array(result["correct"])
+    if correct.ndim != 1 or not len(correct):
+        raise ValueError("give a result of one order of blocks with a choice at least; of several: dl.best_order.")
+    return correct == 1

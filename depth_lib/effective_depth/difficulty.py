@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..params import not_among
 from .intervals import DRAWS, SEED, Estimate, NoInterval, drawn_centres, studentised, with_effect
 from .rules import depth_score
 
@@ -31,9 +32,9 @@ class Difficulty:
         answer = "Whether harder questions use more depth is not decided"
         signs = [one and int(one.low > 0) - int(one.high < 0) for one in (self.slope, self.without_first)]
         if signs[0]:
-            answer = "What moves with the level is the share of layer 0, not the depth of the others"
-            if signs[0] == signs[1]:
-                answer = f"Harder questions use {'more' if signs[0] > 0 else 'less'} depth"
+            answer = f"Harder questions use {'more' if signs[0] > 0 else 'less'} depth"
+            if signs[1] != signs[0]:
+                answer += ", without layer 0 the other way round" if signs[1] else ", which is not sure without layer 0"
         ends = "[{0.low:+.2f}, {0.high:+.2f}]".format
         later = "unknown" if not self.without_first else f"{self.without_first.value:+.2f} {ends(self.without_first)}"
         return (
@@ -70,9 +71,12 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> 
     with replacement within each level, deviations studentised (see `intervals`); examples without any effect change no
     score and are left out. How often the intervals cover the truth: docs/coverage.md.
 
-    result: what `depth_by_difficulty` returns or `load_artifact` reads. Raises NoInterval for a single level, or fewer
-    than 3 examples of one that have an effect. Source: Csordás et al. 2025, section 4; the slope is ours.
+    result: what `depth_by_difficulty` returns or `load_artifact` reads; effect: "layer" or "output". Raises NoInterval
+    for a single level, or fewer than 3 examples of one that have an effect. Source: Csordás et al. 2025, section 4; the
+    slope is ours.
     """
+    if problem := not_among(EFFECTS, "effect", effect):
+        raise ValueError(problem)
     groups = importance_by_level(result, effect)
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")

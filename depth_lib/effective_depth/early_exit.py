@@ -22,9 +22,12 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
 
     generated: what `logit_lens(llm, prompts, generate=n)` returns; most: the largest k. Returns a frame with index
     layer and columns stay (α), drafts (the best k), speedup, and one for each k; the sentence it prints is in
-    `attrs["sentence"]`. ValueError for a result without generated tokens. Cost: none, it reads the result.
+    `attrs["sentence"]`. ValueError for a result without generated tokens, a model of one block, or most < 1. Cost:
+    none, it reads the result.
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); the formula: Leviathan et al. 2023 (2211.17192).
     """
+    if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:
+        raise ValueError("no layer to leave at, or no draft: give a model of two blocks or more, and most=1 or more")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
     stay = as_array(generated["res_top1"])[:, None].astype(float)
@@ -36,7 +39,7 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
         f"After {layer} of {n_layers} blocks {stay[layer, 0]:.0%} of the tokens are the final ones; drafting "
-        f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, the most of any layer."
+        f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, most of layers 1 on."
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")

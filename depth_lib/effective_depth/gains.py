@@ -40,7 +40,7 @@ def best_order(result: Mapping) -> BestOrder:
     Cost: none.
     """
     correct, unchanged = as_array(result["correct"]), as_array(result.get("unchanged_correct", ()))
-    if correct.ndim != 2 or len(unchanged) < 4:
+    if correct.ndim != 2 or len(correct) < 2 or len(unchanged) < 4:
         raise ValueError("give what dl.choice_accuracy(llm, choices, order=[…]) returns of several orders and choices.")
     k = int(correct[:, ::2].mean(1).argmax())
     before, after = ({"correct": answers[1::2]} for answers in (unchanged, correct[k]))

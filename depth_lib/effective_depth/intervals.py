@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from .rules import METRICS, Metric
+from ..params import not_among
+from .rules import METRICS, PAPER_METRICS, Metric
 
 DRAWS, LEVEL, SEED = 2000, 0.95, 0
 UPPER = (1 + LEVEL) / 2  # the quantile at which an interval ends
@@ -72,12 +73,15 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInt
     DepthInterval(low=1, high=2, same=1.0, without=0.0, n_prompts=3)
 
     result: what `load_artifact` or a probe returns, with `<key>_sums` [P, L] and `n_tokens` [P]; metric: "cosine", "kl"
-    or "overlap". Identical prompts give low = high. NoInterval if there are no per-prompt sums (the papers' own files),
-    fewer than 3 prompts, values that are not finite, or no signal (`Metric.no_signal`). Method, sources and coverage:
-    this module's docstring.
+    or "overlap". Identical prompts give low = high. ValueError for another metric or another probe's result, NoInterval
+    if there are no per-prompt sums (the papers' own files), fewer than 3 prompts, values that are not finite, or no
+    signal (`Metric.no_signal`). Method, sources and coverage: this module's docstring.
     Cost: no forward pass; `draws` means over prompts.
     """
+    if problem := not_among(PAPER_METRICS, "metric", metric):
+        raise ValueError(problem)
     rule = METRICS[metric]
+    rule.arguments(result)
     if reason := rule.no_signal(result):
         raise NoInterval(reason)
     sums, n_tokens = per_prompt(result, rule)

@@ -9,11 +9,10 @@ from .rules import AT_MOST, as_array
 
 
 def order_losses(result: Mapping) -> pd.DataFrame:
-    """A row per order that changes one stretch of n blocks from s on: kind (the set that has it: "removals", "repeats",
-    "reversals", of which those of n = 2 are swaps), s, n, and loss, the mean rise of the next token's loss in nats.
-    Other orders are left out."""
-    orders, stretches = as_array(result["orders"]).astype(int), {}
-    n_layers = orders.max() + 1
+    """A row per order that changes one stretch of n blocks from s on: kind ("removals", "repeats",
+    "reversals"; a reversal of n = 2 is a swap), s, n, and loss, the mean rise of the next token's loss in nats. Other
+    orders are left out."""
+    orders, stretches, n_layers = as_array(result["orders"]).astype(int), {}, _n_layers(result)
     for make in (removals, repeats, reversals):
         for n in range(1, n_layers):
             stretches |= {tuple(order): (make.__name__, s, n) for s, order in enumerate(make(n_layers, [n]))}
@@ -25,8 +24,13 @@ def order_losses(result: Mapping) -> pd.DataFrame:
 def loss_map(result: Mapping, kind: str) -> pd.DataFrame:
     """The losses of one kind, a row per n that was tried and a column per s; NaN where there is no such stretch."""
     losses = order_losses(result)
-    n_layers = int(as_array(result["orders"]).max()) + 1
-    return losses[losses.kind == kind].pivot(index="n", columns="s", values="loss").reindex(columns=range(n_layers))
+    losses = losses[losses.kind == kind].pivot(index="n", columns="s", values="loss")
+    return losses.reindex(columns=range(_n_layers(result)))
+
+
+def _n_layers(result):
+    """Of the model; results of before it was stored have an order with the last block."""
+    return int(result["n_layers"][0]) if "n_layers" in result else int(as_array(result["orders"]).max()) + 1
 
 
 def stretches(study: Mapping) -> pd.DataFrame:

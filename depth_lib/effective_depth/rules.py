@@ -3,7 +3,8 @@
 Three rules on three curves over the layers l = 0..L-1 are the papers' (Hu et al. 2025, Table 1). They look at l in
 0..L-2 only, and where no layer satisfies a rule the effective depth is missing (`None`): neither -1 nor an error. It is
 missing too where the curve carries no depth, as that of an untrained model: see `Metric.no_signal`. The other depths
-are ours. None of them changes when identity blocks are appended to a model, or grows with the number of prompts.
+are ours. Where there is one, it stays the same when identity blocks are appended to a model, and it does not grow with
+the number of prompts.
 """
 
 import math
@@ -43,9 +44,9 @@ def effective_depth_cosine(
     Cost: no forward pass.
     """
     metric = METRICS["cosine"]
+    curves = metric.arguments(att_cos) if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos]
     if isinstance(att_cos, Mapping) and _said(metric.no_signal(att_cos)):
         return None
-    curves = metric.arguments(att_cos) if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos]
     if np.isnan(as_array(curves[0])).all():
         return None
     checked = [_checked(f"cosine: {key}", curve) for key, curve in zip(metric.keys, curves, strict=True)]
@@ -86,9 +87,10 @@ def _of_lens(name: str, curve: Curve | Mapping, threshold: float) -> int | None:
     metric = METRICS[name]
     if not isinstance(curve, Mapping):
         return metric.depth(_checked(name, curve), threshold)
+    (of_lens,) = metric.arguments(curve)
     if _said(metric.no_signal(curve)):
         return None
-    return metric.depth(_checked(name, curve[metric.keys[0]]), threshold)
+    return metric.depth(_checked(name, of_lens), threshold)
 
 
 def _said(reason: str) -> str:
@@ -106,9 +108,10 @@ def _lens_without_signal(lens: Mapping) -> str:
     largest = float(as_array(lens.get("res_kl_divs", np.inf)).max())
     if largest < LEAST_KL:
         return f"no signal: largest KL {largest:.2f} nats"
-    if {"loss", "shuffled_loss"} <= lens.keys():
-        loss, shuffled = (float(as_array(lens[key]).mean()) for key in ("loss", "shuffled_loss"))
-        if shuffled - loss < LEAST_GAIN:
+    if {"loss", "shuffled_loss", "n_tokens"} <= lens.keys():
+        counted = as_array(lens["n_tokens"]) > 1  # nothing predicts a prompt of one token
+        loss, shuffled = (float(as_array(lens[key])[counted].mean()) for key in ("loss", "shuffled_loss"))
+        if counted.any() and shuffled - loss < LEAST_GAIN:
             return f"no signal: a loss of {loss:.1f} nats per token, and of {shuffled:.1f} in any other order of tokens"
     return ""
 
@@ -312,7 +315,9 @@ class Metric:
     no_signal: Callable[[Mapping], str] = lambda result: ""
 
     def arguments(self, result: Mapping) -> list:
-        """What rule and profile take from a probe's result."""
+        """What rule and profile take from a probe's result; ValueError for that of another probe."""
+        if missing := [key for key in self.keys if key not in result]:
+            raise ValueError(f"there is no {', '.join(missing)} here; give the result of dl.{self.probe}")
         curves = [result[key] for key in self.keys]
         return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 

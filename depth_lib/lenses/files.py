@@ -68,6 +68,8 @@ def _found(source, revision):
     path = Path(source).expanduser()
     if path.is_file():
         return path
+    if str(source).count("/") < 2:
+        raise LensError(f"{source} is not here; give a path, or of the Hub owner/name/path/in/it")
     from huggingface_hub import hf_hub_download
 
     try:
@@ -90,7 +92,8 @@ def _jacobian(stored, source):
     J = {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()} if of_fit else stored["J"]
     if "A_0" not in stored:
         warnings.warn(f"{source} has no matrix for the embeddings: layer 0 is read by the logit lens", stacklevel=3)
-    A = torch.stack([stored.get("A_0", torch.eye(len(J[0]))).float(), *(J[l].float() for l in range(len(J)))])
+    A_0 = stored["A_0"] if "A_0" in stored else torch.eye(len(J[0]))
+    A = torch.stack([A_0.float(), *(J[l].float() for l in range(len(J)))])
     no_bias = torch.zeros(A.shape[:2], dtype=torch.float32)
     return {"A": A, "b": no_bias, "kind": "jacobian", "unembedding": None} | {
         key: stored[key] for key in ("b", "kind", "unembedding") if key in stored
@@ -117,16 +120,21 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
     In half precision, whose rounding changes the hash, another unembedding is a warning.
     """
+    if not isinstance(lens, Mapping) or not {"A", "b"} <= lens.keys():
+        raise LensError("a lens is a dict with A [L, d, d] and b [L, d]; read a file with dl.load_lens(file)")
     arch, there, here = describe(llm), lens.get("unembedding"), unembedding_hash(llm)
     wanted, found = (arch.n_layers, arch.width, arch.width), tuple(lens["A"].shape)
-    if found != wanted:
+    misfit = found != wanted or lens["b"].shape != wanted[:2]
+    if misfit:
         problem = f"translates {found[0]} layers of width {found[-1]}, not {wanted[0]} of {wanted[1]}"
+        if found == wanted:
+            problem = f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"
     elif there and here and there != here:
         problem = "was fitted with another unembedding"
     else:
         return
     message = f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"
-    if found != wanted or llm.dtype.itemsize > 2:
+    if misfit or llm.dtype.itemsize > 2:
         raise LensError(message)
     warnings.warn(f"{message} (unless it is rounding to {llm.dtype} that made the two differ)", stacklevel=3)
 
@@ -137,6 +145,8 @@ def unembedding_hash(llm: TransformersModel) -> str | None:
     weight = llm._module.get_output_embeddings().weight
     if weight.is_meta or not weight.is_floating_point():
         return None
+    if len(weight) > 7 and 7 * weight.shape[1] > 1000:  # print four rows and three as it would all
+        weight = torch.cat([weight[:4], weight[-3:]])
     corners = weight.detach().float().cpu().numpy()
     printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
     return hashlib.sha256(printed.encode()).hexdigest()

@@ -14,7 +14,7 @@ from nnsight import TransformersModel
 from ..data.tokens import tokenize
 from ..files import write_together
 from ..model_maps.regression import accumulate, solve
-from ..models.check import verified_arch
+from ..models.check import name_of, verified_arch
 from ..params import not_among
 from ..probes.jacobian import SKIPPED, jacobian
 from ..probes.states import states_of_sequences
@@ -59,9 +59,9 @@ def fit_lens(
 
     Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
     text is long enough (ridge: two), or for numbers that are not finite.
-    Cost of a text of T tokens: gradients 1 pass and d backward passes; increments 2 d L rows, each from its block on;
-    ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB), with gradients also a batch's activations; ridge 32 L d²
-    bytes (320 MB).
+    Cost of a text of T tokens: gradients 2 passes and d backward passes; increments 2 d L rows, each from its block on;
+    ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB) five times, with gradients also a batch's activations;
+    ridge 32 L d² bytes (320 MB).
     A server sends the same 4 L d² bytes a text; in NDIF's sandbox increments also move 4 d L T d values across its
     socket (toys; not a model of thousands of features).
     Sources: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace), the estimator of their reference code; ridge:
@@ -80,13 +80,19 @@ def fit_lens(
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     fewest_told = 1 if method else 1 + verified_arch(llm).width // N_TOKENS  # before, a ridge is mostly its λ
+    if budget is not None and (type(budget) is not int or budget < 1):
+        raise LensError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None")
+    if path and Path(path).suffix != ".pt":
+        raise LensError(f"{path} is no name of a lens's file; give one that ends in .pt")
+    of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")
-    if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= made_from.items():
+    if path and unfinished.is_file() and (stored := torch.load(unfinished)).items() >= (made_from | of_model).items():
         done = stored
         print(f"{unfinished}: {done['n_done']} texts are done")
     for n, ids in enumerate(long[done["n_done"] :], done["n_done"] + 1):
-        done = made_from | {"n_done": n, "sums": _with_text(done["sums"], llm, ids, n, method, budget, remote)}
+        sums = _with_text(done["sums"], llm, ids, n, method, budget, remote)
+        done = made_from | of_model | {"n_done": n, "sums": sums}
         if (n >= fewest_told and n & (n - 1) == 0) or n == len(long):
             before, lens = lens, _lens(done)
             print(f"{kind} lens, text {n} of {len(long)}{_change(before, lens)}", flush=True)
@@ -97,10 +103,19 @@ def fit_lens(
     lens = finite(lens or _lens(done), "the lens") | made_from
     if path:
         J = {l: matrix.clone() for l, matrix in enumerate(lens["A"][1:])}
-        published = {"J": J, "source_layers": list(J), "d_model": len(J[0]), "n_prompts": len(long)}
+        published = {"J": J, "source_layers": list(J), "d_model": lens["A"].shape[-1], "n_prompts": len(long)}
         _write(path, published | {"A_0": lens["A"][0].clone(), "b": lens["b"]} | made_from)
         unfinished.unlink(missing_ok=True)
     return lens
+
+
+def _model(llm):
+    """What tells a model from another: the sum of each weight, or its name where the weights are on a server."""
+    sums = [
+        None if weight.is_meta else weight.detach().sum(dtype=torch.float64).item()
+        for weight in llm._module.parameters()
+    ]
+    return hashlib.sha256(json.dumps([name_of(llm), sums]).encode()).hexdigest()
 
 
 def _with_text(sums, llm, ids, n, method, budget, remote):
@@ -123,14 +138,14 @@ def _lens(done):
     for."""
     sums = done["sums"]
     if done["kind"] == "jacobian":
-        return {"A": sums / done["n_done"], "b": torch.zeros(sums.shape[:2])}
+        return {"A": sums / done["n_done"], "b": torch.zeros(sums.shape[:2], dtype=torch.float32)}
     d, of_layers = sums.shape[3] - 1, []
     for fit, choose in sums.squeeze(2).unbind(1):
         fit, choose = (torch.cat([m[:, : d + 1], m[:, d + 1 :] - m[:, :d]], 1) for m in (fit, choose))
         solve(fit, choose)
         of_layers.append(fit[:, d + 1 :].float())
     weights = torch.stack(of_layers)
-    return {"A": weights[:, :d].mT + torch.eye(d), "b": weights[:, d]}
+    return {"A": weights[:, :d].mT + torch.eye(d, dtype=torch.float32), "b": weights[:, d]}
 
 
 def _change(before, lens):
@@ -145,4 +160,5 @@ def _write(path, value):
     """torch.save, to a file that appears whole or not at all."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_together({Path(path): buffer.getvalue()})

@@ -62,7 +62,7 @@ def linear_maps(
             shape = len(x), len(y), rows, rows + y.shape[-1]
             if excerpt.split not in moments:
                 moments[excerpt.split] = torch.zeros(shape, dtype=torch.float64, device=device)
-            accumulate(moments[excerpt.split], x, y)
+            accumulate(moments[excerpt.split], x[:, excerpt.seen :], y[:, excerpt.seen :])
             continue
         if not n_tested:  # the first sequence to test on: all moments are there
             strength = torch.empty(len(x), len(y))

@@ -104,7 +104,7 @@ def judge(llm: TransformersModel, measured: dict) -> None:
     tolerance, much = max(1e-5, eps / 4), eps**0.5  # rounding explains no change that is larger than `much`
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
     order, logits = "parallel" if arch.parallel else "sequential", max(tolerance, 2 * measured["eps_of_logits"])
-    problems = {  # what was measured, and where it is wrong: NaN in the first four; in the others no part is there
+    problems = {  # what was measured, and where it is wrong; NaN is in the first four, in the others a part is missing
         "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": (
             measured["passes_on"],
             ~(measured["passes_on"] <= eps),
@@ -140,8 +140,8 @@ def judge(llm: TransformersModel, measured: dict) -> None:
         if wrong.any():
             l = int(wrong.int().argmax())
             raise ArchitectureError(
-                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} ({values[l]:.1%}; tolerance "
-                f"{tolerance:.1e}). The detected architecture failed verification: the probes would be silently wrong."
+                f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e}). The "
+                "detected architecture failed verification: the probes would be silently wrong."
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():

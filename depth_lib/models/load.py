@@ -67,8 +67,8 @@ def load_model(
     is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
     many processes that `torchrun` started; every one of them has to make the same calls, and device_map, quantization
     and remote have to be left out. Of a registry name, revision, dtype, quantization and device_map are those of its
-    file in params/models unless given (give None for what that file asks for); the last three only where the weights
-    are loaded here.
+    file in params/models unless given; the last three only where the weights are loaded here, and None for quantization
+    or device_map is none, whatever the file says.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
     `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block
@@ -77,7 +77,7 @@ def load_model(
     Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
     all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
     fail).
-    Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens.
+    Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens, one of 8.
     """
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (False, "local"):

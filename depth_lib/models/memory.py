@@ -70,7 +70,9 @@ def _free_bytes(device_map, n_ranks):
     memory = psutil.virtual_memory().available
     if device_map == "cpu" or not gpus:
         return memory
-    return max(gpus) if device_map is None or device_map.startswith("cuda") else sum(gpus) + memory
+    if device_map is None or device_map.startswith("cuda"):
+        return gpus[torch.device(device_map or "cuda").index or 0]
+    return sum(gpus) + memory
 
 
 def give_back_at_once(module: torch.nn.Module) -> None:

@@ -31,9 +31,8 @@ def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> Transf
     with one item per layer, are those of the blocks that stay. Where a model of that config would compute something
     else, as where a block's number scales its attention, that is said, and saving refused. Raises ValueError if there
     are no such blocks, if none is left, or if the model is spread over several devices.
-    Cost: no weight is copied; two forward passes of 4 tokens, as of a model that is loaded.
+    Cost: no weight is copied; the passes of `load_model`, and two of 8 tokens.
     """
-    known(llm)
     if isinstance(s, Mapping):
         raise ValueError("this is a result; give what dl.removable(result) returns, or s and n.")
     if hasattr(s, "n"):
@@ -67,8 +66,10 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     many copies, and `model._module` is the transformers model, for `generate`. Where a model of that config would
     compute something else, as where a block's number scales its attention, that is said, and saving refused. Raises
     ValueError for an order without blocks or of blocks that the model does not have, or if it is spread over several
-    devices. Cost: two short passes, to see whether it can be saved; no weight is copied.
+    devices; ModelError for a model whose weights are not here. Cost: the passes of `load_model`, and two of 8 tokens to
+    see whether it can be saved; no weight is copied.
     """
+    blocks_path = _with_weights(llm).found.blocks
     module, order = llm._module, checked_order(order, len(llm.blocks))
     if len({weight.device for weight in module.parameters()}) > 1:
         raise ValueError("the model is spread over several devices; load it on one to change its blocks.")
@@ -80,7 +81,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
     for part in changed.modules():
         for name in _OF_NNSIGHT:
             part.__dict__.pop(name, None)
-    blocks = changed.get_submodule(known(llm).found.blocks)
+    blocks = changed.get_submodule(blocks_path)
     in_order = at_places(blocks, order)
     del blocks[:]
     blocks.extend(in_order)
@@ -117,8 +118,17 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     Raises ModelError for a model that would be another once it is loaded, as after `remove_blocks` of some kinds.
     Cost: the weights are written.
     """
+    _with_weights(llm)
     llm._module.save_pretrained(folder)
     llm.tokenizer.save_pretrained(folder)
+
+
+def _with_weights(llm):
+    """What is known of a model, whose weights must be here: else ModelError."""
+    record = known(llm)
+    if llm._module.device.type == "meta":
+        raise ModelError("its weights are on the server; load the model here: dl.load_model(name).")
+    return record
 
 
 def _cannot_be_saved(model: PreTrainedModel) -> str:

@@ -29,9 +29,8 @@ def continuation(llm, arch, ids, n, stops):
 def _proposed(llm, arch, ids, n, stops):
     """The tokens that `generate` appends; at least one."""
     plain = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-    plain |= {"min_length": 0, "min_new_tokens": 0, "use_cache": True} | (
-        {"eos_token_id": list(stops)} if stops else {}
-    )
+    plain |= {"min_new_tokens": 0, "use_cache": True, "num_return_sequences": 1, "return_dict_in_generate": False}
+    plain |= {"penalty_alpha": None} | ({"eos_token_id": list(stops)} if stops else {})
     with torch.no_grad():
         with llm.generate(inputs(llm, arch, ids), max_new_tokens=n, **plain) as tracer:
             result = tracer.result[0].tolist()

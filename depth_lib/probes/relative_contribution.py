@@ -26,13 +26,13 @@ def relative_contribution(llm, arch, prompts):
 
     prompts: token ids, one list per prompt. Returns `<key>_sums` [P, L] (norm_residual_sums [P, L + 1]), the largest
     value of a token `max_<key>_by_prompt` for the norms, rc_att and rc_mlp, the `<key>_sums` of `_geometry`,
-    `n_tokens` [P] and `change`, 1 − io_cos of every token of all prompts, one after the other [T₁ + … + T_P, L].
+    `n_tokens` [P] and `change`, 1 − io_cos of every token of the first prompt [T, L].
     """
     results = [_of_prompt(llm, arch, ids) for ids in prompts]
     changes = [result.pop("change") for result in results]
     stacked = {key: torch.stack([result[key] for result in results]) for key in results[0]}
     n_tokens = torch.tensor([len(ids) for ids in prompts], dtype=torch.float32)
-    return stacked | {"n_tokens": n_tokens, "change": torch.cat(changes)}
+    return stacked | {"n_tokens": n_tokens, "change": changes[0]}
 
 
 def _of_prompt(llm, arch, ids):

@@ -9,7 +9,7 @@ import httpx
 from nnsight import CONFIG
 from nnsight.ndif import EnvComparison, get_local_env
 
-from ..params import HOST
+from ..params import HOST, not_among
 from .errors import NotReady
 
 NO_GRADIENT = re.compile("(?s)does not require grad|not have been used in the graph|OutOfOrderError.*grad")
@@ -52,6 +52,8 @@ def method_there(remote: bool | str, method: str | None) -> str:
     Jobs of keys with the tag `trusted` run beside the weights, others in the sandbox, which no gradient leaves; of a
     server that knows no such key, or no keys at all, it is not known. Raises NotReady if there is no key or no host.
     """
+    if method and (problem := not_among(("gradients", "increments"), "method", method)):
+        raise ValueError(problem)
     if method or not remote or remote == "local":
         return method or "gradients"
     tags = _told(*host_and_key(remote), "whoami").get("tags")

@@ -96,7 +96,7 @@ class Result(dict[str, Any]):
 
     def __repr__(self) -> str:
         own = {key: value for key, value in self.items() if torch.is_tensor(value) and not _BESIDE.search(key)}
-        of = f" of {self.n_prompts} prompts" if self.n_prompts else ""
+        of = f" of {self.n_prompts} prompt{'s' * (self.n_prompts > 1)}" if self.n_prompts else ""
         keys = textwrap.shorten(", ".join(f"{key} {[*own[key].shape]}" for key in own), 110, placeholder=" …")
         lines = [f"{self.probe}{of}: {len(self)} keys", keys]
         if own:
@@ -104,5 +104,5 @@ class Result(dict[str, Any]):
             low, high = np.nanmin(own[first]), np.nanmax(own[first])
             lines.append(f"{first} is from {low:.3g} to {high:.3g}")
         kinds = "|".join(map(repr, depth_lib.kinds_of(self.probe, self)))
-        depths = "  .depths()" if self.probe in TABLE_PROBES else ""
-        return "\n".join([*lines, f".plot({kinds}){depths}  .to_frame()  .save(path)"])
+        drawn, depths = f".plot({kinds})  " * bool(kinds), ".depths()  " * (self.probe in TABLE_PROBES)
+        return "\n".join([*lines, f"{drawn}{depths}.to_frame()  .save(path)"])

@@ -170,6 +170,7 @@ ARTIFACTS = {
     "block_orders": Schema(
         "block_orders_{n}exps.pt",
         "K J: orders; K: order_loss order_kl order_top1",
+        "1: n_layers",
         settings={"orders": "repeats swaps reversals removals"},
     ),
     "attention_removal": Schema(
