@@ -191,3 +191,16 @@ def test_one_block_has_a_lens_in_a_file(tmp_path):
     texts = ["abcdefghijklmnopqrstuvwxyz" * 2, "zyxwvutsrqponmlkjihgfedcba" * 2]
     fitted = dl.fit_lens(llm, texts, path=tmp_path / "lens.pt")
     assert torch.equal(dl.load_lens(tmp_path / "lens.pt")["A"], fitted["A"])
+
+
+def test_a_token_that_is_a_dollar_sign_is_written_in_a_legend():
+    drawn = dl.plot("answer_ranks", {"answer_ranks": torch.ones(5, 2), "tokens": ["$$", "$a"]}).figure
+    drawn.canvas.draw()  # parses the texts
+    assert drawn.axes[0].get_legend_handles_labels()[1] == [r"1: \$\$", r"2: \$a"]
+
+
+def test_a_heat_map_to_explore_may_be_of_one_result(toy):
+    from depth_lib.figures import explore
+
+    result = dl.layer_effects(toy, [TEXT])
+    assert len(explore("layer_effects", result).data) == len(explore("layer_effects", {"": result}).data)

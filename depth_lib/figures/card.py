@@ -25,7 +25,7 @@ def card_figure(depths: pd.DataFrame) -> Figure | None:
     ours = ours.reindex(dict.fromkeys(model for model in depths.model if model in ours.index))
     if ours.empty:
         return None
-    groups = [ours[ours.index == model] for model in ours.index] if len(ours) < len(COLOURS) else [ours]
+    groups = [ours[ours.index == model] for model in ours.index] if len(ours) <= len(COLOURS) else [ours]
     figure = Figure(figsize=(4.8, 1.5 + 0.16 * -(-len(groups) // 3)), layout="constrained", dpi=2 * DOTS_PER_INCH)
     ax = figure.subplots()
     heights = range(len(PAPER_METRICS), 0, -1)

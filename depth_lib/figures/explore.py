@@ -29,6 +29,8 @@ def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure |
     if isinstance(results, Study):
         found = drawable(row, results, pair)
         results = {f"{model}, {dataset}".removesuffix(", "): result for (dataset, model), result in found.items()}
+    elif not all(isinstance(one, Mapping) for one in results.values()):
+        results = {"": results}
     cells_of(row, results)  # refuses a result of another probe
     return _with_menu(row, results)
 

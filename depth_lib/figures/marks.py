@@ -99,8 +99,9 @@ class Kind:
 
 
 def rounding_floor(result: Mapping, key: str) -> float:
-    """Smaller values of a key may be rounding: the largest floor of any prompt; 0 if it is not known."""
-    return float(as_array(result.get(f"{key}_rounding_floor", 0)).max())
+    """Smaller values of a key may be rounding: the largest floor of any prompt (of a mean: that of its values); 0 if it
+    is not known."""
+    return float(as_array(result.get(f"{key.removeprefix('mean_')}_rounding_floor", 0)).max())
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ class AnswerRanks(Curves):
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
         tokens = zip(result["tokens"], as_array(result["answer_ranks"]).T, strict=True)
-        return {"": {f"{k}: {token_label(token)}": ranks for k, (token, ranks) in enumerate(tokens, 1)}}
+        return {
+            "": {f"{k}: {token_label(token)}".replace("$", r"\$"): ranks for k, (token, ranks) in enumerate(tokens, 1)}
+        }
 
 
 class LensTable(Heat):
