@@ -514,7 +514,7 @@ def future_erasure(
 def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
     if not isinstance(baseline_prompts, str):
         baseline_prompts = list(() if baseline_prompts is None else baseline_prompts)
-    if not baseline_prompts:
+    if not isinstance(baseline_prompts, str) and not baseline_prompts:
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
     baseline = tokenize(llm, baseline_prompts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, positions)])

@@ -57,7 +57,8 @@ def result_of(probe: str, n_layers: int, n_prompts: int = 10, seed: int = 0, tok
         orders = [*repeats(n_layers), *swaps(n_layers), *removals(n_layers)]
         longest = max(map(len, orders))
         result["orders"] = torch.tensor([[*order, *[-1.0] * (longest - len(order))] for order in orders])
-        measures = [key for key in result if key != "orders"]
+        result["n_layers"] = torch.tensor([n_layers])
+        measures = [key for key in result if key.startswith("order_")]
         result |= {key: torch.rand(*result[key].shape[:-1], len(orders), generator=draw) - 0.1 for key in measures}
     if probe == "answer_lens":
         result["top_tokens"] = [[[token] * 5 for token in tokens] for _ in range(n_layers + 1)]

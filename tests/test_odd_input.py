@@ -104,9 +104,9 @@ def test_a_tie_of_intervals_says_what_is_known_of_layer_0_and_no_more():
     ]
     assert [text.partition(": by")[0] for text in said] == [
         "Harder questions use more depth",
-        "Harder questions use more depth, which is not sure without layer 0",
-        "Harder questions use more depth, which is not sure without layer 0",
-        "Harder questions use more depth, without layer 0 the other way round",
+        "What moves with the level is the share of layer 0; the other layers may not move at all",
+        "What moves with the level is the share of layer 0; the other layers may not move at all",
+        "What moves with the level is the share of layer 0; the other layers move the other way",
     ]
 
 

@@ -34,7 +34,8 @@ class Difficulty:
         if signs[0]:
             answer = f"Harder questions use {'more' if signs[0] > 0 else 'less'} depth"
             if signs[1] != signs[0]:
-                answer += ", without layer 0 the other way round" if signs[1] else ", which is not sure without layer 0"
+                others = "move the other way" if signs[1] else "may not move at all"
+                answer = f"What moves with the level is the share of layer 0; the other layers {others}"
         ends = "[{0.low:+.2f}, {0.high:+.2f}]".format
         later = "unknown" if not self.without_first else f"{self.without_first.value:+.2f} {ends(self.without_first)}"
         return (

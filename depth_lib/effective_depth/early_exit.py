@@ -22,8 +22,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
 
     generated: what `logit_lens(llm, prompts, generate=n)` returns; most: the largest k. Returns a frame with index
     layer and columns stay (α), drafts (the best k), speedup, and one for each k; the sentence it prints is in
-    `attrs["sentence"]`. ValueError for a result without generated tokens, a model of one block, or most < 1. Cost:
-    none, it reads the result.
+    `attrs["sentence"]`. ValueError for a result without generated tokens, a model of one block, or most < 1.
+    Cost: none, it reads the result.
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710); the formula: Leviathan et al. 2023 (2211.17192).
     """
     if most < 1 or len(generated.get("res_top1", (0, 0))) < 2:

@@ -81,7 +81,8 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInt
     if problem := not_among(PAPER_METRICS, "metric", metric):
         raise ValueError(problem)
     rule = METRICS[metric]
-    rule.arguments(result)
+    if not any(key.startswith(rule.keys) for key in result):
+        rule.arguments(result)  # which says whose result it should be
     if reason := rule.no_signal(result):
         raise NoInterval(reason)
     sums, n_tokens = per_prompt(result, rule)

@@ -33,6 +33,7 @@ def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> Transf
     are no such blocks, if none is left, or if the model is spread over several devices.
     Cost: no weight is copied; the passes of `load_model`, and two of 8 tokens.
     """
+    known(llm)
     if isinstance(s, Mapping):
         raise ValueError("this is a result; give what dl.removable(result) returns, or s and n.")
     if hasattr(s, "n"):

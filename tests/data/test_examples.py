@@ -31,9 +31,9 @@ def test_sums_have_as_many_terms_as_their_level_and_are_right():
     assert load_examples("sums", seed=42) == examples != load_examples("sums", seed=1)
 
 
-def test_more_sums_of_two_terms_than_there_are_is_half_of_them_with_a_warning():
-    with pytest.warns(UserWarning, match="^sums has 50 of level 2, not 60: using those"):
-        assert Counter(one.level for one in load_examples("sums", 60))[2] == 50
+def test_more_sums_of_two_terms_than_there_are_is_all_of_them_with_a_warning():
+    with pytest.warns(UserWarning, match="^sums has 100 of level 2, not 120: using those"):
+        assert Counter(one.level for one in load_examples("sums", 120))[2] == 100
 
 
 def test_a_row_of_mquake_is_written_letter_by_letter_and_its_hops_are_the_level(rows):

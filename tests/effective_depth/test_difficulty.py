@@ -66,7 +66,9 @@ def test_a_slope_that_layer_0_alone_makes_is_no_use_of_depth():
     effects[:N, 0] += 5 * effects[:N].sum(1)  # easy questions: most of the effect is that of layer 0
     found = depth_scores(result_of(as_map(effects), effects, np.repeat([2, 3], N)), "output")
     assert found.slope.low > 1 and found.without_first.low < 0 < found.without_first.high
-    assert str(found).startswith("What moves with the level is the share of layer 0, not the depth of the others: ")
+    assert str(found).startswith(
+        "What moves with the level is the share of layer 0; the other layers may not move at all: "
+    )
     assert str(found).endswith("Harder questions are often longer, which is not taken out.")
     centres = [(effects[rows, 1:].mean(0) * np.arange(1, L)).sum() / effects[rows, 1:].mean(0).sum() for rows in HALVES]
     assert found.without_first.value == pytest.approx(centres[1] - centres[0])

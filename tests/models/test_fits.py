@@ -66,7 +66,7 @@ def test_of_a_hub_model_its_own_files_are_summed_and_nothing_is_said_where_they_
 
 @pytest.mark.parametrize(
     "device_map, n_ranks, free",
-    [(None, 1, 30), ("cuda:1", 1, 30), ("cpu", 1, 5), ("auto", 1, 65), (None, 2, 20), (None, 3, 30)],
+    [(None, 1, 10), ("cuda:1", 1, 20), ("cpu", 1, 5), ("auto", 1, 65), (None, 2, 20), (None, 3, 30)],
 )
 def test_what_is_free_depends_on_where_the_weights_go(monkeypatch, device_map, n_ranks, free):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
