@@ -37,7 +37,7 @@ def _of_prompt(llm, arch, ids, removed, part, budget):
     else:
         rows = [Row(min(blocks), range(len(ids)), silent=dict.fromkeys(blocks, slice(None))) for blocks in removed]
         damage = torch.stack(growing_batch(clean, rows, part, damage=True)[0], dim=1)
-    last = torch.stack([x[-1].double().cpu() for x in clean.h])
+    last = torch.stack([x[-1].cpu().double() for x in clean.h])
     cosines = [
         torch.cosine_similarity(x.float(), y.to(x).float(), dim=-1).mean()
         for x, y in zip(clean.h[:-1], clean.h[1:], strict=True)

@@ -33,7 +33,11 @@ def headline(depths: pd.DataFrame) -> str:
         ends = " to ".join(f"{ours[model]} % ({model})" for model in (ours.idxmin(), ours.idxmax()))
         clauses.append(f"Predictions form at {ends} of the depth")
     silent = kl[~kl.model.isin(ours.index)].drop_duplicates("model")
-    clauses += [f"{row.model}: – ({row.note or 'no layer satisfies the rule'})" for row in silent[:3].itertuples()]
+    for row in silent[:3].itertuples():
+        why = row.note if row.note and not row.note.startswith("no interval") else "no layer satisfies the rule"
+        clauses.append(f"{row.model}: – ({why})")
+    if len(silent) > 3:
+        clauses.append(f"{len(silent) - 3} more have none")
     if not clauses:
         return "No model here has an effective depth by the logit lens."
     return f"{'; '.join(clauses)}; the papers' twelve: {papers.min()} to {papers.max()} %."
@@ -69,7 +73,8 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
 
 def _verdict(ones: list[Trend]) -> tuple[str, list[str]]:
     """What the intervals of all rules say together, and the rules that say it where others do not."""
-    if all(-_SAME <= one.low <= 0 <= one.high <= _SAME for one in ones):
+    same = _SAME / 4 if ones[0].question == "size" else _SAME  # four doublings are 2B to 32B
+    if all(-same <= one.low <= 0 <= one.high <= same for one in ones):
         return "the same", []
     said = {_RULES[one.metric]: one.change > 0 for one in ones if not one.low <= 0 <= one.high}
     if not said:

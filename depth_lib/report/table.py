@@ -148,6 +148,8 @@ def by_lens(every_depth: pd.DataFrame) -> list[str]:
 def _layer(row: dict) -> str:
     if pd.isna(row["ed"]):
         return "no layer"
+    if pd.isna(row["low"]) and pd.isna(row["high"]):
+        return f"layer {row['ed']}"
     low, high = ("open" if pd.isna(end) else end for end in (row["low"], row["high"]))
     return f"layer {row['ed']} [{low}, {high}]"
 

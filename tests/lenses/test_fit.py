@@ -73,10 +73,15 @@ def ridge_states(model, llm, texts, layer):
     return states
 
 
-def test_the_ridge_is_that_of_the_normal_equations_with_the_penalty_that_held_out_texts_choose(llama):
+@pytest.fixture(scope="module")
+def many():
     """Enough text for 48 features: 40 shuffles of the sentence's words, of which 4 choose the penalty."""
-    (llm, model), words, draw = llama, SIXTY.split(), torch.Generator().manual_seed(0)
-    many = [" ".join(words[k] for k in torch.randperm(len(words), generator=draw)) for _ in range(40)]
+    words, draw = SIXTY.split(), torch.Generator().manual_seed(0)
+    return [" ".join(words[k] for k in torch.randperm(len(words), generator=draw)) for _ in range(40)]
+
+
+def test_the_ridge_is_that_of_the_normal_equations_with_the_penalty_that_held_out_texts_choose(llama, many):
+    llm, model = llama
     ours = dl.fit_lens(llm, many, "ridge")
     for layer in (0, 3):
         states = ridge_states(model, llm, many, layer)
@@ -88,6 +93,17 @@ def test_the_ridge_is_that_of_the_normal_equations_with_the_penalty_that_held_ou
         A, b = oracle.ridge(fit, min(errors, key=errors.get))
         close(ours["A"][layer], A, 1e-3)
         close(ours["b"][layer], b, 1e-3, scale=A.abs().max())
+
+
+@pytest.mark.slow
+def test_the_ridge_is_where_gradient_descent_ends(llama, many, monkeypatch):
+    llm, model = llama
+    monkeypatch.setattr("depth_lib.model_maps.regression.STRENGTHS", [1e-3])
+    ours = dl.fit_lens(llm, many, "ridge")
+    states = ridge_states(model, llm, many, 2)
+    A, b = oracle.descended([one for k, one in enumerate(states) if k % 10 != 1], 1e-3)
+    close(ours["A"][2], A.float(), 1e-3)
+    close(ours["b"][2], b.float(), 1e-3, scale=1.0)
 
 
 @pytest.mark.parametrize("kind", ["jacobian", "ridge"])

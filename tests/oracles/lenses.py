@@ -1,4 +1,4 @@
-"""Translated lenses by their definitions: plain autograd and normal equations."""
+"""Translated lenses by their definitions: plain autograd, normal equations and gradient descent."""
 
 import torch
 
@@ -53,3 +53,22 @@ def ridge(states, strength):
     penalty = strength * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
     W = torch.linalg.solve(gram + penalty, x.T @ (w * residual)).T
     return torch.eye(len(W), dtype=torch.float64) + W, mean_y - W @ mean_x
+
+
+def descended(states, strength, steps=4000):
+    """The same A and b by gradient descent on the penalised squares, from the identity."""
+    x, y = (torch.cat(of_texts).double() for of_texts in zip(*states, strict=True))
+    w = 1 / y.norm(dim=1, keepdim=True) ** 2
+    centred = x - (w * x).sum(0) / w.sum()
+    penalty = strength * (centred.T @ (w * centred)).diagonal().mean()
+    W, b = (torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in ((len(x.T),) * 2, (len(x.T),)))
+    optimizer = torch.optim.LBFGS([W, b], max_iter=steps, tolerance_grad=1e-14, tolerance_change=0, history_size=50)
+
+    def loss():
+        optimizer.zero_grad()
+        value = (w * (x + x @ W.T + b - y) ** 2).sum() + penalty * (W**2).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return torch.eye(len(W)) + W.detach(), b.detach()

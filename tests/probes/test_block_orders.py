@@ -33,9 +33,21 @@ def llama():
 
 def test_every_order_equals_a_model_rebuilt_in_that_order(pair):
     """Random orders of up to twice as many blocks, with repeats."""
-    llm, model = pair
+    check_orders(*pair, [*ORDERS, *random_orders(10)])
+
+
+@pytest.mark.slow
+def test_every_named_order_equals_a_model_rebuilt_in_that_order(pair):
+    named = [*dl.removals(4, "all"), *dl.repeats(4, "all"), *dl.swaps(4), *dl.reversals(4, "all")]
+    check_orders(*pair, [*named, *random_orders(20)])
+
+
+def random_orders(count):
     draw = random.Random(7)
-    orders = [*ORDERS, *([draw.randrange(4) for _ in range(draw.randint(1, 8))] for _ in range(10))]
+    return [[draw.randrange(4) for _ in range(draw.randint(1, 8))] for _ in range(count)]
+
+
+def check_orders(llm, model, orders):
     ours = dl.block_orders(llm, TEXTS, orders, budget=65)  # two rows of the longer text per pass
     for key, curve in zip(KEYS, oracle.block_orders(model, ids_of(llm, TEXTS), orders), strict=True):
         close(ours[key], curve.float(), TOLERANCE * 2, 0.2)  # up to twice as many blocks round

@@ -99,6 +99,10 @@ def test_the_card_places_models_among_the_papers_and_names_a_curve_without_signa
     assert headline(two) == f"Predictions form at 20 % (small) to 70 % (mine) of the depth{twelve}"
     silent = depths_of({("raw", "gsm8k"): None}, notes={"raw": "no signal: largest KL 0.05 nats"})
     assert headline(silent) == f"raw: – (no signal: largest KL 0.05 nats){twelve}"
+    few = depths_of({("few", "gsm8k"): None}, notes={"few": "no interval: too few prompts to resample"})
+    assert headline(few) == f"few: – (no layer satisfies the rule){twelve}"
+    many = depths_of({(f"m{k}", "gsm8k"): None for k in range(5)})
+    assert headline(many).count("no layer satisfies the rule") == 3 and "; 2 more have none;" in headline(many)
 
 
 def test_how_often_the_mean_cosine_crosses_zero_is_said_beside_the_rule_that_takes_the_last():
