@@ -253,9 +253,10 @@ def test_a_host_where_nobody_listens_is_named(llm, monkeypatch):
 
 def test_a_result_that_is_not_finite_is_named_and_not_kept(llm, loopback):
     arch = describe(llm)
+    zeros = [0] * arch.n_layers
     for over, says in (("prompts", "prompt 1, layer 2 of the job"), ("layers", "layer 6 of the job")):
         with pytest.raises(remote.ResultRefused, match=f"_times: x is not finite at {says}, .*bfloat16"):
-            session.run(_times, llm, arch, [5, 6], [[0, 0, 0], [0, 0, 1]], remote=loopback.host, over=over)
+            session.run(_times, llm, arch, [5, 6], [zeros, [0, 0, 1, *zeros[3:]]], remote=loopback.host, over=over)
     assert not journal()
 
 
