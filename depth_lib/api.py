@@ -346,7 +346,8 @@ def block_orders(
     padded = torch.tensor([[*order, *[-1] * (longest - len(order))] for order in wanted], dtype=torch.float32)
     by_prompt = {f"order_{key}": value for key, value in found.items()}
     return Result(
-        "block_orders", _over_prompts(by_prompt) | {"orders": padded, "n_layers": torch.tensor([arch.n_layers])}
+        "block_orders",
+        _over_prompts(by_prompt) | {"orders": padded, "n_layers": torch.tensor([arch.n_layers], dtype=torch.float32)},
     )
 
 
