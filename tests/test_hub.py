@@ -17,8 +17,9 @@ from depth_lib.data.prompts import PromptError
 CODE = """
 import time, sys
 import datasets, transformers, depth_lib as dl
+calls = (dl.load_prompts, "gsm8k"), (dl.load_model, "Qwen/Qwen2.5-7B")  # which imports their modules
 start = time.monotonic()
-for call, name in ((dl.load_prompts, "gsm8k"), (dl.load_model, "Qwen/Qwen2.5-7B")):
+for call, name in calls:
     try:
         call(name)
     except ValueError:
