@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from depth_lib.files import Busy, hold, holder, remove_leftovers
+from depth_lib.params import FIVE_PROBES
 from depth_lib.sweep.run import Run
 from tests.forked import processes
 from tests.sweep.cells import parameters
@@ -25,13 +26,12 @@ with hold(sys.argv[1]):
     print(flush=True)
     time.sleep(600)
 """
-PROBES = ("relative_contribution", "layer_effects", "residual_erasure")
 
 
 def compute(cell, printed=os.devnull):
     with open(printed, "a", buffering=1) as file, contextlib.redirect_stdout(file):
         run = Run(cell)
-        for probe in PROBES:
+        for probe in FIVE_PROBES:
             run.result(probe)
 
 
@@ -89,7 +89,7 @@ def test_without_flock_a_lock_of_another_machine_names_the_file_to_delete(tmp_pa
 
 @pytest.fixture
 def cell(tmp_path):
-    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(PROBES)}
+    return parameters(tmp_path / "alone") | {"DATASET": "gsm8k", "PROBES": list(FIVE_PROBES)}
 
 
 def started(cell, *printed):
@@ -113,9 +113,9 @@ def test_a_killed_run_ends_as_one_left_alone(cell, tmp_path):
     """To the bit, as all processes are forked from one."""
     finished(cell)
     draw, killed, before = random.Random(5), tmp_path / "killed", {}
-    for _ in range(5):
+    for _ in range(10):
         process = started(cell | {"OUT": str(killed)})
-        wanted = min(len(before) + draw.randrange(2), len(PROBES) - 1)
+        wanted = min(len(before) + draw.randrange(2), len(FIVE_PROBES) - 1)
         while process.is_alive() and (len(files(killed)) < wanted or not list(killed.rglob(".computing.holder"))):
             time.sleep(0.01)
         process.join(draw.uniform(0, 0.5))  # a moment of any probe's
@@ -142,7 +142,7 @@ def test_two_processes_on_one_run_share_the_work(cell, tmp_path):
         process.join()
         assert process.exitcode == 0
     printed = (tmp_path / "printed").read_text()
-    assert printed.count(": computed in") == printed.count("nothing to compute") == len(PROBES), printed
+    assert printed.count(": computed in") == printed.count("nothing to compute") == len(FIVE_PROBES), printed
 
 
 def test_a_lock_that_nobody_ever_held_is_free_and_nothing_is_written_to_see_that(tmp_path):

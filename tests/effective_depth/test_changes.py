@@ -27,7 +27,7 @@ def test_the_interval_of_a_change_holds_the_truth(metric, kind):
     draw, curve, covered = np.random.default_rng(0), CURVES[kind][metric], []
     other = shifted(curve, 3)
     truth = int(depths_of(metric, other[None])[0] - depths_of(metric, curve[None])[0])
-    for shared in [0.1, 0.9] * 20:
+    for shared in [0.1, 0.9] * 40:
         common, *own = noise(draw, (3, 10, N_LAYERS), 0.5)
         curves = [
             of_model + spread(curve) * (np.sqrt(shared) * common + np.sqrt(1 - shared) * mine)

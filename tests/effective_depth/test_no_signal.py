@@ -6,14 +6,16 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import LEAST_COSINE, METRICS, PAPER_METRICS
 from depth_lib.report.table import effective_depth_table, summary_lines
 from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.effective_depth.null import measured, untrained
+from tests.synthetic import curves_with_depths
 
-FEW = [one for one in untrained() if one.width < 128 and one.depth < 8][::2]
+FEW = [one for one in untrained() if one.width < 256 and one.depth < 12][::4]
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,8 @@ def toy():
     return llm, prompts, dl.relative_contribution(llm, prompts), dl.logit_lens(llm, prompts)
 
 
-@pytest.mark.timeout(900)  # twenty models, built and measured
-@pytest.mark.parametrize("models", [FEW, pytest.param(untrained()[::2], marks=pytest.mark.slow)], ids=["few", "twenty"])
+@pytest.mark.timeout(900)  # forty models, built and measured
+@pytest.mark.parametrize("models", [FEW, pytest.param(untrained(), marks=pytest.mark.slow)], ids=["few", "forty"])
 def test_of_random_models_at_most_one_in_twenty_has_a_depth(models):
     rows = pd.DataFrame(map(measured, models))
     for name in PAPER_METRICS:
@@ -44,6 +46,18 @@ def test_the_model_that_has_learnt_something_keeps_its_depths_and_its_loss_is_pl
     assert not any(METRICS[name].no_signal(contribution if name == "cosine" else lens) for name in PAPER_METRICS)
     assert dl.effective_depth_kl(lens) == dl.effective_depth_kl(lens["res_kl_divs"]) is not None
     assert "loss" not in dl.logit_lens(llm, prompts[:1], generate=2), "of its own likeliest words every model has one"
+
+
+def test_all_published_curves_keep_their_depths():
+    curves = 0
+    for _, rows in published_depths().groupby(["model", "dataset"]):
+        depths = rows.set_index("metric").ed
+        results = curves_with_depths(int(rows.layers.iloc[0]), depths["cosine"], depths["kl"], depths["overlap"])
+        for name, ed in depths.items():
+            result = results[METRICS[name].probe]
+            assert not METRICS[name].no_signal(result) and dl.effective_depths(result).ed[name] == ed
+            curves += 1
+    assert curves == 108
 
 
 def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval_and_summary(toy, tmp_path):

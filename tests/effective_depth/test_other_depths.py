@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import depth_lib as dl
+from depth_lib.effective_depth.intervals import centre_of_mass
 from depth_lib.effective_depth.rules import (
     depth_score,
     effective_depth_erasure,
@@ -96,3 +97,12 @@ def test_settling_is_the_median_and_the_score_the_mean_of_where_each_token_settl
         median = int(np.sort(first)[15])
         assert settling_depth(settled) == (median if median < n_layers else None)
         assert depth_score(settling_profile(settled)) == pytest.approx(first.mean())
+
+
+@pytest.mark.slow
+def test_five_prompts_and_ten_have_the_same_depth_of_skips_within_their_intervals():
+    prompts = dl.load_prompts("gsm8k", 10, source="embedded")
+    by_prompt = dl.layer_effects(dl.load_model("toy-8l"), prompts, "all")["all_kl_by_prompt"].double().clip(0).numpy()
+    few, many = centre_of_mass(by_prompt[:5]), centre_of_mass(by_prompt)
+    assert few.low <= many.value <= few.high and many.low <= few.value <= many.high
+    assert many.high - many.low < few.high - few.low

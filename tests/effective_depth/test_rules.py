@@ -44,9 +44,6 @@ def test_what_is_not_one_value_a_layer_is_an_error(curve):
 
 def test_the_ratio_counts_layers_up_to_and_with_the_depth_and_is_missing_where_the_depth_is():
     assert (ratio(17, 28), ratio(7, 8), ratio(None, 28)) == (18 / 28, 1, None)
-    for ed in (-1, 28):
-        with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
-            ratio(ed, 28)
 
 
 def test_the_rules_equal_their_text_on_random_curves():
@@ -73,3 +70,25 @@ def test_the_rules_equal_their_text_on_random_curves():
         assert {type(depth) for depth in ours} <= {int, type(None)}  # which json and torch can store
         seen.add(tuple(depth is None for depth in ours))
     assert len(seen) == 8  # every combination of missing and found was met
+
+
+def test_thresholds_move_the_depth():
+    kl, overlap = [10.0, 8.0, 4.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.6, 0.9]
+    assert [effective_depth_kl(kl, threshold=t) for t in (0.9, 0.5, 0.3, 0.1)] == [1, 2, 3, None]
+    assert [effective_depth_overlap(overlap, threshold=t) for t in (0.05, 0.15, 0.5, 0.7)] == [0, 1, 3, None]
+
+
+def test_depths_are_plain_integers_that_json_and_torch_can_store():
+    curve = torch.tensor([-1.0, 1.0, 1.0])
+    depths = (
+        effective_depth_cosine(curve, curve, curve),
+        effective_depth_kl([4.0, 1.0, 0.0]),
+        effective_depth_overlap(curve.to(torch.bfloat16)),
+    )
+    assert [type(depth) for depth in depths] == [int, int, int]
+
+
+@pytest.mark.parametrize("ed", [-1, 28])
+def test_a_depth_that_is_no_layer_has_no_ratio(ed):
+    with pytest.raises(ValueError, match=f"effective depth {ed} is not a layer of a model with 28 layers"):
+        ratio(ed, 28)

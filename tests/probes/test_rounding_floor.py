@@ -33,7 +33,7 @@ def within(result, key, truth):
     assert floor < 20 * torch.finfo(torch.bfloat16).eps, "as large as anything"
 
 
-@pytest.mark.parametrize("part", ["layer", "mlp"])
+@pytest.mark.parametrize("part", ["layer", "attention", "mlp"])
 def test_effects_in_bfloat16_are_those_of_float64_within_the_rounding_floor(pair, part):
     llm, model = pair
     ids = ids_of(llm, [TEXT])
