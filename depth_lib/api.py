@@ -30,7 +30,7 @@ from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
 from .probes.block_removal import AT_MOST
 from .probes.block_removal import block_removal as _block_removal
-from .probes.budget import tokens_in_pass
+from .probes.budget import check_budget, tokens_in_pass
 from .probes.choices import ending_log_probs as _ending_log_probs
 from .probes.integrated_gradients import integrated_gradients as _integrated_gradients
 from .probes.layer_effects import layer_effects as _layer_effects
@@ -513,11 +513,11 @@ def future_erasure(
 
 
 def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
-    if not isinstance(baseline_prompts, str):
-        baseline_prompts = list(() if baseline_prompts is None else baseline_prompts)
-    if not isinstance(baseline_prompts, str) and not baseline_prompts:
+    given = () if baseline_prompts is None else baseline_prompts
+    texts = [given] if isinstance(given, str) else list(given)
+    if not texts:
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
-    baseline = tokenize(llm, baseline_prompts)
+    baseline = tokenize(llm, texts)
     budget = tokens_per_pass(llm, budget, remote, [(ids, positions)])
     arguments = {"ids": ids, "layers": list(range(arch.n_layers)), "baseline_prompts": baseline, **positions}
     return run(probe, llm, arch, **arguments, budget=budget, remote=remote, over="layers")
@@ -678,9 +678,8 @@ def tokens_per_pass(
     cases: tuples that begin with a prompt's token ids; gradients: as in `tokens_in_pass`. Raises ValueError for a
     budget that is no whole number of at least 1.
     """
+    check_budget(budget)
     if budget is not None:
-        if type(budget) is not int or budget < 1:  # True is an int too
-            raise ValueError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None.")
         return budget
     gpus = () if remote else {p.device for p in llm.parameters() if p.device.type == "cuda"}
     if not gpus:

@@ -16,6 +16,7 @@ from ..files import write_together
 from ..model_maps.regression import accumulate, solve
 from ..models.check import name_of, verified_arch
 from ..params import not_among
+from ..probes.budget import check_budget
 from ..probes.jacobian import SKIPPED, jacobian
 from ..probes.states import states_of_sequences
 from ..remote.server import method_there
@@ -80,8 +81,7 @@ def fit_lens(
     made_from = {"kind": kind, "unembedding": unembedding_hash(llm), "method": method}
     made_from["texts"] = hashlib.sha256(json.dumps(long).encode()).hexdigest()
     fewest_told = 1 if method else 1 + verified_arch(llm).width // N_TOKENS  # before, a ridge is mostly its λ
-    if budget is not None and (type(budget) is not int or budget < 1):
-        raise LensError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None")
+    check_budget(budget)
     if path and Path(path).suffix != ".pt":
         raise LensError(f"{path} is no name of a lens's file; give one that ends in .pt")
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}

@@ -29,6 +29,12 @@ def tokens_in_pass(llm, h, memory=None, gradients=False):
     return max(1, min(2**17, memory // n_bytes))
 
 
+def check_budget(budget):
+    """ValueError for a budget that is neither None nor a whole number of at least 1."""
+    if budget is not None and (type(budget) is not int or budget < 1):  # True is an int too
+        raise ValueError(f"budget {budget!r} is no number of tokens; give a whole number of at least 1, or None.")
+
+
 def rounding_unit(h):
     """The machine epsilon of products of residuals like h: of float32 what torch's settings allow on h's device."""
     if h.dtype != torch.float32:

@@ -103,9 +103,8 @@ class Run(RunSpec):
                 path = self._compute(probe, call, changed)
         except Exception as error:
             concerns_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
-            if (
-                concerns_all or self.params["TENSOR_PARALLEL"] > 1 or LOG not in os.environ
-            ):  # no sweep: its caller sees it
+            its_caller_sees_it = LOG not in os.environ  # not a sweep's
+            if concerns_all or its_caller_sees_it or self.params["TENSOR_PARALLEL"] > 1:
                 raise
             traceback.print_exc()
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
