@@ -370,6 +370,18 @@ def _orders(orders, n_layers):
     return [checked_order(order, n_layers) for order in orders]
 
 
+def _orders_of_choices(removed, order, n_layers):
+    """The orders that `choice_accuracy` is asked for, and whether it was given a list of several."""
+    if removed:
+        if order is not None:
+            raise ValueError("give removed or order, not both: an order may lack blocks.")
+        order = order_without(*((removed.s, removed.n) if hasattr(removed, "n") else removed), n_layers)
+    order = order.tolist() if hasattr(order, "tolist") else order
+    several = bool(order) and not isinstance(order[0], int)
+    orders = order if several else [] if order is None else [order]
+    return [checked_order(one, n_layers) for one in orders], several
+
+
 def choice_accuracy(
     llm: TransformersModel,
     choices: Sequence[Choice],
@@ -400,15 +412,7 @@ def choice_accuracy(
     arch, n_endings = verified_arch(llm), {len(endings) for _, endings, _ in choices}
     if len(n_endings) != 1:
         raise ValueError("give choices with the same number of endings, for example dl.load_choices().")
-    n_layers = arch.n_layers
-    if removed:
-        if order is not None:
-            raise ValueError("give removed or order, not both: an order may lack blocks.")
-        order = order_without(*((removed.s, removed.n) if hasattr(removed, "n") else removed), n_layers)
-    order = order.tolist() if hasattr(order, "tolist") else order
-    several = bool(order) and not isinstance(order[0], int)
-    orders = order if several else [] if order is None else [order]
-    orders = [checked_order(one, n_layers) for one in orders]
+    orders, several = _orders_of_choices(removed, order, arch.n_layers)
     texts = [answer_span(llm, context, ending)[:2] for context, endings, _ in choices for ending in endings]
     budget = tokens_per_pass(llm, budget, remote, texts)
     found = run(_ending_log_probs, llm, arch, texts, orders, budget, remote=remote, over="texts", label="choices")
@@ -566,7 +570,7 @@ def integrated_gradients(
     after it (increments: 2 T `steps` forward passes); what a backward pass needs of a batch is held.
     """
     tolerance = 0.01 if quadrature in ("gauss", "riemann") else quadrature
-    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance <= 1:
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= float(tolerance) <= 1:
         raise ValueError(f'quadrature {quadrature!r} is not known; use "gauss", "riemann" or a tolerance such as 0.01.')
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)

@@ -18,7 +18,7 @@ def steps(items: Sequence, label: str) -> Iterator:
 
 
 @contextlib.contextmanager
-def ticked(label: str) -> Iterator[Callable[[float], None]]:
+def ticked(label: str) -> Iterator[Callable[[float], object]]:
     """tick(share), for a probe that is one call: another share of its work is done."""
     with _bar(label, total=1) as bar:
         yield bar.update

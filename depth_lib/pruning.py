@@ -54,7 +54,7 @@ class Pruned:
         ValueError for a model whose config cannot say which blocks it has.
         """
         save_model(self.model, folder)
-        s, n = self.removable.s, self.removable.n
+        s, n = self.removable.s or 0, self.removable.n
         card = _CARD.format(
             base=self.base,
             plural="s" * (n > 1),

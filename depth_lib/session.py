@@ -191,7 +191,7 @@ def check_model(llm: TransformersModel, remote: bool | str = False) -> dict:
     server RemoteError and its kinds.
     Cost: two forward passes of a few rows of 4 tokens, once per model.
     """
-    if not known(llm).checked:
-        identities, arguments = check_call(llm)
-        judge(llm, run(identities, llm, **arguments, remote=remote))
-    return known(llm).checked
+    if checked := known(llm).checked:
+        return checked
+    identities, arguments = check_call(llm)
+    return judge(llm, run(identities, llm, **arguments, remote=remote))

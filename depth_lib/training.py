@@ -66,7 +66,7 @@ class DepthLog:
         overlap, NaN where there is no depth, largest_kl (nats), and kl_0, kl_1, …: the lens's KL of each layer."""
         return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(self._kl).add_prefix("kl_")], axis=1)
 
-    @plt.rc_context(STYLE)
+    @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
     def plot(self) -> Figure:
         """The ratios of effective depth over steps, and below them the KL divergence of each layer."""
         frame = self.to_frame()
@@ -108,7 +108,7 @@ class DepthCallback(TrainerCallback):
         tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
             raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer.")
-        self.log = DepthLog(self.prompts, tokenizer, Path(args.output_dir) / "depth_log.csv")
+        self.log = DepthLog(self.prompts, tokenizer, Path(args.output_dir or ".") / "depth_log.csv")
         self._measure(state, trainer["model"])
 
     def on_step_end(

@@ -153,7 +153,7 @@ def dataset_named(name: str, source: str | Path = "hub") -> Dataset:
         raise PromptError(f"{name}: name the dataset whose fields its rows have, as in DATASET gsm8k, SOURCE {name}")
     if problem := not_among(params_files("datasets"), "DATASET", name):
         raise PromptError(problem)
-    return Dataset(**find_dataset(name))
+    return Dataset.model_validate(find_dataset(name))
 
 
 @cache
@@ -166,5 +166,5 @@ def with_levels() -> list[str]:
     names = []
     for name in params_files("datasets"):
         with suppress(ParamsError):
-            names += [name] if find_dataset(name).get("LEVEL") else []
+            names += [name] if (find_dataset(name) or {}).get("LEVEL") else []
     return names

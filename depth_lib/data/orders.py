@@ -17,13 +17,12 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
         raise ValueError("a model of one block has none to remove.")
     if isinstance(sizes, int):
         raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
-    if isinstance(sizes, str) and sizes in ("doubling", "refined"):
-        sizes = [2**k for k in range((n_layers // 2).bit_length())]
-    elif isinstance(sizes, str) and sizes == "all":
-        sizes = range(1, n_layers)
-    if not isinstance(sizes, Sequence) or not sizes or not all(type(n) is int and 1 <= n < n_layers for n in sizes):
+    named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
+    named["refined"] = named["doubling"]
+    numbers = named.get(sizes, []) if isinstance(sizes, str) else sizes
+    if not isinstance(numbers, Sequence) or not numbers or not all(type(n) is int and 1 <= n < n_layers for n in numbers):
         raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
-    return sorted({*sizes})
+    return sorted({*numbers})
 
 
 def _stretches(n_layers, sizes):

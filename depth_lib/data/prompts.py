@@ -51,7 +51,7 @@ def load_prompts(
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
     for where, row in kind.rows(source, seed):
         prompt = kind.prompt(where, row)
-        if limit and len(tokenizer.encode(prompt)) > limit:
+        if limit and tokenizer and len(tokenizer.encode(prompt)) > limit:
             too_long += 1
             continue
         prompts.append(prompt)

@@ -2,13 +2,14 @@
 
 import random
 import warnings
+from collections.abc import Sequence
 
 from nnsight import TransformersModel
 
 from ..params import not_among
 
 
-def tokenize(llm: TransformersModel, prompts: list[str], generate: int = 0) -> list[list[int]]:
+def tokenize(llm: TransformersModel, prompts: Sequence[str], generate: int = 0) -> list[list[int]]:
     """The token ids of each prompt, with the tokenizer's own special tokens.
 
     generate: how many tokens the model will append to each. ValueError for a prompt without tokens, or for more tokens
@@ -60,8 +61,8 @@ def _n_positions(config):
 def end_tokens(llm: TransformersModel) -> list[int]:
     """The tokens that end a text, as the checkpoint says: no token is generated after one of them."""
     sources = (getattr(llm._module, "generation_config", None), llm.config, llm.config.get_text_config(), llm.tokenizer)
-    found = [source.eos_token_id for source in sources if getattr(source, "eos_token_id", None) is not None]
-    return [] if not found else found[0] if isinstance(found[0], list) else [found[0]]
+    found = next((ids for source in sources if (ids := getattr(source, "eos_token_id", None)) is not None), [])
+    return found if isinstance(found, list) else [found]
 
 
 def future_positions(lengths: list[int]) -> list[list[int]]:

@@ -1,7 +1,6 @@
 """Lenses as files: published Jacobian lenses, tuned lenses, and our own; checked against the model they are for.
 
-A lens is a dict: `A` [L, d, d] and `b` [L, d], float32, so that A_l h_l + b_l is in the last layer's coordinates (h_l
-enters block l); `kind`; `unembedding`, a hash of the matrix it was fitted with, or None.
+A lens is a dict, `Lens`; h_l is what enters block l.
 """
 
 import hashlib
@@ -9,6 +8,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -20,14 +20,20 @@ from ..models.errors import reason
 from ..models.families import describe
 from ..params import ParamsError
 
-Lens = Mapping[str, torch.Tensor | str | None]
+class Lens(TypedDict):
+    """A_l h_l + b_l is h_l in the last layer's coordinates."""
+
+    A: torch.Tensor  # [L, d, d], float32
+    b: torch.Tensor  # [L, d], float32
+    kind: NotRequired[str]  # "jacobian", "ridge" or "tuned"
+    unembedding: NotRequired[str | None]  # a hash of the matrix it was fitted with
 
 
 class LensError(ParamsError):
     """A lens that cannot be read, or is another model's; the message is one line and ends with the next step."""
 
 
-def load_lens(source: str | Path, revision: str | None = None) -> dict[str, torch.Tensor | str | None]:
+def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     """A lens from a file, a folder or the Hub, for `logit_lens(…, lens=)` and `answer_lens(…, lens=)`.
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -108,7 +114,7 @@ def _tuned(stored, config):
     return {"A": A, "b": b, "kind": "tuned", "unembedding": config.get("unembed_hash")}
 
 
-def finite(lens: Lens, name: str | Path) -> Lens:
+def finite(lens: Any, name: str | Path) -> Lens:
     """The lens; LensError if a number is not finite."""
     if lens["A"].isfinite().all() and lens["b"].isfinite().all():
         return lens

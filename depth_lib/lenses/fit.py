@@ -21,7 +21,7 @@ from ..probes.jacobian import SKIPPED, jacobian
 from ..probes.states import states_of_sequences
 from ..remote.server import method_there
 from ..session import run
-from .files import LensError, finite, unembedding_hash
+from .files import Lens, LensError, finite, unembedding_hash
 
 N_TOKENS = 128  # of a text, as for published lenses
 _EVERY = 30.0  # seconds between two checkpoints, and as many more for each 256 MiB of sums
@@ -35,7 +35,7 @@ def fit_lens(
     remote: bool | str = False,
     method: str | None = None,
     budget: int | None = None,
-) -> dict[str, torch.Tensor | str | None]:
+) -> Lens:
     """A translation of every h_l into the last layer's coordinates, for `logit_lens(…, lens=)`.
 
     >>> llm, texts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded")
@@ -100,7 +100,8 @@ def fit_lens(
         if path and (n == len(long) or time.monotonic() > saved + pause):
             _write(unfinished, done)
             saved = time.monotonic()
-    lens = finite(lens or _lens(done), "the lens") | made_from
+    found = finite(lens or _lens(done), "the lens")
+    lens = Lens(A=found["A"], b=found["b"], kind=kind, unembedding=made_from["unembedding"])
     if path:
         J = {l: matrix.clone() for l, matrix in enumerate(lens["A"][1:])}
         published = {"J": J, "source_layers": list(J), "d_model": lens["A"].shape[-1], "n_prompts": len(long)}

@@ -22,7 +22,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(f"the model is wrapped in {type(model).__name__}; give the one inside: model.{inside}.")
     if any(part._compiled_call_impl is not None for part in model.modules()):
         raise ModelError("the model was compiled in place, and no module of it can be read; load it again, uncompiled.")
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = getattr(model, "get_base_model", lambda: model)()
     if not isinstance(base, PreTrainedModel):
         raise ModelError(
             f"a {type(model).__name__} is no transformers model; give a model of AutoModelForCausalLM, or a name."

@@ -65,7 +65,7 @@ def state_of(model: PreTrainedModel) -> list:
     """What a model's numbers depend on beside the values of its weights: two lists of one model are equal if nothing of
     it was replaced."""
     hooks = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
-    state = [[*hook] for hook in hooks]
+    state: list = [[*hook] for hook in hooks]
     for module in model.modules():
         state.append((id(module), id(vars(module).get("forward")), *module._forward_hooks, *module._forward_pre_hooks))
     for weight in model.parameters():
@@ -75,7 +75,7 @@ def state_of(model: PreTrainedModel) -> list:
     return state
 
 
-def running(llm: TransformersModel) -> dict[str, str]:
+def running(llm: TransformersModel) -> dict[str, str | bool | None]:
     """The running model in plain words: dtype, kind of weights, attention implementation, device, torch. Travels."""
     model = llm._module
     weights = [(type(part).__name__, p) for part in model.modules() for p in part.parameters(recurse=False)]
@@ -92,8 +92,8 @@ def running(llm: TransformersModel) -> dict[str, str]:
     }
 
 
-def judge(llm: TransformersModel, measured: dict) -> None:
-    """Record the result of `identities` and drop shortcuts that do not work; ArchitectureError if the detected
+def judge(llm: TransformersModel, measured: dict) -> dict:
+    """Record the result of `identities`, which `check_model` returns, and drop shortcuts that do not work; ArchitectureError if the detected
     architecture is wrong."""
     record, arch, eps, name = known(llm), describe(llm), measured["eps"], name_of(llm)
     if not measured["finite"]:
@@ -150,6 +150,7 @@ def judge(llm: TransformersModel, measured: dict) -> None:
     record.found = replace(record.found, **{shortcut: getattr(works, shortcut) for shortcut in SHORTCUTS})
     errors = {key: float(measured[key].max()) for key in ("identity_1", "identity_2")}
     record.checked = errors | {"tolerance": tolerance}
+    return record.checked
 
 
 def check_here(llm: TransformersModel) -> None:

@@ -18,12 +18,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 from transformers import PreTrainedModel
 
@@ -78,7 +78,7 @@ class Mark(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, x: Tensor, anchor: Tensor, path: str, order: int, read: Node | None, others: tuple | None
+        ctx: Any, x: Tensor, anchor: Tensor, path: str, order: int, read: Node | None, others: tuple | None
     ) -> Tensor:
         ctx.path, ctx.order, ctx.read, ctx.shape, ctx.others = path, order, read, x.shape, others
         return x.clone()

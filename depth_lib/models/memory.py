@@ -8,7 +8,7 @@ import psutil
 import torch
 from huggingface_hub import HfApi
 from transformers import AutoConfig
-from transformers.utils import is_bitsandbytes_available
+from transformers.utils.import_utils import is_bitsandbytes_available
 
 from ..hub import without_retries
 from ..params import not_among

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from accelerate import init_empty_weights
 from nnsight import TransformersModel
@@ -19,7 +20,7 @@ from .load import at_places, in_memory
 _OF_NNSIGHT = ("forward", "__nnsight__")
 
 
-def remove_blocks(llm: TransformersModel, s: int | object, n: int = 1) -> TransformersModel:
+def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersModel:
     """A copy of `llm` without blocks s..s + n − 1, which shares the weights of the others.
 
     >>> llm = dl.load_model("toy-4l")
@@ -142,7 +143,7 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
             built = type(model)(config)
         built.load_state_dict(model.state_dict(), assign=True)
         built.tie_weights()
-        problem = differ(logits_of(model, ids), logits_of(built.to(model.device).eval(), ids))
+        problem = differ(logits_of(model, ids), logits_of(built.to(model.device).eval(), ids))  # pyright: ignore[reportArgumentType]
     except Exception as error:  # noqa: BLE001 (whatever a config without its layers, or a quantised weight, raises)
         return f"the model's config does not build it ({reason(error)})"
     return problem and f"a model of its config computes other logits ({problem})"

@@ -11,7 +11,8 @@ class RemoteError(Exception):
     server again), "send" sends the job anew; None: it would fail again, change what the message names first.
     """
 
-    host = job_id = None  # filled in where the job is journalled
+    host: str | None = None  # this and the next are filled in where the job is journalled
+    job_id: str | None = None
 
     def __init__(self, message: str, server_text: str | None = None, retry: str | None = None):
         super().__init__(message)

@@ -47,7 +47,7 @@ class Journal:
                 job.forget()
 
 
-_JOURNAL = contextvars.ContextVar("journal", default=None)
+_JOURNAL: contextvars.ContextVar[Journal | None] = contextvars.ContextVar("journal", default=None)
 
 
 def journal() -> Journal:

@@ -25,7 +25,7 @@ def host_of(remote: bool | str) -> str:
     host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
     if not re.fullmatch(HOST, str(host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
-    return host.rstrip("/")
+    return str(host).rstrip("/")
 
 
 def host_and_key(remote: bool | str) -> tuple[str, str]:
