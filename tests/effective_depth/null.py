@@ -89,7 +89,7 @@ def measured(one: Untrained) -> dict[str, object]:
 def table(rows: pd.DataFrame) -> str:
     """The part of docs/coverage.md."""
     lines = [
-        "| weights | largest KL, nats | gain over any other order, nats per token | mean cosine, in sizes of a random "
+        "| weights | largest KL, nats | gain over shuffled tokens, nats per token | mean cosine, in sizes of a random "
         "direction's | models with a depth by cosine, kl, overlap | if nothing were refused |",
         "|---|---|---|---|---|---|",
     ]
@@ -119,8 +119,8 @@ transformers initialises them and with every weight drawn anew, {min(WIDTHS)} to
 So a result carries no depth, and says so, where
 
 - **kl**, **overlap**: the largest KL divergence is below {LEAST_KL:g} nat, or the model predicts its prompts' tokens by
-  less than {LEAST_GAIN:g} nats per token better than in any other order (results of earlier versions and the papers'
-  own do not have this loss, and are not judged by it);
+  less than {LEAST_GAIN:g} nats per token better than the same tokens, shuffled (results of earlier versions and the
+  papers' own do not have this loss, and are not judged by it);
 - **cosine**: the root mean square of the mean cosine over layers is below {LEAST_COSINE:g} / √d, where 1 / √d is the
   size of a random direction's cosine in d dimensions (likewise where d is known)."""
 
