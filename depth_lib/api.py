@@ -603,9 +603,9 @@ def _check_gradients(result, tolerance, method):
         blocks = rough.nonzero().flatten().tolist()
         finer = "max_nodes" if method == "gradients" else "steps"
         warnings.warn(
-            f"the integrated gradients of blocks {blocks} are not known better than (the worst of them) "
-            f"{100 * result['error'][rough].max():.2g} % of the largest attribution: the answer's probability jumps "
-            f"there, or half precision is too coarse; raise {finer}, or compute in float32",
+            f"the integrated gradients of blocks {blocks} are not known better than "
+            f"{100 * result['error'][rough].max():.2g} % of the largest attribution, the worst of them: the answer's "
+            f"probability jumps there, or half precision is too coarse; raise {finer}, or compute in float32",
             stacklevel=3,
         )
 
