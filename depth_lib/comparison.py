@@ -124,7 +124,7 @@ def beside_the_first(study: Study) -> list[str]:
     lines, (first, *others) = [], study.models
     for dataset, other, metric in product(study.datasets, others, PAPER_METRICS):
         both = [study.get((dataset, model, METRICS[metric].probe), {}) for model in (first, other)]
-        if all(METRICS[metric].keys[0] in result for result in both) and same_prompts(*both):
+        if all(map(METRICS[metric].reads, both)) and same_prompts(*both):
             lines.append(f"{dataset}: {depth_change(*both, metric, (first, other))}")
     return lines
 

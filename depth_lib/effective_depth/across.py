@@ -45,43 +45,45 @@ def trends(depths: pd.DataFrame) -> list[Trend]:
         of_metric = depths[depths.metric == metric].dropna(subset="ratio")
         ratios = of_metric.pivot(index="model", columns="dataset", values="ratio").astype(float)
         ratios = ratios[sorted(ratios, key=by_paper)]
-        for dataset in ratios.columns[1:]:
-            pair = ratios[[ratios.columns[0], dataset]].dropna()
-            found += _mean("task", metric, *pair.columns, pair[dataset] - pair.iloc[:, 0])
+        found += _from_the_first("task", metric, ratios)
         models = pd.DataFrame({"ratio": ratios.dropna().mean(axis=1)})
-        models["training"], _ = trainings_of(models.index.to_series())
-        sizes, unit = sizes_of(of_metric.drop_duplicates("model").set_index("model"))
-        models["size"] = sizes.reindex(models.index)
+        models["training"], known = trainings_of(models.index.to_series())
+        runs = of_metric.drop_duplicates("model")
+        sizes, unit = sizes_of(runs)
+        models["size"] = sizes.set_axis(runs.model)
         by_training = models.pivot_table(index="size", columns="training", values="ratio")
-        known = [name for name in reversed(TRAINING[:-1]) if name in by_training]
-        for training in known[1:]:
-            both = by_training[[known[0], training]].dropna()
-            found += _mean("training", metric, known[0], training, both[training] - both[known[0]])
+        found += _from_the_first("training", metric, by_training[known])
         found += _slope(metric, models, unit)
-    return sorted(found, key=lambda one: ("size", "training", "task").index(one.question))
+    return found
+
+
+def _from_the_first(question: str, metric: str, ratios: pd.DataFrame) -> Iterator[Trend]:
+    """From the first column to each of the others, over the rows that have both."""
+    for name in ratios.columns[1:]:
+        before = ratios.columns[0]
+        yield from _mean(question, metric, before, name, (ratios[name] - ratios[before]).dropna())
 
 
 def _mean(question: str, metric: str, before: str, after: str, differences: pd.Series) -> Iterator[Trend]:
     """The mean difference over units with Student's interval."""
     n = len(differences)
     if n >= FEWEST:
-        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(n)
-        half = student(n - 1) * error
-        yield Trend(question, metric, before, after, float(mean), float(mean - half), float(mean + half), n)
+        mean, half = differences.mean(), student(n - 1) * differences.sem()
+        yield Trend(question, metric, before, after, mean, mean - half, mean + half, n)
 
 
 def _slope(metric: str, models: pd.DataFrame, unit: str) -> Iterator[Trend]:
     """The least-squares slope over doublings of the size, with an intercept of its own for each training."""
     centred = pd.DataFrame({"x": np.log2(models["size"]), "y": models.ratio, "training": models.training})
     centred = centred[["x", "y"]] - centred.groupby("training")[["x", "y"]].transform("mean")
-    free, squares = len(models) - models.training.nunique() - 1, (centred.x**2).sum()
-    if models["size"].nunique() >= FEWEST and free >= _FREE and squares:
+    n, free = models["size"].nunique(), len(models) - models.training.nunique() - 1
+    squares = (centred.x**2).sum()
+    if n >= FEWEST and free >= _FREE and squares:
         slope = (centred.x * centred.y).sum() / squares
         error = np.sqrt(((centred.y - slope * centred.x) ** 2).sum() / free / squares)
         ends = [f"{size:g} {unit}" for size in (models["size"].min(), models["size"].max())]
         half = student(free) * error
-        n = models["size"].nunique()
-        yield Trend("size", metric, *ends, float(slope), float(slope - half), float(slope + half), n)
+        yield Trend("size", metric, *ends, slope, slope - half, slope + half, n)
 
 
 def model_ratios(depths: pd.DataFrame, metric: str) -> pd.Series:
@@ -96,10 +98,9 @@ def model_ratios(depths: pd.DataFrame, metric: str) -> pd.Series:
 def sizes_of(runs: pd.DataFrame) -> tuple[pd.Series, str]:
     """The size of each row's model, in billion parameters if every model's params file says it, else in blocks.
 
-    runs: with the column layers, and the models as column or index.
+    runs: with columns model and layers.
     """
-    models = runs.model if "model" in runs else runs.index.to_series()
-    billions = models.map(lambda model: facts_of(model).billions)
+    billions = runs.model.map(lambda model: facts_of(model).billions)
     if billions.isna().any():
         return runs.layers.astype(float), "blocks"
     return billions.astype(float), "billion parameters"

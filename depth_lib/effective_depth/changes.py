@@ -13,10 +13,10 @@ from itertools import product
 
 import numpy as np
 
-from .intervals import DRAWS, UPPER, NoInterval, bootstrap_curves, per_prompt, possible_depths, widening
+from .intervals import UPPER, NoInterval, basic_interval, bootstrap_gaps, possible_depths, widening
 from .rules import METRICS, Metric, ratio
 
-_ENDS = (1 - UPPER) / 3
+_TAIL = (1 - UPPER) / 3
 _WHAT = {
     "cosine": "the last turn from erasing to adding comes",
     "kl": "the prediction forms",
@@ -51,20 +51,20 @@ class Change:
         d, (of_first, of_second) = self.difference, self.n_layers
         size, form = f"{abs(d):.0%} of the depth", "{:+.0%}"
         if of_first == of_second:
-            form = "{:+g}"
-            size = f"{abs(d)} layer{'s' * (abs(d) != 1)}"
-        said = f"{_WHAT[self.metric]} {size} {'earlier' if d < 0 else 'later'} in {self.second} than in {self.first}"
-        if not d:
-            said = f"{_WHAT[self.metric]} as early in {self.second} as in {self.first}"
-        said += f" (layers {self.depths[1]} of {of_second} and {self.depths[0]} of {of_first}"
+            size, form = f"{abs(d)} layer{'s' * (abs(d) != 1)}", "{:+g}"
+        when = (
+            f"{size} {'earlier' if d < 0 else 'later'} in {self.second} than" if d else f"as early in {self.second} as"
+        )
+        said = (
+            f"By {self.metric} {_WHAT[self.metric]} {when} in {self.first} "
+            f"(layers {self.depths[1]} of {of_second} and {self.depths[0]} of {of_first}"
+        )
         if self.note:
-            return f"By {self.metric} {said}); no interval: {self.note}."
+            return f"{said}); no interval: {self.note}."
         low, high = ("open" if end is None else form.format(end) for end in (self.low, self.high))
         chance = (self.low is None or self.low <= 0) and (self.high is None or self.high >= 0)
         doubt = "; that may be chance" if chance and (d or low != high) else ""
-        return (
-            f"By {self.metric} {said}; difference [{low}, {high}], 95 % over {self.n_prompts} shared prompts){doubt}."
-        )
+        return f"{said}; difference [{low}, {high}], 95 % over {self.n_prompts} shared prompts){doubt}."
 
 
 def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str, str] = ("first", "second")) -> Change:
@@ -74,20 +74,18 @@ def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str,
     of other prompts or of fewer than 3 have none, and say so. Method: this module's docstring.
     """
     rule, results = METRICS[metric], (first, second)
-    n_layers = len(first[rule.keys[0]]), len(second[rule.keys[0]])
+    n_layers = tuple(len(result[rule.keys[0]]) for result in results)
     for name, result in zip(names, results, strict=True):
         if reason := rule.no_signal(result):
             return Change(metric, *names, (None, None), n_layers, None, note=f"{name} has {reason}")
-    depths = rule.rule(*rule.arguments(first)), rule.rule(*rule.arguments(second))
+    depths = tuple(rule.rule(*rule.arguments(result)) for result in results)
     if None in depths:
         return Change(metric, *names, depths, n_layers, None, note=f"{names[depths.index(None)]} has no such layer")
-    low = high = None
-    n_prompts, note = 0, ""
+    difference = _difference(*depths, n_layers)
     try:
-        low, high, n_prompts = _paired_interval(rule, results, depths, n_layers)
+        return Change(metric, *names, depths, n_layers, difference, *_paired_interval(rule, results, depths, n_layers))
     except NoInterval as reason:
-        note = str(reason)
-    return Change(metric, *names, depths, n_layers, _difference(*depths, n_layers), low, high, n_prompts, note)
+        return Change(metric, *names, depths, n_layers, difference, note=str(reason))
 
 
 def _difference(a, b, n_layers):
@@ -100,12 +98,10 @@ def _paired_interval(rule: Metric, results: tuple, depths: tuple, n_layers: tupl
         raise NoInterval("they have read different prompts")
     gaps, deviations, possible = [], [], []
     for result, depth in zip(results, depths, strict=True):
-        sums, n_tokens = per_prompt(result, rule)
-        curve, drawn = bootstrap_curves(sums, n_tokens, DRAWS)  # the same draws for both
-        gap, moved = rule.gap(curve).astype(float), rule.gap(drawn).astype(float)
+        gap, drawn, n_prompts = bootstrap_gaps(result, rule)  # the same draws for both
         gaps.append(gap)
-        deviations.append(widening(len(n_tokens)) * (moved - gap))
-        layers = [depth, *possible_depths(rule, *_ends(gap, deviations[-1]))]
+        deviations.append(widening(n_prompts) * (drawn - gap))
+        layers = [depth, *possible_depths(rule, *basic_interval(gap, deviations[-1], _TAIL))]
         possible.append(range(min(layers), max(layers) + 1))
     pairs = [*product(*possible)]
     if n_layers[0] == n_layers[1] and not rule.turns:
@@ -117,7 +113,7 @@ def _paired_interval(rule: Metric, results: tuple, depths: tuple, n_layers: tupl
     high = None if last_second in seconds or -1 in firsts else max(known)
     if low is None and high is None:
         raise NoInterval("the prompts rule out no layer")
-    return low, high, len(n_tokens)
+    return low, high, n_prompts
 
 
 def _may_differ(gaps: list, deviations: list, pair: tuple[int, int], early: int) -> bool:
@@ -125,12 +121,7 @@ def _may_differ(gaps: list, deviations: list, pair: tuple[int, int], early: int)
     late = 1 - early
     here, there = pair[early], pair[late] - 1
     gap, moved = (of[early][..., here] - of[late][..., there] for of in (gaps, deviations))
-    return _ends(gap, moved)[0] < 0
-
-
-def _ends(values: np.ndarray, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    below, above = np.quantile(deviations, (_ENDS, 1 - _ENDS), axis=0)
-    return values - above, values - below
+    return basic_interval(gap, moved, _TAIL)[0] < 0
 
 
 def same_prompts(first: Mapping, second: Mapping) -> bool:
@@ -138,5 +129,4 @@ def same_prompts(first: Mapping, second: Mapping) -> bool:
     hashes = [result.get("meta", {}).get("prompts_hash") for result in (first, second)]
     if all(hashes):
         return hashes[0] == hashes[1]
-    tokens = [np.asarray(result.get("n_tokens", ())) for result in (first, second)]
-    return tokens[0].shape == tokens[1].shape and bool((tokens[0] == tokens[1]).all())
+    return np.array_equal(first.get("n_tokens", ()), second.get("n_tokens", ()))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ..params import not_among
+from ..results.study import Study
 from .intervals import DRAWS, SEED, Estimate, NoInterval, drawn_centres, studentised, with_effect
 from .rules import depth_score
 
@@ -58,9 +59,9 @@ def importance(result: Mapping, effect: str) -> np.ndarray:
     return np.triu(effects, 1).sum(-1) / np.maximum(n_layers - 1 - np.arange(n_layers), 1)
 
 
-def importance_by_level(result: Mapping, effect: str) -> dict[int, np.ndarray]:
-    """level -> `importance` of its examples [examples, L], easy levels first."""
-    levels, values = np.asarray(result["level"]), importance(result, effect)
+def by_level(result: Mapping, values: np.ndarray) -> dict[int, np.ndarray]:
+    """level -> values [E, ...] of its examples, easy levels first."""
+    levels = np.asarray(result["level"])
     return {int(level): values[levels == level] for level in np.unique(levels)}
 
 
@@ -78,7 +79,7 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> 
     """
     if problem := not_among(EFFECTS, "effect", effect):
         raise ValueError(problem)
-    groups = importance_by_level(result, effect)
+    groups = by_level(result, importance(result, effect))
     if len(groups) < 2:
         raise NoInterval(f"one level of difficulty, {', '.join(map(str, groups))}, has no slope; measure two or more")
     scores, slope = _scores_and_slope(groups, draws)
@@ -86,7 +87,7 @@ def depth_scores(result: Mapping, effect: str = "layer", draws: int = DRAWS) -> 
         _, without_first = _scores_and_slope({level: values[:, 1:] for level, values in groups.items()}, draws)
     except NoInterval:
         without_first = None
-    return Difficulty(effect, dict(zip(groups, scores, strict=True)), slope, without_first)
+    return Difficulty(effect, scores, slope, without_first)
 
 
 def _scores_and_slope(groups, draws):
@@ -94,7 +95,10 @@ def _scores_and_slope(groups, draws):
     affected = [with_effect(values, f"examples of level {level}") for level, values in groups.items()]
     drawn = [drawn_centres(values, draws, SEED + k) for k, values in enumerate(affected)]  # each level draws its own
     limits = 0, affected[0].shape[1] - 1
-    scores = [studentised(*one, len(values), limits) for one, values in zip(drawn, affected, strict=True)]
+    scores = {
+        level: studentised(*centres, len(values), limits)
+        for level, centres, values in zip(groups, drawn, affected, strict=True)
+    }
     centres, errors = np.array(drawn).swapaxes(0, 1)
     from_mean = np.array(list(groups)) - np.mean(list(groups))
     weights = from_mean / (from_mean**2).sum()
@@ -102,27 +106,26 @@ def _scores_and_slope(groups, draws):
     return scores, studentised(weights @ centres, np.sqrt(weights**2 @ errors**2), n, (-np.inf, np.inf))
 
 
-def scores_by_level(study: Mapping) -> pd.DataFrame:
+def scores_by_level(study: Study) -> pd.DataFrame:
     """The depth score of every level in a study's results of `depth_by_difficulty`, and whether it rises.
 
     Columns: model, dataset, effect ("layer" or "output"), level, examples, score, score_low and score_high (its 95 %
     interval); and, the same for all levels of an effect, slope, slope_low, slope_high, slope_without_layer_0 and the
-    answer, a sentence, or why there is no interval. study: a `Study`.
+    answer, a sentence, or why there is no interval.
     """
     return pd.DataFrame(
         [
             {"model": model, "dataset": dataset, "effect": effect} | row
-            for dataset, model, probe in study
-            if probe == "depth_by_difficulty"
+            for (dataset, model), result in study.of("depth_by_difficulty").items()
             for effect in EFFECTS
-            for row in score_rows(study[dataset, model, probe], effect)
+            for row in score_rows(result, effect)
         ]
     )
 
 
 def score_rows(result: Mapping, effect: str) -> list[dict]:
     """A result's rows of `scores_by_level` for an effect; the ends of an interval are None where there is none."""
-    groups = importance_by_level(result, effect)
+    groups = by_level(result, importance(result, effect))
     try:
         difficulty = depth_scores(result, effect)
         scores, slope, answer = difficulty.scores, difficulty.slope, str(difficulty)

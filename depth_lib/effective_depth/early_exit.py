@@ -30,15 +30,15 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
         raise ValueError("no layer to leave at, or no draft: give a model of two blocks or more, and most=1 or more")
     if "generated" not in generated:
         raise ValueError("no tokens were generated; give the result of dl.logit_lens(llm, prompts, generate=64)")
-    stay = as_array(generated["res_top1"])[:, None].astype(float)
+    stay = as_array(generated["res_top1"]).astype(float)
     k, n_layers = np.arange(1, most + 1), len(stay)
-    speedups = (1 + np.cumsum(stay**k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)
+    speedups = (1 + np.cumsum(stay[:, None] ** k, axis=1)) / (k * np.arange(n_layers)[:, None] / n_layers + 1)
     best, drafts = speedups.max(1), speedups.argmax(1) + 1
-    frame = pd.DataFrame({"stay": stay[:, 0], "drafts": drafts, "speedup": best})
+    frame = pd.DataFrame({"stay": stay, "drafts": drafts, "speedup": best})
     frame[k.tolist()] = speedups
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
-        f"After {layer} of {n_layers} blocks {stay[layer, 0]:.0%} of the tokens are the final ones; drafting "
+        f"After {layer} of {n_layers} blocks {stay[layer]:.0%} of the tokens are the final ones; drafting "
         f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, most of layers 1 on."
     )
     print(frame.attrs["sentence"])

@@ -85,15 +85,11 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInt
         rule.arguments(result)  # which says whose result it should be
     if reason := rule.no_signal(result):
         raise NoInterval(reason)
-    sums, n_tokens = per_prompt(result, rule)
-    n_prompts, n_layers = sums.shape
-    curve, drawn = bootstrap_curves(sums, n_tokens, draws)
-    gap, drawn_gaps = (rule.gap(curves).astype(float) for curves in (curve, drawn))
+    gap, drawn_gaps, n_prompts = bootstrap_gaps(result, rule, draws)
     (depth,), drawn_depths = rule.depths(gap[None]), rule.depths(drawn_gaps)
-    below, above = np.quantile(widening(n_prompts) * (drawn_gaps - gap), (1 - UPPER, UPPER), axis=0)
-    low, high = gap - above, gap - below
-    possible = [depth, *possible_depths(rule, low, high)]
-    nowhere = (-1, n_layers - 1)
+    band = basic_interval(gap, widening(n_prompts) * (drawn_gaps - gap), 1 - UPPER)
+    possible = [depth, *possible_depths(rule, *band)]
+    nowhere = (-1, len(gap) - 1)
     low, high = (None if end in nowhere else int(end) for end in (min(possible), max(possible)))
     return DepthInterval(
         low=low,
@@ -102,6 +98,30 @@ def depth_interval(result: Mapping, metric: str, draws: int = DRAWS) -> DepthInt
         without=float(np.isin(drawn_depths, nowhere).mean()),
         n_prompts=n_prompts,
     )
+
+
+def bootstrap_gaps(result: Mapping, rule: Metric, draws: int = DRAWS) -> tuple[np.ndarray, np.ndarray, int]:
+    """The gap of the curve of all prompts [L], those of the draws [draws, L], and the number of prompts.
+
+    NoInterval without sums per prompt, of too few prompts, or of values that are not finite.
+    """
+    try:
+        sums = rule.curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])
+        n_tokens = np.asarray(result["n_tokens"], dtype=float)
+    except KeyError:
+        raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None
+    if len(n_tokens) < FEWEST_PROMPTS:
+        raise NoInterval(f"too few prompts to resample: {len(n_tokens)}; run {FEWEST_PROMPTS} or more")
+    if not np.isfinite(sums).all():
+        raise NoInterval("per-prompt sums that are not finite; run the probe again")
+    gap, drawn = (rule.gap(curves).astype(float) for curves in bootstrap_curves(sums, n_tokens, draws))
+    return gap, drawn, len(n_tokens)
+
+
+def basic_interval(values: np.ndarray, deviations: np.ndarray, tail: float) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the basic bootstrap intervals of values, from the deviations [draws, ...] of their draws."""
+    below, above = np.quantile(deviations, (tail, 1 - tail), axis=0)
+    return values - above, values - below
 
 
 def bootstrap_curves(sums: np.ndarray, n_tokens: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray]:
@@ -190,17 +210,3 @@ def possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarr
     turns = (low[:-1] < 0) & (high[1:] >= 0)
     possible = np.flatnonzero([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0]) - 1
     return possible[possible >= earliest]
-
-
-def per_prompt(result: Mapping, rule: Metric) -> tuple[np.ndarray, np.ndarray]:
-    """The metric's curve summed over each prompt's tokens [P, L], and their numbers [P]."""
-    try:
-        sums = rule.curve([np.asarray(result[f"{key}_sums"], dtype=float) for key in rule.keys])
-        n_tokens = np.asarray(result["n_tokens"], dtype=float)
-    except KeyError:
-        raise NoInterval("no per-prompt sums in the file (not written by depth_lib)") from None
-    if len(n_tokens) < FEWEST_PROMPTS:
-        raise NoInterval(f"too few prompts to resample: {len(n_tokens)}; run {FEWEST_PROMPTS} or more")
-    if not np.isfinite(sums).all():
-        raise NoInterval("per-prompt sums that are not finite; run the probe again")
-    return sums, n_tokens

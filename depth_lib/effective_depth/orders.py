@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ..data.orders import removals, repeats, reversals
+from ..results.study import Study
 from .rules import AT_MOST, as_array
 
 
@@ -33,15 +34,14 @@ def _n_layers(result):
     return int(result["n_layers"][0]) if "n_layers" in result else int(as_array(result["orders"]).max()) + 1
 
 
-def stretches(study: Mapping) -> pd.DataFrame:
+def stretches(study: Study) -> pd.DataFrame:
     """The largest stretch of each run that may be reversed, for at most 0.05 nats, and the best one to repeat: columns
     model, dataset, stretch, s, n, loss."""
     frames = [pd.DataFrame(columns=["model", "dataset", "stretch", "s", "n", "loss"])]
-    for (dataset, model, probe), result in study.items():
-        if probe == "block_orders":
-            losses = order_losses(result).sort_values("loss")
-            free = losses[(losses.kind == "reversals") & (losses.loss <= AT_MOST)].nlargest(1, "n")
-            best = losses[losses.kind == "repeats"].head(1)
-            both = pd.concat([free.assign(stretch="largest reversed"), best.assign(stretch="best repeated")])
-            frames.append(both.assign(model=model, dataset=dataset)[frames[0].columns])
+    for (dataset, model), result in study.of("block_orders").items():
+        losses = order_losses(result).sort_values("loss")
+        free = losses[(losses.kind == "reversals") & (losses.loss <= AT_MOST)].nlargest(1, "n")
+        best = losses[losses.kind == "repeats"].head(1)
+        both = pd.concat([free.assign(stretch="largest reversed"), best.assign(stretch="best repeated")])
+        frames.append(both.assign(model=model, dataset=dataset)[frames[0].columns])
     return pd.concat(frames[1:] or frames, ignore_index=True)

@@ -1,6 +1,6 @@
 """The published effective depths, and how far ours are from them."""
 
-import importlib.resources
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,7 @@ def published_depths() -> pd.DataFrame:
 
     12 models × 3 datasets × 3 metrics. Source: Hu et al. 2025 (arXiv 2512.14064), Table 1.
     """
-    with (importlib.resources.files(__package__) / "table1.csv").open() as file:
-        return pd.read_csv(file)
+    return pd.read_csv(Path(__file__).with_name("table1.csv"))
 
 
 def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
@@ -29,8 +28,6 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
     )
     both = published.merge(intervals.rename(columns={"ed": "ours"}), on=["model", "dataset", "metric"])
     both["difference"] = both["ours"] - both["published"]
-    below = both["low"].isna() | (both["low"] <= both["published"])
-    above = both["high"].isna() | (both["published"] <= both["high"])
     no_interval = both["low"].isna() & both["high"].isna()
     verdicts = {
         "other depth": both["layers"] != both["published_layers"],
@@ -38,7 +35,7 @@ def beside_the_paper(intervals: pd.DataFrame) -> pd.DataFrame:
         "no effective depth": both["ours"].isna(),
         "differs, no interval": no_interval & both["prompts"].isna(),
         "undecided": no_interval,
-        "within the interval": below & above,
+        "within the interval": both["published"].between(both["low"].fillna(0), both["high"].fillna(both["layers"])),
     }
     both["verdict"] = np.select([x.fillna(False).astype(bool) for x in verdicts.values()], list(verdicts), "differs")
     order = ["model", "dataset", "metric", "published", "ours", "difference", "low", "high"]

@@ -43,14 +43,7 @@ def effective_depth_cosine(
     et al. 2025.
     Cost: no forward pass.
     """
-    metric = METRICS["cosine"]
-    curves = metric.arguments(att_cos) if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos]
-    if isinstance(att_cos, Mapping) and _said(metric.no_signal(att_cos)):
-        return None
-    if np.isnan(as_array(curves[0])).all():
-        return None
-    checked = [_checked(f"cosine: {key}", curve) for key, curve in zip(metric.keys, curves, strict=True)]
-    return metric.depth(metric.curve(checked))
+    return _papers_depth("cosine", att_cos if isinstance(att_cos, Mapping) else [att_cos, mlp_cos, layer_cos])
 
 
 def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | None:
@@ -64,7 +57,7 @@ def effective_depth_kl(kl: Curve | Mapping, threshold: float = 0.5) -> int | Non
     Source: Hu et al. 2025, Table 1 (threshold 0.5).
     Cost: no forward pass.
     """
-    return _of_lens("kl", kl, threshold)
+    return _papers_depth("kl", kl if isinstance(kl, Mapping) else [kl], threshold)
 
 
 def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) -> int | None:
@@ -79,24 +72,22 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     Source: Hu et al. 2025, Table 1 (threshold 0.3).
     Cost: no forward pass.
     """
-    return _of_lens("overlap", overlap, threshold)
+    return _papers_depth("overlap", overlap if isinstance(overlap, Mapping) else [overlap], threshold)
 
 
-def _of_lens(name: str, curve: Curve | Mapping, threshold: float) -> int | None:
-    """A metric's depth of its curve, given itself or in the result of `logit_lens`."""
-    metric = METRICS[name]
-    if not isinstance(curve, Mapping):
-        return metric.depth(_checked(name, curve), threshold)
-    (of_lens,) = metric.arguments(curve)
-    if _said(metric.no_signal(curve)):
-        return None
-    return metric.depth(_checked(name, of_lens), threshold)
-
-
-def _said(reason: str) -> str:
-    if reason:
-        warnings.warn(f"no effective depth: {reason}", stacklevel=4)
-    return reason
+def _papers_depth(name: str, given: list[Curve] | Mapping, threshold: float | None = None) -> int | None:
+    """The depth by one of the papers' metrics, of its curves or of the result that has them."""
+    metric, curves = METRICS[name], given
+    if isinstance(given, Mapping):
+        curves = metric.arguments(given)
+        if reason := metric.no_signal(given):
+            warnings.warn(f"no effective depth: {reason}", stacklevel=3)
+            return None
+    if name == "cosine":
+        if np.isnan(as_array(curves[0])).all():
+            return None
+        curves = [_checked(f"cosine: {key}", curve) for key, curve in zip(metric.keys, curves, strict=True)]
+    return metric.depth(_checked(name, metric.curve(curves)), threshold)
 
 
 def _lens_without_signal(lens: Mapping) -> str:
@@ -314,6 +305,10 @@ class Metric:
     turns: bool = False
     no_signal: Callable[[Mapping], str] = lambda result: ""
 
+    def reads(self, result: Mapping) -> bool:
+        """Whether a result has all keys of this metric."""
+        return all(key in result for key in self.keys)
+
     def arguments(self, result: Mapping) -> list:
         """What rule and profile take from a probe's result; ValueError for that of another probe."""
         if missing := [key for key in self.keys if key not in result]:
@@ -323,7 +318,7 @@ class Metric:
 
     def curve(self, curves: Sequence[Curve]) -> np.ndarray:
         """The curve that the rule reads: the mean of its keys' curves."""
-        return np.stack([as_array(curve) for curve in curves]).sum(0) / len(curves)
+        return np.mean([as_array(curve) for curve in curves], axis=0)
 
     def gap(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
         """The distance of curves [..., L] from the level: below zero where a layer has crossed it."""

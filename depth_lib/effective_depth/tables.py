@@ -44,7 +44,7 @@ def depths(study: Study, metrics: Iterable[str] = tuple(METRICS)) -> pd.DataFram
         for ending, name in product(("", *lenses, *(f":{pair}" for pair in study.pairs)), metrics):
             metric = METRICS[name]
             result = study.get((dataset, model, metric.probe + ending))
-            if result and all(key in result for key in metric.keys):
+            if result and metric.reads(result):
                 row = {"model": model, "dataset": dataset, "metric": name + ending} | _depth(metric, result)
                 if row["note"]:
                     warnings.warn(f"{dataset} × {model} has no effective depth: {row['note']}", stacklevel=2)
@@ -103,7 +103,7 @@ def _papers_rows(result: Mapping) -> list[dict]:
     return [
         {"metric": name} | _with_interval(_depth(METRICS[name], result), name, result)
         for name in PAPER_METRICS
-        if all(key in result for key in METRICS[name].keys)
+        if METRICS[name].reads(result)
     ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ..effective_depth.difficulty import EFFECTS, importance_by_level, score_rows
+from ..effective_depth.difficulty import EFFECTS, by_level, importance, score_rows
 from ..effective_depth.orders import loss_map
 from ..effective_depth.rules import METRICS, as_array, deep_thinking_ratio
 from .marks import ORANGE, SKY, Curves, Heat, Kind, Panel, token_label
@@ -75,7 +75,7 @@ class Removal(Heat):
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         super().draw(ax, panel, result)
-        loss = as_array(result["removal_loss"])
+        loss = panel["removal_loss"]
         ax.plot(np.nanargmin(loss, axis=1), range(len(loss)), "*", color=ORANGE, label="best start")
         ax.set_yticks(range(len(loss)), as_array(result["removal_sizes"]).astype(int))
 
@@ -91,10 +91,10 @@ class Repeats(Heat):
 
     def draw(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         super().draw(ax, panel, result)
-        losses = loss_map(result, "repeats")
-        row, column = np.unravel_index(np.nanargmin(losses), losses.shape)
-        ax.plot(column, row, "*", color="black", label=f"cheapest: {losses.iloc[row, column]:+.3f} nats")
-        ax.set_yticks(range(len(losses)), losses.index)
+        loss = panel["order_loss"]
+        row, column = np.unravel_index(np.nanargmin(loss), loss.shape)
+        ax.plot(column, row, "*", color="black", label=f"cheapest: {loss[row, column]:+.3f} nats")
+        ax.set_yticks(range(len(loss)), loss_map(result, "repeats").index)
 
 
 class OrderCurves(Curves):
@@ -122,10 +122,9 @@ class EffectsByLevel(Heat):
     """The mean effect over the examples of each level, row = layer skipped, column = affected."""
 
     def panels(self, result: Mapping) -> dict[str, Panel]:
-        levels, effect = as_array(result["level"]), as_array(result["layer_effect"])
         return {
-            f"level {level:.0f} (n = {(levels == level).sum()})": {"mean_layer_effect": effect[levels == level].mean(0)}
-            for level in np.unique(levels)
+            f"level {level} (n = {len(effects)})": {"mean_layer_effect": effects.mean(0)}
+            for level, effects in by_level(result, as_array(result["layer_effect"])).items()
         }
 
 
@@ -137,7 +136,7 @@ class ImportanceByLevel(Curves):
     def panels(self, result: Mapping) -> dict[str, Panel]:
         panels = {}
         for effect, where in zip(EFFECTS, ("on later layers", "on the output"), strict=True):
-            means = {level: values.mean(0) for level, values in importance_by_level(result, effect).items()}
+            means = {level: one.mean(0) for level, one in by_level(result, importance(result, effect)).items()}
             panels[where] = {f"level {level}": mean / (mean.sum() or 1) for level, mean in means.items()}
         return panels
 
