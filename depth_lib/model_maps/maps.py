@@ -50,7 +50,7 @@ def linear_maps(
     texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
     documents = same_ids(source.tokenizer, target.tokenizer, texts)
     configs = [llm.config.get_text_config() for llm in (source, target)]
-    longest = min(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs)
+    longest = min(LONGEST, *(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs))
     rows = verified_arch(source).width + 1
     excerpts = cut(documents, longest, rows - 1)
     device = next(target.parameters()).device

@@ -103,11 +103,10 @@ def cut(documents: list[list[int]], longest: int, width: int) -> list[Excerpt]:
             f"{len(documents)} documents are too few to test on others than are fitted on; give {_FEWEST_DOCUMENTS} or "
             "more (in a file, blank lines separate them)"
         )
-    size = min(LONGEST, longest)
     n_tokens, excerpts = dict.fromkeys(SPLITS, 0), []
     for document in documents:
         split = max(SPLITS, key=lambda name: SPLITS[name] * sum(n_tokens.values()) - n_tokens[name])
-        excerpts += [Excerpt(document[k : k + size], split) for k in range(0, len(document), size)]
+        excerpts += [Excerpt(document[k : k + longest], split) for k in range(0, len(document), longest)]
         n_tokens[split] += len(document)
     excerpts.sort(key=lambda excerpt: list(SPLITS).index(excerpt.split))
     _count_seen(excerpts)
