@@ -1,6 +1,7 @@
 """The card: where models lie among the papers' twelve, a line per rule."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -22,17 +23,17 @@ def card_figure(depths: pd.DataFrame) -> Figure | None:
     than colours all dots have one. None if no model has a depth.
     """
     ours = pd.DataFrame({metric: model_ratios(depths, metric) for metric in PAPER_METRICS})
-    ours = ours.reindex(dict.fromkeys(model for model in depths.model if model in ours.index))
+    ours = ours.reindex(depths.model.unique()).dropna(how="all")
     if ours.empty:
         return None
-    groups = [ours[ours.index == model] for model in ours.index] if len(ours) <= len(COLOURS) else [ours]
+    groups = [ours.loc[[model]] for model in ours.index] if len(ours) <= len(COLOURS) else [ours]
     figure = Figure(figsize=(4.8, 1.5 + 0.16 * -(-len(groups) // 3)), layout="constrained", dpi=2 * DOTS_PER_INCH)
     ax = figure.subplots()
     heights = range(len(PAPER_METRICS), 0, -1)
     dots = {"linestyle": "", "marker": "o", "alpha": 0.85, "mew": 0}
     for group, colour in zip(groups, COLOURS, strict=False):
         name = short_name(group.index[0]) if len(group) == 1 else f"{len(group)} models"
-        places = [height + 0.16 for _ in group.index for height in heights]
+        places = np.tile(heights, len(group)) + 0.16
         ax.plot(group.to_numpy().ravel(), places, color=colour, markersize=6, label=name, **dots)
     for metric, height in zip(PAPER_METRICS, heights, strict=True):
         ax.axhline(height, color="#dddddd", linewidth=0.8, zorder=0)

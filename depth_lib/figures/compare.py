@@ -38,7 +38,7 @@ def overview_figure(study: Study) -> Figure | None:
     if not cells:
         return None
     title = "The three curves of each model, and their effective depths"
-    return draw_cells(Figure(dpi=DOTS_PER_INCH), cells, 3 if len(cells) <= 27 else 6, title)
+    return draw_cells(cells, 3 if len(cells) <= 27 else 6, title)
 
 
 def ratio_by_size_figure(intervals: pd.DataFrame) -> Figure | None:
@@ -86,9 +86,9 @@ def _ratio_figure(
         for i, (name, colour, shape, dashes) in enumerate(looks):
             own = frame[(frame[per] == name) & (frame.metric == metric)]
             beside = own.place + 0.1 * ((i + 0.5) / len(names) - 0.5)  # near its place, not on the others'
-            known = own.ratio_low.notna() | own.ratio_high.notna()
-            ends = own.ratio_low.fillna(-1)[known], own.ratio_high.fillna(2)[known]
-            ax.vlines(beside[known], *ends, color=colour, linewidth=1)
+            known = own.assign(beside=beside).dropna(subset=["ratio_low", "ratio_high"], how="all")
+            ends = known.ratio_low.fillna(-1), known.ratio_high.fillna(2)
+            ax.vlines(known.beside, *ends, color=colour, linewidth=1)
             ax.plot(beside, own.ratio, shape, color=colour, markersize=3.5, label=name)
             means = own.groupby("place").ratio.agg(lambda ratios: ratios.mean(skipna=False)).reindex(places.values())
             ax.plot(means, linewidth=0.8, color=colour, ls=dashes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from ..results.study import Study
-from .grid import DOTS_PER_INCH, cells_of, draw_cells, drawable, grid
+from .grid import by_name, cells_of, draw_cells, drawable, grid
 from .kinds import find_kind
 from .marks import Heat, token_label
 
@@ -25,14 +25,12 @@ def explore(kind: str, results: Mapping | Study, pair: str = "") -> "go.Figure |
     if not isinstance(row, Heat) or not find_spec("plotly"):
         if isinstance(results, Study):
             return grid(kind, results, pair)
-        return draw_cells(Figure(dpi=DOTS_PER_INCH), *cells_of(row, results), row.title)
+        return draw_cells(*cells_of(row, results), row.title)
     if isinstance(results, Study):
         found = drawable(row, results, pair)
         results = {f"{model}, {dataset}".removesuffix(", "): result for (dataset, model), result in found.items()}
-    elif not all(isinstance(one, Mapping) for one in results.values()):
-        results = {"": results}
     cells_of(row, results)  # refuses a result of another probe
-    return _with_menu(row, results)
+    return _with_menu(row, by_name(results))
 
 
 def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
@@ -40,33 +38,33 @@ def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
     from plotly.subplots import make_subplots
 
     across = max(len(kind.panels(result)) for result in results.values())
-    figure, owners, buttons = make_subplots(1, across), [], []
+    figure, owners, layouts = make_subplots(1, across), [], {}
     for name, result in results.items():
         panels = kind.panels(result)
         for column, panel in enumerate(panels.values(), 1):
-            figure.add_trace(_heat_map(kind, panel, result, column == len(panels)), 1, column)
+            trace = _heat_map(kind, panel, result).update(showscale=column == len(panels), visible=not layouts)
+            figure.add_trace(trace, 1, column)
             owners.append(name)
         titles = make_subplots(1, across, subplot_titles=[*panels]).layout.annotations
-        height = 210 + max(240, 14 * len(figure.data[-1].z)) if kind.words(result) is not None else 450
-        buttons.append((name, {"annotations": titles, "height": height}))
+        height = 210 + max(240, 14 * len(trace.z)) if kind.words(result) is not None else 450
+        layouts[name] = {"annotations": titles, "height": height}
     menu = [
         {"label": name, "method": "update", "args": [{"visible": [name == owner for owner in owners]}, layout]}
-        for name, layout in buttons
+        for name, layout in layouts.items()
     ]
     place = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 24}}
-    for trace, owner in zip(figure.data, owners, strict=True):
-        trace.visible = owner == owners[0]
-    figure.update_layout(buttons[0][1], updatemenus=[{"buttons": menu} | place], template="simple_white")
+    first = next(iter(layouts.values()))
+    figure.update_layout(first, updatemenus=[{"buttons": menu} | place], template="simple_white")
     figure.update_layout(margin={"l": 55, "r": 10, "t": 100, "b": 60})  # above: plotly's buttons, menu, titles
     figure.update_xaxes(title_text=_plain(kind.xlabel), type="category", showgrid=False)
     figure.update_yaxes(type="category", showgrid=False).update_yaxes(title_text=_plain(kind.ylabel), col=1)
     return figure
 
 
-def _heat_map(kind: Heat, panel: Mapping, result: Mapping, with_bar: bool) -> "go.Heatmap":
+def _heat_map(kind: Heat, panel: Mapping, result: Mapping) -> "go.Heatmap":
     import plotly.graph_objects as go
 
-    values, label = kind.cells(panel), _plain(kind.colorbar).replace("\n", " ")
+    values, words, label = kind.cells(panel), kind.words(result), _plain(kind.colorbar).replace("\n", " ")
     low, high = kind.ends(values)
     tokens = [f"{i} {token_label(token)}" for i, token in enumerate(result.get("tokens") or ())]
     xlabel, ylabel = _plain(kind.xlabel).lower(), _plain(kind.ylabel).lower()
@@ -74,13 +72,12 @@ def _heat_map(kind: Heat, panel: Mapping, result: Mapping, with_bar: bool) -> "g
         z=values.astype("float32"),
         x=tokens[: values.shape[1]] if kind.tokens and tokens else [*range(values.shape[1])],
         y=[*range(len(values))],
-        text=kind.words(result),
-        texttemplate=None if kind.words(result) is None else "%{text}",
+        text=words,
+        texttemplate=None if words is None else "%{text}",
         zmin=low,
         zmax=high,
         colorscale="RdBu_r" if kind.diverging else "Viridis",
         hovertemplate=f"{ylabel} %{{y}}<br>{xlabel} %{{x}}<br>{label.lower()} %{{z:.3g}}<extra>%{{text}}</extra>",
-        showscale=with_bar,
         colorbar={"title": {"text": label, "side": "right"}, "thickness": 12},
     )
 

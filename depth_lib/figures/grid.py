@@ -64,7 +64,7 @@ def plot(
     title = f"{row.title}: {_subject(row, result)}".rstrip(": ") if title is None else title
     if ax is None:
         figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
-        return draw_cells(figure, cells, across, title).axes[0]
+        return draw_cells(cells, across, title, figure).axes[0]
     axes = np.ravel(ax)
     if len(axes) != len(cells):
         raise ValueError(f"{kind} of this has {len(cells)} panels, and ax has {len(axes)} axes; give one per panel")
@@ -78,12 +78,17 @@ def plot(
     return axes[0]
 
 
+def by_name(result: Mapping) -> Mapping[str, Mapping]:
+    """Several results by their names; one result under ""."""
+    return result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
+
+
 def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
     """The panels of a result, or of several by their names, and how many stand side by side.
 
     ValueError for a result without the keys that the kind reads.
     """
-    results = result if result and all(isinstance(one, Mapping) for one in result.values()) else {"": result}
+    results = by_name(result)
     for name, one in results.items():
         if not kind.can_draw(one):
             raise ValueError(
@@ -94,22 +99,23 @@ def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
         return [Cell("", kind, partial(kind.overlay, results=results))], 1
     cells, across = _cells(kind, results.items())
     if isinstance(kind, Heat) and len(results) == 2:
-        less, title = kind.difference(), " - ".join(reversed([*results]))
-        first, second = map(kind.panels, results.values())
-        for part in first:
-            (key, before), (_, after) = *first[part].items(), *second.get(part, {"": np.empty(0)}).items()
-            if before.shape == after.shape:
+        less = replace(kind, diverging=True, limits=None, percentile=98, colorbar="Difference")
+        title, (first, second) = " - ".join(reversed([*results])), map(kind.panels, results.values())
+        for part, panel in first.items():
+            ((key, before),) = panel.items()
+            after = second.get(part, {}).get(key)
+            if np.shape(after) == before.shape:
                 draw = partial(Heat.draw, less, panel={key: after - before}, result={})
                 cells.append(Cell(f"{title}\n{part}", less, draw))
     return cells, across
 
 
-def _cells(kind: Kind, results: Iterable[tuple[str, Mapping | None]]) -> tuple[list[Cell], int]:
+def _cells(kind: Kind, results: Iterable[tuple[str, Mapping]]) -> tuple[list[Cell], int]:
     """A panel for each part of each result, by its title, and the number of parts.
 
-    Of a result that is missing it says so; where there is no title either, the place stays empty.
+    Of an empty result it says that it is missing; where there is no title either, the place stays empty.
     """
-    panels = [(title, result or {}, kind.panels(result) if result else {}) for title, result in results]
+    panels = [(title, result, kind.panels(result) if result else {}) for title, result in results]
     parts, cells = dict.fromkeys(part for *_, shown in panels for part in shown), []
     for (title, result, shown), part in product(panels, parts):
         draw = partial(kind.draw, panel=shown[part], result=result) if part in shown else partial(_absent, title)
@@ -149,7 +155,7 @@ def grid(
     there = {dataset for dataset, _ in results}
     datasets = [name for name in ("", *(datasets or study.datasets)) if name in there]
     runs = [
-        (f"{short_name(model)}\n{dataset if len(datasets) > 1 else ''}".strip(), results.get((dataset, model)))
+        (f"{short_name(model)}\n{dataset if len(datasets) > 1 else ''}".strip(), results.get((dataset, model), {}))
         for model, dataset in product(models or study.models, datasets)
     ]
     cells, n_parts = _cells(row, runs)
@@ -157,7 +163,7 @@ def grid(
     columns = columns or min(len(cells) // of_model, max(1, (4 if len(cells) <= 16 else 6) // of_model))
     subject = question_of(next(iter(results.values()))) if row.of_question else "".join(datasets[:1])
     title = f"{row.title}: {subject}" if subject and len(datasets) == 1 else row.title
-    return draw_cells(Figure(dpi=DOTS_PER_INCH), cells, columns * of_model, title)
+    return draw_cells(cells, columns * of_model, title)
 
 
 def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] = ()) -> dict[tuple[str, str], Mapping]:
@@ -165,18 +171,23 @@ def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] =
 
     MissingArtifact if there are none, or none on one of these datasets.
     """
-    found = {run: result for run, result in study.of(with_pair(kind.probe, pair)).items() if kind.can_draw(result)}
+    found = {
+        (dataset, model): result
+        for (dataset, model), result in study.of(with_pair(kind.probe, pair)).items()
+        if dataset in (datasets or study.datasets) and kind.can_draw(result)
+    }
     lacking = " ".join(set(datasets) - {dataset for dataset, _ in found})
     if lacking or not found:
         remedy = command("sweep", DATASETS=lacking, PROBES=kind.probe, OUT=str(study.folder))
         raise MissingArtifact(
             f"no {kind.probe} artifacts for {lacking or kind.title} under {study.folder}; run: {remedy}"
         )
-    found = {run: result for run, result in found.items() if run[0] in (datasets or study.datasets)}
     if not kind.of_question:
         return found
-    first = {model: result for (_, model), result in reversed(found.items())}
-    return {("", model): first[model] for model in study.models if model in first}
+    first = {}
+    for (_, model), result in found.items():
+        first.setdefault(("", model), result)
+    return first
 
 
 def save_figures(study: Study) -> list[Path]:
@@ -219,8 +230,9 @@ def _paths(stem: Path) -> list[Path]:
     return [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
 
 
-def draw_cells(figure: Figure, cells: Sequence[Cell], across: int, title: str) -> Figure:
+def draw_cells(cells: Sequence[Cell], across: int, title: str, figure: Figure | None = None) -> Figure:
     """Draw panels into an empty figure, so many side by side; where all are of one kind it labels the figure."""
+    figure = figure or Figure(dpi=DOTS_PER_INCH)
     kind, alike = cells[0].kind, len({cell.kind.ylabel for cell in cells}) == 1
     rows, inches = math.ceil(len(cells) / across), min(WIDTH / across, _WIDEST)
     with plt.rc_context(STYLE):

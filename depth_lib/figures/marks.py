@@ -5,7 +5,7 @@ A mark draws into axes, and labels what a legend should name.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, ClassVar
 
@@ -30,8 +30,8 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": "figure",
 }
 # Okabe and Ito 2008: colours that people with any colour vision can tell apart.
-BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
-COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
+COLOURS = "#0072B2 #E69F00 #009E73 #CC79A7 #D55E00 #56B4E9 #000000".split()
+BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK = COLOURS
 GREY = "#777777"
 ROUNDING = "#bbbbbb"  # values that may be rounding
 BARS, MARKED_BAR = "#a5d3ea", RED
@@ -46,8 +46,13 @@ _SPACES = str.maketrans("Ġ▁Ċ", "  \n")  # what tokenizers write for them
 _LONGEST_LABEL = 8
 # Effects on layers before the skipped one are impossible, and on that one unless skipped tokens are measured too:
 # key -> the last diagonal that is impossible.
-_IMPOSSIBLE: dict[str, int] = {"max_future_layer": 0, "max_future_local": 0, "max_all_local": 0, "mean_layer_effect": 0}
-_IMPOSSIBLE["max_all_layer"] = -1
+_IMPOSSIBLE = {
+    "max_future_layer": 0,
+    "max_all_layer": -1,
+    "max_future_local": 0,
+    "max_all_local": 0,
+    "mean_layer_effect": 0,
+}
 
 Panel = dict[str, np.ndarray]  # key of the result, or name of the curve -> values
 
@@ -135,7 +140,7 @@ class Curves(Kind):
                 ax.plot(curve, label=name, color=colour, linewidth=0.7 + 1.2 / (1 + i))
             if floor := rounding_floor(result, key):
                 ax.axhspan(0, floor, color=ROUNDING, linewidth=0, label="within rounding")
-        if self._has_depth(panel):
+        if self.metric and METRICS[self.metric].reads(panel):
             self.mark_depth(ax, panel, result)
         self._scale(ax)
 
@@ -146,7 +151,7 @@ class Curves(Kind):
         """
         for i, ((name, result), colour) in enumerate(zip(results.items(), cycle(COLOURS), strict=False)):
             (panel,), depth = self.panels(result).values(), None
-            if self._has_depth(panel):
+            if self.metric and METRICS[self.metric].reads(panel):
                 metric, depth = METRICS[self.metric], self._depth(result)
                 panel = {"": metric.curve([panel[key] for key in metric.keys])}
             for (key, values), dashes in zip(panel.items(), cycle(("-", "--", ":", "-.")), strict=False):
@@ -163,9 +168,6 @@ class Curves(Kind):
         else:
             ax.axhline(0, color="black", linewidth=0.5)
         ax.locator_params("x", integer=True)
-
-    def _has_depth(self, panel: Panel) -> bool:
-        return bool(self.metric) and panel.keys() >= set(METRICS[self.metric].keys)
 
     def _depth(self, result: Mapping) -> int | None:
         """The layer that the metric's rule finds; None if there is none, no signal, or a value that is not finite."""
@@ -228,8 +230,9 @@ class Heat(Kind):
             return self.limits
         others = np.abs(values[:, int(self.tokens and values.shape[1] > 1) :])
         others = others[np.isfinite(others)]
-        high = float(np.percentile(others, self.percentile, method="higher")) if others.any() else 1.0
-        return (-(high or 1.0) if self.diverging else 0.0), high or 1.0
+        high = float(np.percentile(others, self.percentile, method="higher")) if others.size else 0.0
+        high = high or 1.0  # where nothing but zeros is shown
+        return (-high if self.diverging else 0.0), high
 
     def note(self, result: Mapping) -> str:
         rough, tolerance = _rough_layers(result)
@@ -266,10 +269,6 @@ class Heat(Kind):
             label = self.colorbar if group[-1] is images[-1] else ""
             beside = list(axes) if self.limits else group[0].axes
             group[0].figure.colorbar(group[0], ax=beside, label=label, extend=extend, aspect=40)
-
-    def difference(self) -> "Heat":
-        """This kind for what one result has more than another: blue to red, as far below zero as above."""
-        return replace(self, diverging=True, limits=None, percentile=98, colorbar="Difference")
 
 
 def _rough_layers(result: Mapping) -> tuple[np.ndarray, float]:
