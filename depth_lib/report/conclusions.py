@@ -1,5 +1,6 @@
 """What a study's numbers say: at most six sentences, each an answer, and none where there is none."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pandas as pd
@@ -48,10 +49,9 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
 
     depths: what `effective_depth.tables.depths` returns of the study; published: what `beside_the_paper` does.
     """
-    clauses: dict[str, list[str]] = {question: [] for question in _ANSWERS}
-    of_pair: dict[tuple[str, ...], list[Trend]] = {}
+    clauses, of_pair = defaultdict(list), defaultdict(list)
     for one in trends(depths):
-        of_pair.setdefault((one.question, one.before, one.after), []).append(one)
+        of_pair[one.question, one.before, one.after].append(one)
     for (question, *pair), ones in of_pair.items():
         answer, units = _ANSWERS[question]
         before, after = (NAMES.get(name, name) for name in pair)
@@ -59,7 +59,7 @@ def conclusions(study: Study, depths: pd.DataFrame, published: pd.DataFrame) -> 
         text = answer.format(verdict, before=before, after=after) + (f", by {' and '.join(rules)}" if rules else "")
         numbers = ", ".join(f"{_RULES[one.metric]} {one}" for one in ones)
         clauses[question].append(f"{text}: {numbers}; {min(one.n for one in ones)} {units}.")
-    sentences = [" ".join(answers) for answers in clauses.values() if answers]
+    sentences = [" ".join(clauses[question]) for question in _ANSWERS if question in clauses]
     turns = _turns(study)
     most = max(turns, default=0)
     if most > 1:
@@ -89,5 +89,5 @@ def _turns(study: Mapping) -> list[int]:
     return [
         int(rule.crosses(rule.curve([result[key] for key in rule.keys])).sum())
         for (_, _, probe), result in study.items()
-        if probe == rule.probe and all(key in result for key in rule.keys)
+        if probe == rule.probe and rule.reads(result)
     ]

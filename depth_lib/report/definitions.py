@@ -1,4 +1,6 @@
-"""Definitions in the report: name -> what it is, its rule, and the curve that the rule reads."""
+"""Definitions in the report: what each name is, its rule, and the curve that the rule reads."""
+
+import pandas as pd
 
 SOURCES = (
     "Rules and thresholds: Hu, Zhou, Zhang 2025, What Affects the Effective Depth of Large Language Models? "
@@ -6,7 +8,7 @@ SOURCES = (
     "Curves: Csordás, Manning, Potts 2025, Do Language Models Use Their Depth Efficiently? (arXiv 2505.13898).",
 )
 
-DEFINITIONS = {
+_DEFINITIONS = {
     "cosine": (
         "The last layer where the mean cosine changes from negative to non-negative. It may do so several times.",
         "c = mean of att_cos, mlp_cos and layer_cos; the last l in 0..L-2 with c[l] < 0 and c[l+1] ≥ 0.",
@@ -78,3 +80,5 @@ DEFINITIONS = {
     ),
     "papers": (*SOURCES, ""),
 }
+
+DEFINITIONS = pd.DataFrame(_DEFINITIONS, index=["What it is", "Rule", "Read from"]).T

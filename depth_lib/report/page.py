@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
@@ -22,7 +23,7 @@ from .table import NAMES, Tables
 PLOTLY = "application/vnd.plotly.v1+json"
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{css}</style>{script}</head><body>
+<title>Effective depth</title><style>{css}</style>{script}</head><body>
 {body}
 </body></html>
 """
@@ -36,30 +37,26 @@ def write_page(notebook: str | Path) -> Path:
     from nbconvert import HTMLExporter
     from nbconvert.preprocessors import TagRemovePreprocessor
 
-    book, n_figures = nbformat.read(notebook, as_version=4), 0
-    for cell in book.cells:
-        cell["outputs"] = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
-        for output in cell["outputs"]:
-            if PLOTLY in output.get("data", {}):
-                n_figures += 1
-                output["data"] = {"text/html": _as_html(output["data"][PLOTLY])}
-            if "image/png" in output.get("data", {}):
-                output["data"]["image/png"] = _small(base64.b64decode(output["data"]["image/png"]))
-        if cell.cell_type != "code":
-            del cell["outputs"]
+    book = nbformat.read(notebook, as_version=4)
+    for cell in (cell for cell in book.cells if cell.cell_type == "code"):
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+        for output in (output for output in cell.outputs if "data" in output):
+            if PLOTLY in output.data:
+                output.data = {"text/html": _as_html(output.data[PLOTLY])}
+            if "image/png" in output.data:
+                output.data["image/png"] = _small(base64.b64decode(output.data["image/png"]))
     exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
     exporter.exclude_anchor_links = True
     exporter.register_preprocessor(TagRemovePreprocessor(remove_cell_tags={"not-on-page"}), enabled=True)
     body, _ = exporter.from_notebook_node(book)
     script = ""
-    if n_figures:
+    if "Plotly.newPlot" in body:
         from plotly.offline import get_plotlyjs
 
         script = f"<script>{get_plotlyjs()}</script>"
     css = Path(__file__).with_name("report.css").read_text()
     path = Path(notebook).with_name("report.html")
-    text = _PAGE.format(title="Effective depth", css=css, script=script, body=body)
-    write_together({path: text.encode()})
+    write_together({path: _PAGE.format(css=css, script=script, body=body).encode()})
     return path
 
 
@@ -139,7 +136,7 @@ def beside(published: pd.DataFrame) -> str:
 
 def definitions() -> str:
     """Every rule as HTML."""
-    return pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.to_html()
+    return DEFINITIONS.to_html()
 
 
 def notices(study: Study) -> list[str]:
@@ -171,23 +168,21 @@ def _mixed(study: Study) -> Iterator[str]:
     names = {"n_prompts": "numbers of prompts", "dtype": "dtypes", "quantization": "quantisations"}
     for setting in rows.columns.intersection([*names]):
         values = rows[setting].fillna("none").astype(str)
-        per = [one for one in ("dataset", "model", "run") if values.groupby(rows[one]).nunique().max() == 1]
         if values.nunique() > 1:
-            having = rows[[*per, "run"][0]].groupby(values, sort=False).unique()
+            alike = (one for one in ("dataset", "model") if values.groupby(rows[one]).nunique().max() == 1)
+            having = rows[next(alike, "run")].groupby(values, sort=False).unique()
             listed = "; ".join(f"{value} ({', '.join(some)})" for value, some in having.items())
             yield f"Mixed {names[setting]}, so that rows are not alike: {listed}."
 
 
 def made_here(study: Study) -> tuple[list[str], list[str]]:
     """The datasets whose prompts, and the toy models, that this package's authors made."""
-    own_prompts: dict[str, set[bool]] = {}  # of the results on a dataset
-    toys = []
-    for (dataset, model, _), result in study.items():
-        own_prompts.setdefault(dataset, set()).add(_is_written_here(dataset, result["meta"].get("source")))
-        if result["meta"].get("model_id") in TOYS and model not in toys:
-            toys.append(model)
+    own_prompts = defaultdict(list)  # of the results on a dataset
+    for (dataset, _, _), result in study.items():
+        own_prompts[dataset].append(_is_written_here(dataset, result["meta"].get("source")))
     datasets = [name if all(own) else f"{name} (for some models)" for name, own in own_prompts.items() if any(own)]
-    return datasets, toys
+    toys = dict.fromkeys(model for (_, model, _), result in study.items() if result["meta"].get("model_id") in TOYS)
+    return datasets, list(toys)
 
 
 def _is_written_here(dataset: str, source: str | None) -> bool:

@@ -140,18 +140,18 @@ def by_lens(every_depth: pd.DataFrame) -> list[str]:
     lines = []
     for (model, dataset, rule), ones in rows.groupby(["model", "dataset", "rule"], sort=False):
         if rule in PAPER_METRICS and len(ones) > 1:
-            said = [f"{_layer(row)} by {row['lens']}" for row in ones.to_dict("records")]
+            said = [f"{_layer(row)} by {row.lens}" for row in ones.itertuples()]
             lines.append(f"{model} on {dataset}, {NAMES[rule].removeprefix('Logit Lens ')}: {', '.join(said)}")
     return lines
 
 
-def _layer(row: dict) -> str:
-    if pd.isna(row["ed"]):
+def _layer(row: tuple) -> str:
+    if pd.isna(row.ed):
         return "no layer"
-    if pd.isna(row["low"]) and pd.isna(row["high"]):
-        return f"layer {row['ed']}"
-    low, high = ("open" if pd.isna(end) else end for end in (row["low"], row["high"]))
-    return f"layer {row['ed']} [{low}, {high}]"
+    if pd.isna(row.low) and pd.isna(row.high):
+        return f"layer {row.ed}"
+    low, high = ("open" if pd.isna(end) else end for end in (row.low, row.high))
+    return f"layer {row.ed} [{low}, {high}]"
 
 
 def provenance(study: Study) -> pd.DataFrame:
@@ -197,7 +197,7 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     if metrics:
         untrained = tables.controls.assign(model=tables.controls.model + f", {CONTROL}")
         rows = pd.concat([rows, untrained]).query("metric in @metrics")
-    cells = rows.assign(cell=[_cell(row) for row in rows.to_dict("records")])
+    cells = rows.assign(cell=[*map(_cell, rows.itertuples())])
     runs, columns = pd.MultiIndex.from_frame(rows[["model", "dataset"]]).unique(), [*rows.metric.unique()]
     shown, ratios = (
         cells.pivot(index=["model", "dataset"], columns="metric", values=value).reindex(index=runs, columns=columns)
@@ -213,18 +213,17 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     return table
 
 
-def _cell(row: dict) -> str:
+def _cell(row: tuple) -> str:
     """A depth in Markdown: 17 (0.64), below it its interval, score or note."""
-    depth = f"**{row['ed']}** ({row['ratio']:.2f})" if pd.notna(row["ed"]) else MISSING
+    depth = f"**{row.ed}** ({row.ratio:.2f})" if pd.notna(row.ed) else MISSING
     lines = []
-    if pd.notna(row["low"]) or pd.notna(row["high"]):
-        lines.append(
-            " to ".join(dict.fromkeys("no depth" if pd.isna(row[end]) else f"{row[end]}" for end in ("low", "high")))
-        )
-    if pd.notna(row["score"]):
-        ends = "" if pd.isna(row["score_low"]) else f" [{row['score_low']:.1f}, {row['score_high']:.1f}]"
-        lines.append(f"score {row['score']:.1f}{ends}")
-    lines = lines or [row["note"].removeprefix("no interval: ") if depth == MISSING else row["note"].partition(":")[0]]
+    if pd.notna(row.low) or pd.notna(row.high):
+        ends = ("no depth" if pd.isna(end) else f"{end}" for end in (row.low, row.high))
+        lines.append(" to ".join(dict.fromkeys(ends)))
+    if pd.notna(row.score):
+        ends = "" if pd.isna(row.score_low) else f" [{row.score_low:.1f}, {row.score_high:.1f}]"
+        lines.append(f"score {row.score:.1f}{ends}")
+    lines = lines or [row.note.removeprefix("no interval: ") if depth == MISSING else row.note.partition(":")[0]]
     return "<br>".join([depth, *(f"<small>{line}</small>" for line in lines if line)])
 
 
@@ -253,8 +252,8 @@ def _styled(table: pd.DataFrame) -> Styler:
 
 def _workbook(tables: Tables) -> bytes:
     """One sheet per table; ratios of the first one are coloured."""
-    definitions = pd.DataFrame(DEFINITIONS, index=["What it is", "Rule", "Read from"]).T.reset_index(names="Name")
-    sheets = tables.further() | {"provenance": tables.provenance, "description": definitions}
+    description = DEFINITIONS.reset_index(names="Name")
+    sheets = tables.further() | {"provenance": tables.provenance, "description": description}
     buffer = io.BytesIO()
     with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
         if tables.effective_depth.size:
