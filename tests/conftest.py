@@ -1,7 +1,9 @@
 """Tests never wait for a network that is not there, and run on one thread per process unless OMP_NUM_THREADS says
 otherwise: their models are too small for more."""
 
+import gc
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
@@ -10,10 +12,31 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
 if os.environ.get("ATEN_CPU_CAPABILITY") == "default":  # torch's attention packs bfloat16 for AMX all the same: fails
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "SSE41")
 
+sys.modules["rfc3987_syntax"] = None  # which jsonschema builds a grammar with, as long as a tenth of all imports
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.fixture(scope="session")
+def toy():
+    """toy-4l, for tests that do not change it."""
+    import depth_lib as dl
+
+    return dl.load_model("toy-4l")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """The 700,000 objects of the modules are never garbage: the collector looks at none while they are made, and at
+    them no more."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 # What takes long, in this order; the many short tests come last and fill up.
