@@ -9,11 +9,11 @@ import math
 import zlib
 from pathlib import Path
 
-import pytest
 import torch
 import transformers as tf
 from torch import nn
 
+from tests.marks import others_slow
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
 
 D, L, HEADS, KV_HEADS, MLP, WINDOW = 48, 4, 4, 2, 64, 8
@@ -149,7 +149,7 @@ QUICK = ("llama", "bloom", "gemma2", "qwen3_moe")  # the quick tests take these,
 
 def of_families(names):
     """The names as parameters of a test, those that are not quick marked slow."""
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return others_slow(names, QUICK)
 
 
 EACH_FAMILY = of_families(FAMILIES)

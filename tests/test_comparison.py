@@ -10,11 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import depth_lib as dl
 from depth_lib.comparison import beside_the_first
 from depth_lib.embedded import toy_path
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from depth_lib.sweep.run import Run
-from tests.synthetic import result_of, write_run
+from tests.synthetic import result_of, save, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +100,6 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path):
     with pytest.raises(dl.MissingArtifact, match="b: there is no folder .*; give that of a run"):
         dl.compare({"a": lens, "b": tmp_path / "none"})
     for model in ("one", "two"):
-        save_artifact(artifact_path(tmp_path, "gsm8k", model, "logit_lens", 10), lens, {})
+        save(tmp_path, model, "logit_lens", result=lens)
     with pytest.raises(ValueError, match="has one, two; give one model's, .*gsm8k/NAME"):
         dl.compare({"a": lens, "b": tmp_path})

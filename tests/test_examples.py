@@ -8,17 +8,16 @@ import matplotlib.pyplot as plt
 import pytest
 
 import depth_lib as dl
+from tests.marks import others_slow
 
 FUNCTIONS = [name for name in dl.__all__ if inspect.isfunction(getattr(dl, name))]
 AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-SECONDS = ("best_order", "prune", "linear_maps", "depth_by_difficulty")
+SECONDS = {"best_order", "prune", "linear_maps", "depth_by_difficulty"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SECONDS else []) for name in FUNCTIONS]
-)
+@pytest.mark.parametrize("name", others_slow(FUNCTIONS, {*FUNCTIONS} - SECONDS))
 def test_the_example_of_a_public_function_gives_what_it_says(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function = getattr(dl, name)

@@ -6,14 +6,12 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import LEAST_COSINE, METRICS, PAPER_METRICS
 from depth_lib.report.table import effective_depth_table, summary_lines
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
 from tests.effective_depth.null import measured, untrained
-from tests.synthetic import curves_with_depths
+from tests.marks import slow
+from tests.synthetic import save
 
 FEW = [one for one in untrained() if one.width < 256 and one.depth < 12][::4]
 
@@ -26,7 +24,7 @@ def toy():
 
 
 @pytest.mark.timeout(900)  # forty models, built and measured
-@pytest.mark.parametrize("models", [FEW, pytest.param(untrained(), marks=pytest.mark.slow)], ids=["few", "forty"])
+@pytest.mark.parametrize("models", [FEW, slow(untrained())], ids=["few", "forty"])
 def test_of_random_models_at_most_one_in_twenty_has_a_depth(models):
     rows = pd.DataFrame(map(measured, models))
     for name in PAPER_METRICS:
@@ -48,18 +46,6 @@ def test_the_model_that_has_learnt_something_keeps_its_depths_and_its_loss_is_pl
     assert "loss" not in dl.logit_lens(llm, prompts[:1], generate=2), "of its own likeliest words every model has one"
 
 
-def test_all_published_curves_keep_their_depths():
-    curves = 0
-    for _, rows in published_depths().groupby(["model", "dataset"]):
-        depths = rows.set_index("metric").ed
-        results = curves_with_depths(int(rows.layers.iloc[0]), depths["cosine"], depths["kl"], depths["overlap"])
-        for name, ed in depths.items():
-            result = results[METRICS[name].probe]
-            assert not METRICS[name].no_signal(result) and dl.effective_depths(result).ed[name] == ed
-            curves += 1
-    assert curves == 108
-
-
 def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval_and_summary(toy, tmp_path):
     _, _, contribution, lens = toy
     flat = lens | {"res_kl_divs": lens["res_kl_divs"] / lens["res_kl_divs"].max() * 0.05}
@@ -78,7 +64,7 @@ def test_a_depth_without_signal_is_a_dash_with_the_reason_in_call_frame_interval
     with pytest.raises(dl.NoInterval, match="largest KL 0.05 nats"):
         dl.depth_interval(flat, "kl")
     for probe, result in (("logit_lens", flat), ("relative_contribution", contribution)):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "toy", probe, 3), result, {})
+        save(tmp_path, "toy", probe, n=3, result=result)
     with pytest.warns(UserWarning, match="no signal: largest KL"):
         table = effective_depth_table(Study(tmp_path))
     (line,) = summary_lines(table)

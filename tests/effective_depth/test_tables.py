@@ -9,10 +9,8 @@ import depth_lib as dl
 from depth_lib.effective_depth.published import beside_the_paper, published_depths
 from depth_lib.effective_depth.rules import METRICS, PAPER_METRICS
 from depth_lib.effective_depth.tables import depths
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import TABLE_PROBES, Study
-from tests.synthetic import FIVE_PROBES, result_of, write_run
+from tests.synthetic import FIVE_PROBES, result_of, save, write_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no meta")  # one of the models below is the papers'
 
@@ -53,9 +51,8 @@ def test_a_curve_that_is_not_finite_or_not_known_has_no_depth_and_a_note_that_sa
     results = {probe: result_of(probe, 8) for probe in TABLE_PROBES}
     for key in ("att_cos", "mlp_cos"):
         results["relative_contribution"][key] = torch.full((8,), torch.nan)  # of a model that is read block by block
-    for probe, result in results.items():
-        save_artifact(artifact_path(tmp_path, "gsm8k", "toy", probe, 10), result, {})
-    path = artifact_path(tmp_path, "gsm8k", "toy", "logit_lens", 10)
+    paths = {probe: save(tmp_path, "toy", probe, result=result) for probe, result in results.items()}
+    path = paths["logit_lens"]
     stored = torch.load(path, weights_only=True)
     stored["res_kl_divs"][2] = torch.nan  # as a script of one's own may leave it
     torch.save(stored, path)

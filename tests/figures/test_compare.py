@@ -9,6 +9,7 @@ from depth_lib.figures.compare import RATIOS
 from depth_lib.report.table import read_tables
 from depth_lib.results.study import Study
 from tests.figures.drawn import overlaps
+from tests.marks import slow
 from tests.synthetic import write_run
 
 
@@ -26,7 +27,7 @@ def sizes_with_a_gap():
     return rows
 
 
-@pytest.mark.parametrize("folder", ["sizes", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("folder", ["sizes", slow("paper")])
 def test_no_text_of_a_comparison_lies_on_another_or_beyond_the_edge(folder, request):
     study = request.getfixturevalue(folder)
     intervals = read_tables(study).intervals

@@ -8,20 +8,19 @@ import matplotlib.pyplot as plt
 import pytest
 
 from depth_lib.figures import KINDS, PAPER_FIGURES, grid, paper_figure, plot, save_figures, save_paper_figures
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import MissingArtifact, artifact_path
+from depth_lib.results.schemas import MissingArtifact
 from depth_lib.results.study import Study
 from tests.figures.drawn import overlaps, panels
-from tests.synthetic import DATASETS, result_of, write_run
+from tests.marks import others_slow, slow
+from tests.synthetic import DATASETS, result_of, save, write_run
 
 WORDS = ["<|begin_of_text|>", *(f"Ġ{word}" for word in "Tom has 12 extraordinarily small apples , and $ 5 .".split())]
 
 
-def slowly(*names):
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", ["integrated_gradients", *slowly("cosine", "layer_effects", "importance_by_level")])
+@pytest.mark.parametrize(
+    "name",
+    others_slow(["cosine", "layer_effects", "importance_by_level", "integrated_gradients"], ["integrated_gradients"]),
+)
 def test_no_text_lies_on_another_or_on_a_panel_for_models_of_4_30_and_80_blocks(sizes, name):
     assert overlaps(grid(name, sizes)) == []
 
@@ -34,12 +33,11 @@ def test_no_text_lies_on_another_with_the_papers_twelve_models(paper, name):
     assert overlaps(paper_figure(name, paper)) == []
 
 
-@pytest.mark.parametrize("repeats", [1, *slowly(6)])
+@pytest.mark.parametrize("repeats", [1, slow(6)])
 def test_no_text_overlaps_with_long_tokens(tmp_path, repeats):
     tokens = WORDS * repeats + ["28"]
     for model in ("toy-4l", "Llama-3.1-70B-Instruct"):
-        path = artifact_path(tmp_path, "gsm8k", model, "residual_erasure", 10)
-        save_artifact(path, result_of("residual_erasure", 4, tokens=tokens), {})
+        save(tmp_path, model, "residual_erasure", result=result_of("residual_erasure", 4, tokens=tokens))
     assert overlaps(grid("residual_erasure", Study(tmp_path))) == []
 
 
@@ -54,8 +52,8 @@ def test_each_run_has_its_panel_and_a_dataset_that_all_share_stands_in_the_title
 
 def test_a_question_is_in_the_title_and_asked_once_per_model_whatever_dataset_it_ran_beside(tmp_path):
     for dataset, model in (("gsm8k", "toy-4l"), ("aime24", "toy-4l"), ("aime24", "toy-8l")):
-        path = artifact_path(tmp_path, dataset, model, "residual_erasure", 10)
-        save_artifact(path, result_of("residual_erasure", 4), {"settings": {"question": "5 + 7 = ", "answer": "12"}})
+        asked = {"question": "5 + 7 = ", "answer": "12"}
+        save(tmp_path, model, "residual_erasure", 4, dataset, settings=asked)
     figure = grid("residual_erasure", Study(tmp_path))
     assert figure.get_suptitle() == "Residual erasure: 5 + 7 = 12"
     assert [ax.get_title() for ax in panels(figure)] == ["toy-4l", "toy-8l"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import others_slow
 from tests.models.kinds import KINDS, MULTIMODAL, state
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "architectures.csv"
@@ -18,10 +19,9 @@ WHOLE_BLOCKS |= {"minimax", "openai-gpt", "rwkv", "trocr", "zaya"}
 # One of each sort that tests/families.py lacks: hybrid of one mixer a block, normalised after each addition, two token
 # mixers a block, several streams, a number that multiplies the residual after each block, and one that reads images.
 QUICK = "nemotron_h openai-gpt falcon_h1 hy_v4 gemma4_text mistral3".split()
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in [*KINDS, *MULTIMODAL] if kind not in QUICK]
 
 
-@pytest.mark.parametrize("kind", [*QUICK, *OTHERS])
+@pytest.mark.parametrize("kind", others_slow([*KINDS, *MULTIMODAL], QUICK))
 def test_a_kind_gives_what_plain_pytorch_gives(kind):
     outcome, found, off = state(kind)
     if outcome == "not built":

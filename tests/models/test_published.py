@@ -7,6 +7,7 @@ from transformers import CONFIG_MAPPING
 
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import architecture
+from tests.marks import others_slow
 
 
 def _longrope(n, **more):  # rotary frequencies of long prompts and short ones
@@ -34,10 +35,9 @@ PUBLISHED = {
     "Falcon-H1": ("falcon_h1", {}),
     "OLMo-3": ("olmo3", {}),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED if name != "Llama-3.1-405B"]
 
 
-@pytest.mark.parametrize("name", ["Llama-3.1-405B", *SLOW])
+@pytest.mark.parametrize("name", others_slow(PUBLISHED, ["Llama-3.1-405B"]))
 def test_a_model_of_any_size_is_read_from_its_config_in_three_seconds(name):
     kind, settings = PUBLISHED[name]
     config, start = CONFIG_MAPPING[kind](**settings), time.process_time()

@@ -11,6 +11,7 @@ from transformers.distributed import tensor_parallel
 import depth_lib as dl
 from depth_lib.models.errors import ModelError
 from tests.families import save_family
+from tests.marks import slow
 from tests.notebooks import ROOT
 from tests.parallel.worker import run_ranks
 
@@ -28,7 +29,7 @@ def test_the_pinned_nnsight_can_load_sharded_models_of_the_pinned_transformers()
     assert hasattr(tensor_parallel, "_get_parameter_plan"), "pin the newest transformers that has what nnsight reads"
 
 
-@pytest.mark.parametrize("family", ["llama", *(pytest.param(f, marks=pytest.mark.slow) for f in ("gemma2", "mixtral"))])
+@pytest.mark.parametrize("family", ["llama", slow("gemma2"), slow("mixtral")])
 def test_two_ranks_give_what_one_process_gives_and_both_the_same_bits(tmp_path, family):
     whole = run_ranks(tmp_path, save_family(family, tmp_path / family))
     assert not [error.read_text() for error in tmp_path.glob("*.error")]

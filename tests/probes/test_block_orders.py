@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 import depth_lib as dl
 from depth_lib.api import tokenize
 from tests.families import ARCHETYPES, drawn, of_families
+from tests.marks import slow
 from tests.models.kinds import tiny
 from tests.oracles import orders as oracle
 from tests.probes.comparing import SIXTY, TOLERANCE, close, compare_in_batch, ids_of, load, loaded
@@ -61,7 +62,7 @@ def test_the_order_that_a_model_has_changes_nothing(llama, monkeypatch, in_batch
     assert [found[key][0] for key in KEYS] == [0, 0, 1] and found["order_kl"][1] > 0.01
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", pytest.param("qwen3_next", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["gpt_neo", slow("qwen3_next")])
 def test_blocks_keep_their_own_kind_of_mixer_wherever_they_stand(name, tmp_path):
     """Blocks of two kinds, by their windows or their mixers."""
     llm = loaded(drawn(neo(8, 128)) if name == "gpt_neo" else tiny(name).float())

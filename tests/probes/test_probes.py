@@ -17,6 +17,7 @@ from depth_lib.probes.residual_erasure import residual_erasure as probe_residual
 from depth_lib.session import run
 from tests import oracles as oracle
 from tests.families import ARCHETYPES, FAMILIES, of_families
+from tests.marks import slow
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, TOLERANCE, close, compare_in_batch, ids_of, load
 
 TEXTS = ["8", "abcdefghijkl", SIXTY[:44], ""]  # of 2, 13, 45 and 1 tokens
@@ -149,7 +150,7 @@ def test_every_other_family_equals_the_oracle(name):
         attributions(pair, at, *how)
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["llama", slow("gemma2")])
 def test_integrated_gradients_have_converged(name):
     llm, model = load(name)
     x, span = oracle.answer_span(llm.tokenizer, QUESTION, ANSWER)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from depth_lib.probes.quadrature import gauss_kronrod, increments, panels
+from tests.marks import slow
 
 
 def path(*steps, smooth=0.3):
@@ -133,7 +134,7 @@ def drawn_cusps(draw):
     return sample, rise(1) - rise(0)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [1, slow(2), slow(3)])
 @pytest.mark.parametrize(("drawn", "bounded"), [(drawn_steps, 0.99), (drawn_cusps, 0.95)])
 def test_the_stated_error_bounds_the_true_one_in_nearly_all_cells_and_by_no_more_than_it_has_to(drawn, bounded, seed):
     draw, covered, ratios = np.random.default_rng(seed), [], []

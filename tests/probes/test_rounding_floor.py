@@ -7,6 +7,7 @@ import depth_lib as dl
 from depth_lib.data.examples import Example
 from tests import oracles as oracle
 from tests.families import build, of_families
+from tests.marks import slow
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import ANSWER, QUESTION, SIXTY, ids_of, load, loaded
 
@@ -103,7 +104,7 @@ def test_effects_in_tf32_are_those_of_float64_within_the_rounding_floor(set_by, 
         assert 1e-5 < error <= floor < 0.1, key
 
 
-@pytest.fixture(scope="module", params=["toy-8l", pytest.param(REAL, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["toy-8l", slow(REAL)])
 def both(request):
     """A trained model in bfloat16, in float32 with the same weights, and its texts: of the real one a single one."""
     half, whole = (dl.load_model(request.param, dtype=dtype) for dtype in ("bfloat16", "float32"))

@@ -10,6 +10,7 @@ import transformers as tf
 import depth_lib as dl
 from tests import oracles as oracle
 from tests.families import HEAD_DIM, HEADS, MLP, SHAPE, D, L, drawn
+from tests.marks import slow
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import SIXTY, close, loaded
 
@@ -43,7 +44,7 @@ QUICK = [
     *[("mistral", 12, 13), ("gemma3", 12, 13)],
 ]
 OTHERS = [(name, 12, n_tokens) for name in CONFIGS for n_tokens in (2, 11, 12, 13, MOST)]
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS if case not in QUICK]
+SLOW = [slow(*case) for case in OTHERS if case not in QUICK]
 
 
 @functools.cache

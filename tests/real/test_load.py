@@ -8,6 +8,7 @@ from gguf import GGUFReader, dequantize
 
 import depth_lib as dl
 from depth_lib.models.gguf import dequantised
+from tests.marks import slow
 
 PLACES = {
     "token_embd": "model.embed_tokens",
@@ -42,7 +43,7 @@ def in_our_order(weights, n_heads):
     return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
-@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [16, slow(1)])
 def test_every_weight_is_what_the_file_holds_dequantised(reader, llm, step):
     """Each sixteenth row, or each; of queries and keys each, as they change places."""
     ours = dict(llm._module.named_parameters())

@@ -8,11 +8,12 @@ import torch
 import depth_lib as dl
 from depth_lib.api import tokenize
 from tests import oracles
+from tests.marks import slow
 from tests.real import interventions
 from tests.real.interventions import MODES, PAIR, TEXTS, erasure
 
 TRUTH = {key: torch.tensor(value) for key, value in json.loads(interventions.KEPT.read_text()).items()}
-each_text = pytest.mark.parametrize("name", ["short", pytest.param("long", marks=pytest.mark.slow)])
+each_text = pytest.mark.parametrize("name", ["short", slow("long")])
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 

@@ -7,15 +7,13 @@ import openpyxl
 from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import PAPER_METRICS
 from depth_lib.report.table import effective_depth_table, read_tables, write_tables
-from depth_lib.results.artifacts import save_artifact
-from depth_lib.results.schemas import artifact_path
 from depth_lib.results.study import Study
-from tests.synthetic import DATASETS, curves_with_depths
+from tests.synthetic import DATASETS, curves_with_depths, save
 
 
 def write_depths(out, dataset, model, n_layers, cosine, kl, overlap):
     for probe, result in curves_with_depths(n_layers, cosine, kl, overlap).items():
-        save_artifact(artifact_path(out, dataset, model, probe, 10), result, {})
+        save(out, model, probe, dataset=dataset, result=result)
 
 
 def write_published(out):

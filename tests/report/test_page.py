@@ -17,7 +17,7 @@ from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import ARTIFACTS, artifact_path
 from depth_lib.results.study import Study
 from tests.notebooks import executed_here, printed
-from tests.synthetic import DATASETS, result_of
+from tests.synthetic import DATASETS, result_of, save
 
 
 def save_quickly(figure, stem):
@@ -32,21 +32,21 @@ def save_quickly(figure, stem):
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
 
-    def save(model, n_layers, probe, n=4, dataset="gsm8k", **meta):
+    def saved(model, n_layers, probe, n=4, dataset="gsm8k", **meta):
         """Of the papers' keys only, so that few figures are drawn."""
         result, keys = result_of(probe, n_layers, n), ARTIFACTS[probe].required
         result = {key: value for key, value in result.items() if key.removesuffix("_sums") in (*keys, "n_tokens")}
         meta = {"model_id": f"nobody/{model}", "n_prompts": n} | meta
-        save_artifact(artifact_path(out, dataset, model, probe, n), result, meta)
+        save(out, model, probe, n_layers, dataset, n, result, **meta)
         return result
 
     for probe in ("relative_contribution", "layer_effects", "logit_lens"):
-        save("toy-8l", 8, probe)
+        saved("toy-8l", 8, probe)
     for probe in ("relative_contribution", "logit_lens"):
-        save("Qwen2.5-7B-Instruct", 28, probe, 6)
-    save("toy-8l", 8, "logit_lens", dataset="hellaswag")
+        saved("Qwen2.5-7B-Instruct", 28, probe, 6)
+    saved("toy-8l", 8, "logit_lens", dataset="hellaswag")
     for model in ("<b>&model", "toy-4l"):
-        flat = save(model, 4, "logit_lens", 10, model_id=f"nobody/<i>{model}", dtype="bfloat16")
+        flat = saved(model, 4, "logit_lens", 10, model_id=f"nobody/<i>{model}", dtype="bfloat16")
     of_random = artifact_path(out, "gsm8k", "toy-4l", "logit_lens", 10, changed="weights=random")
     save_artifact(of_random, flat | {"res_kl_divs": flat["res_kl_divs"] * 0.01}, {})
     return Study(out, datasets=DATASETS)
@@ -134,33 +134,30 @@ def test_names_that_are_markup_stay_text(page):
 
 
 def test_settings_are_mixed_only_where_results_of_the_table_differ(tmp_path):
-    def save(model, dataset, probe="logit_lens", **meta):
-        given = {"n_prompts": 10, "dtype": "float32"} | meta
-        save_artifact(artifact_path(tmp_path, dataset, model, probe, 10), result_of(probe, 8), given)
-
-    save("a", "gsm8k")
-    save("b", "gsm8k")
-    save("a", "gsm8k", "layer_effects", n_prompts=4)
+    usual = {"n_prompts": 10, "dtype": "float32"}
+    for model in ("a", "b"):
+        save(tmp_path, model, "logit_lens", **usual)
+    save(tmp_path, "a", "layer_effects", **usual | {"n_prompts": 4})
     assert notices(Study(tmp_path)) == []
-    save("a", "aime24", n_prompts=5)
+    save(tmp_path, "a", "logit_lens", dataset="aime24", **usual | {"n_prompts": 5})
     (line,) = notices(Study(tmp_path))
     assert line == "Mixed numbers of prompts, so that rows are not alike: 10 (gsm8k); 5 (aime24)."
-    save("b", "gsm8k", dtype="bfloat16", n_prompts=4)
+    save(tmp_path, "b", "logit_lens", dtype="bfloat16", n_prompts=4)
     first, second = notices(Study(tmp_path))
     assert first.endswith("10 (a on gsm8k); 5 (a on aime24); 4 (b on gsm8k).")
     assert second == "Mixed dtypes, so that rows are not alike: float32 (a); bfloat16 (b)."
 
 
 def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
-    def save(model, dataset, source):
+    def of(model, dataset, source):
         meta = {"model_id": model, "source": source, "n_prompts": 10, "seed": 123}
-        save_artifact(artifact_path(tmp_path, dataset, model, "logit_lens", 10), result_of("logit_lens", 8), meta)
+        save(tmp_path, model, "logit_lens", dataset=dataset, **meta)
 
-    save("a-model", "gsm8k", "hub")
-    save("b-model", "gsm8k", "sample")  # GSM8K's own first rows
+    of("a-model", "gsm8k", "hub")
+    of("b-model", "gsm8k", "sample")  # GSM8K's own first rows
     assert made_here(Study(tmp_path)) == ([], [])
-    save("a-model", "hellaswag", "sample")
-    save("toy-4l", "gsm8k", "embedded")
+    of("a-model", "hellaswag", "sample")
+    of("toy-4l", "gsm8k", "embedded")
     study = Study(tmp_path)
     datasets, toys = made_here(study)
     assert sorted(datasets) == ["gsm8k (for some models)", "hellaswag"] and toys == ["toy-4l"]
@@ -172,7 +169,7 @@ def test_prompts_of_the_packages_own_and_toys_are_named_first(tmp_path):
 def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
     meta = {"model_id": "Qwen/X", "revision": "abc", "n_prompts": 10, "source": "hub"}
     for probe, dtype in (("logit_lens", "bfloat16"), ("relative_contribution", "float32")):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "X", probe, 10), result_of(probe, 4), meta | {"dtype": dtype})
+        save(tmp_path, "X", probe, dtype=dtype, **meta)
     runs = provenance(Study(tmp_path))
     assert len(runs) == 2 and set(runs.run) == {"X, gsm8k"}
     assert re.search(r"logit_lens: Qwen/X; abc; bfloat16; 10 prompts; hub; .*torch", " ".join(runs.made_from))
@@ -180,7 +177,6 @@ def test_provenance_names_probes_that_were_made_otherwise(tmp_path):
 
 def test_provenance_names_the_gguf_file_of_a_package_and_no_prompts_where_none_are_read(tmp_path):
     meta = {"model_id": "SmolLM2-135M-Instruct", "dtype": "float32", "source": "sample", "where": "local cpu"}
-    gradients = artifact_path(tmp_path, "gsm8k", "X", "integrated_gradients", 10)
-    save_artifact(gradients, result_of("integrated_gradients", 4), meta)
+    save(tmp_path, "X", "integrated_gradients", **meta)
     (line,) = provenance(Study(tmp_path)).made_from
     assert "SmolLM2-135M-Instruct; SmolLM2-135M-Instruct.Q4_1.gguf; float32; local cpu; " in line

@@ -9,11 +9,10 @@ from depth_lib.effective_depth.published import published_depths
 from depth_lib.effective_depth.rules import most_removed
 from depth_lib.params import command, in_order
 from depth_lib.report.table import summary_lines
-from depth_lib.results.artifacts import save_artifact
 from depth_lib.results.schemas import MissingArtifact, artifact_path
 from depth_lib.results.study import Study
 from tests.report.studies import table_of
-from tests.synthetic import DATASETS, result_of, write_run
+from tests.synthetic import DATASETS, save, write_run
 
 
 def test_the_published_table_comes_back_number_for_number(published):
@@ -65,8 +64,7 @@ def test_a_folder_with_only_the_papers_keys_gives_the_same_table_and_a_warning(t
 
 
 def test_a_result_of_another_model_is_named(tmp_path):
-    path = artifact_path(tmp_path, "gsm8k", "toy-4l", "logit_lens", 10)
-    save_artifact(path, result_of("logit_lens", 8), {"model": "toy-8l"})
+    save(tmp_path, "toy-4l", "logit_lens", model="toy-8l")
     problem = "gsm8k × toy-4l has the logit_lens of toy-8l; move it to the folder toy-8l"
     with pytest.warns(UserWarning, match=problem):
         study = Study(tmp_path)
@@ -83,7 +81,7 @@ def test_missing_runs_name_each_probe_and_the_command_that_makes_it(gaps):
     assert not any(line.startswith("no artifact for gsm8k × toy-8l") for line in missing)
     (line,) = Study(gaps, ["Qwen2.5-7B"], ["gsm8k"]).missing()
     assert "gsm8k × Qwen2.5-7B" in line and "--probes=" not in line
-    save_artifact(artifact_path(gaps, "gsm8k", "toy-8l", "local_effects", 10), result_of("local_effects", 8), {})
+    save(gaps, "toy-8l", "local_effects")
     (line,) = Study(gaps, ["toy-4l"], ["gsm8k"]).missing()
     assert line.endswith("'--probes=layer_effects residual_erasure integrated_gradients local_effects'")
 
@@ -104,8 +102,7 @@ def test_an_unreadable_result_is_named_left_where_it_is_and_its_cells_are_missin
 
 
 def test_the_probes_of_a_table_are_missing_until_they_are_there_and_of_a_dataset_with_levels_its_own(tmp_path):
-    contribution = result_of("relative_contribution", 8)
-    save_artifact(artifact_path(tmp_path, "gsm8k", "toy-8l", "relative_contribution", 10), contribution, {"n": 10})
+    save(tmp_path, "toy-8l", "relative_contribution", n=10)
     study = Study(tmp_path, datasets=["gsm8k", "sums"])
     assert [line.partition(";")[0] for line in study.missing()] == [
         "no artifact for gsm8k × toy-8l (logit_lens)",

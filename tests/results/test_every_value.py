@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from depth_lib.results.artifacts import load_artifact, save_artifact
+from depth_lib.results.artifacts import load_artifact
 from depth_lib.results.asked import RunSpec
-from depth_lib.results.schemas import ARTIFACTS, ArtifactError, artifact_path
+from depth_lib.results.schemas import ARTIFACTS, ArtifactError
 from depth_lib.results.study import Study, frame_of
-from tests.synthetic import result_of
+from tests.synthetic import result_of, save
 
 
 def test_values_of_each_number_of_removed_blocks_have_it_in_their_key_and_token_ids_are_left_out():
@@ -27,15 +27,14 @@ def test_a_value_that_is_not_finite_is_named_by_its_own_index(tmp_path):
     removal["removal_loss"][0, 3] = torch.nan  # allowed: more blocks than there are
     removal["removal_loss"][1, 2] = torch.inf
     with pytest.raises(ArtifactError, match=r"removal_loss is not finite at index \[1, 2\]"):
-        save_artifact(artifact_path(tmp_path, "gsm8k", "toy-4l", "block_removal", 3), removal, {})
+        save(tmp_path, "toy-4l", "block_removal", result=removal)
 
 
 def test_of_several_numbers_of_examples_a_run_judges_the_one_that_a_study_reads(tmp_path):
     for n in (4, 20, 30):
-        path = artifact_path(tmp_path, "gsm8k", "toy-4l", "logit_lens", n)
-        save_artifact(path, result_of("logit_lens", 4), {"model": "toy-4l"})
+        path = save(tmp_path, "toy-4l", "logit_lens", 4, n=n, model="toy-4l")
     asked = RunSpec({"MODEL": "toy-4l", "DATASET": "gsm8k", "N_EXAMPLES": 10, "OUT": str(tmp_path)})
-    with pytest.warns(UserWarning):  # of the other two, and of what they lack
+    with pytest.warns(UserWarning, match="reading .*logitlens_30exps.pt, not logitlens_20exps.pt beside it"):
         study = Study(tmp_path)
     assert asked.path("logit_lens").name == study.paths["gsm8k", "toy-4l", "logit_lens"].name == "logitlens_30exps.pt"
     assert load_artifact(path).keys() >= ARTIFACTS["logit_lens"].required.keys()

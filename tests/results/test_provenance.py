@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from depth_lib.results.artifacts import load_artifact, save_artifact
 from depth_lib.results.asked import RunSpec
 from depth_lib.results.provenance import fingerprint, judge, prompts_hash
-from depth_lib.results.schemas import SCHEMAS, artifact_path
+from depth_lib.results.schemas import SCHEMAS
 from depth_lib.results.study import Study
 from tests.results.conftest import META
-from tests.synthetic import result_of
+from tests.synthetic import result_of, save
 
 
 def why_stale(path, wanted):
@@ -94,18 +94,6 @@ def test_the_fingerprint_of_a_checkpoint_sees_an_edit_of_one_norm_between_large_
     assert fingerprint(tmp_path) != before
 
 
-def write_lens(out, model, meta, n=10):
-    save_artifact(artifact_path(out, "gsm8k", model, "logit_lens", n), result_of("logit_lens", 4, seed=n), meta)
-
-
-def test_of_results_of_several_numbers_of_prompts_a_study_takes_the_largest(tmp_path):
-    for n in (9, 10):
-        write_lens(tmp_path, "toy", {"n_prompts": n}, n)
-    with pytest.warns(UserWarning, match="reading .*logitlens_10exps.pt, not logitlens_9exps.pt beside it"):
-        files = Study(tmp_path).paths
-    assert files["gsm8k", "toy", "logit_lens"].name == "logitlens_10exps.pt"
-
-
 def test_a_study_says_which_results_are_of_different_prompts_or_weights_or_of_the_same_prompts(tmp_path):
     for dataset, model, prompts, source in (
         ("gsm8k", "toy-4l", "a", "embedded"),
@@ -114,10 +102,9 @@ def test_a_study_says_which_results_are_of_different_prompts_or_weights_or_of_th
         ("other", "toy-8l", "c", "embedded"),
     ):
         meta = {"n_prompts": 10, "prompts_hash": prompts, "source": source, "commit": f"commit-{prompts}"}
-        save_artifact(artifact_path(tmp_path, dataset, model, "logit_lens", 10), result_of("logit_lens", 4), meta)
+        save(tmp_path, model, "logit_lens", 4, dataset, **meta)
     of_gsm8k = {"prompts_hash": "d", "commit": "commit-c"}  # an erasure's baseline is no prompt of its dataset
-    path = artifact_path(tmp_path, "other", "toy-8l", "residual_erasure", 10)
-    save_artifact(path, result_of("residual_erasure", 4), of_gsm8k)
+    save(tmp_path, "toy-8l", "residual_erasure", 4, "other", **of_gsm8k)
     with pytest.warns(UserWarning) as warned:
         study = Study(tmp_path)
     assert [str(warning.message) for warning in warned] == study.problems
@@ -129,7 +116,7 @@ def test_a_study_says_which_results_are_of_different_prompts_or_weights_or_of_th
 
 
 def test_a_study_names_the_results_of_an_earlier_version_of_a_probe(tmp_path, monkeypatch):
-    write_lens(tmp_path, "toy", {"n_prompts": 10})
+    save(tmp_path, "toy", "logit_lens")
     monkeypatch.setitem(SCHEMAS, "logit_lens", replace(SCHEMAS["logit_lens"], version=2))
     said = "gsm8k × toy: logit_lens is stale: version: by version 1 of the probe, which now has 2"
     with pytest.warns(UserWarning, match=said):
@@ -156,14 +143,13 @@ def test_a_study_names_the_results_that_are_not_those_its_run_last_asked_for(tmp
 
 
 def test_a_name_given_twice_to_a_study_is_there_once(tmp_path):
-    write_lens(tmp_path, "toy", {"n_prompts": 10})
+    save(tmp_path, "toy", "logit_lens")
     study = Study(tmp_path, ["toy", "toy"], ["gsm8k", "gsm8k"])
     assert (study.models, study.datasets, len(study)) == (["toy"], ["gsm8k"], 1)
 
 
 def test_what_is_missing_of_prompts_of_ones_own_is_computed_by_a_command_with_their_file(tmp_path):
-    meta = {"source": "mine.jsonl", "rows_of": "gsm8k"}
-    save_artifact(artifact_path(tmp_path, "mine", "toy-8l", "logit_lens", 10), result_of("logit_lens", 4), meta)
+    save(tmp_path, "toy-8l", "logit_lens", 4, "mine", source="mine.jsonl", rows_of="gsm8k")
     (line,) = Study(tmp_path).missing()
     assert line.startswith("no artifact for mine × toy-8l (relative_contribution); run: ")
     assert line.endswith(f"depth-lib sweep --models=toy-8l --datasets=gsm8k --source=mine.jsonl --out={tmp_path}")

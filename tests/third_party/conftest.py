@@ -11,15 +11,15 @@ from depth_lib.api import tokenize
 from depth_lib.models.errors import ModelError
 from depth_lib.models.gguf import dequantised, fetched
 from tests.families import FAMILIES, save_family
+from tests.marks import others_slow, slow
 
 TOYS = ("toy-4l", "toy-8l", "toy-16l")
 REAL = "SmolLM2-135M-Instruct"
 MODELS = (*FAMILIES, *TOYS, REAL)
 QUICK = ("llama", "gemma2", "gpt2", "gpt_neox", "bloom", "mixtral", "toy-4l")  # make test-oracles runs all
-EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+EACH = others_slow(MODELS, QUICK)
 # where the library knows nothing of families: one of each kind
-SOME = ("llama", "gemma2", "toy-4l"), ("bloom", "qwen3_moe", "gpt_neox", "opt_projected", "toy-16l", REAL)
-SOME = [*SOME[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SOME[1])]
+SOME = ["llama", "gemma2", "toy-4l", *map(slow, ("bloom", "qwen3_moe", "gpt_neox", "opt_projected", "toy-16l", REAL))]
 TEXT = "The quick brown fox jumps over 13 lazy dogs, and back again"
 SUM = ("5 + 7 + 1 = ", "13")
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import depth_lib as dl
+from tests.marks import slow
 from tests.third_party.conftest import apart, assert_near, folder_of
 
 bridge = pytest.importorskip("transformer_lens.model_bridge", reason="pip install transformer-lens: make test-oracles")
 analysis = pytest.importorskip("transformer_lens.tools.analysis")
 
 QUICK, OTHERS = ("llama", "gpt2"), ("gpt_neox", "gemma2", "phi", "olmo2", "toy-4l")
-FAMILIES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+FAMILIES = [*QUICK, *map(slow, OTHERS)]
 TEXTS = ["The quick brown fox jumps over 13 lazy dogs", "Pack my box with five dozen liquor jugs", "back again"]
 
 
