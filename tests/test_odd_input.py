@@ -23,11 +23,6 @@ TEXT = "5 + 7 = 12 and 3 + 4 = 7"
 
 
 @pytest.fixture(scope="module")
-def toy():
-    return dl.load_model("toy-4l")
-
-
-@pytest.fixture(scope="module")
 def lens(toy):
     return dl.logit_lens(toy, [TEXT, TEXT[:12], TEXT[3:]])
 

@@ -31,22 +31,21 @@ def test_every_number_draws_what_its_probe_returned_and_only_the_papers_keys():
         plt.close(figure)
 
 
-def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(monkeypatch):
-    llm, prompts = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 1, source="sample")
+def test_figure_3a_is_of_all_tokens_and_3b_of_future_ones_as_in_the_paper(toy, monkeypatch):
+    prompts = dl.load_prompts("gsm8k", 1, source="sample")
     monkeypatch.setattr("depth_lib.papers.load_prompts", lambda *_, **__: prompts)
     for number, mode in (("3a", "all"), ("3b", "future")):
-        truth = dl.layer_effects(llm, prompts, mode)[f"max_{mode}_layer"].numpy()
-        image = dl.paper(number, llm).axes[0].images[0].get_array()
+        truth = dl.layer_effects(toy, prompts, mode)[f"max_{mode}_layer"].numpy()
+        image = dl.paper(number, toy).axes[0].images[0].get_array()
         upper = np.triu_indices(4, 1)
         assert np.allclose(np.ma.filled(image, np.nan)[upper], truth[upper], atol=1e-5)
     with pytest.raises(ValueError, match='no max_all_layer; give one of mode="all"'):
         dl.paper("3a", {"max_future_layer": truth})
 
 
-def test_a_model_is_measured_on_the_prompts_that_ship():
-    llm = dl.load_model("toy-4l")
-    figure = dl.paper("4a", llm)
-    truth = dl.logit_lens(llm, dl.load_prompts("gsm8k", 10, source="sample"), all_measures=False)["res_kl_divs"]
+def test_a_model_is_measured_on_the_prompts_that_ship(toy):
+    figure = dl.paper("4a", toy)
+    truth = dl.logit_lens(toy, dl.load_prompts("gsm8k", 10, source="sample"), all_measures=False)["res_kl_divs"]
     bars = [patch.get_data().values for patch in figure.axes[0].patches if hasattr(patch, "get_data")]
     assert any(len(values) == 4 and np.allclose(values, truth, atol=1e-4) for values in bars)
 

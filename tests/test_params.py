@@ -76,6 +76,7 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("N_EXAMPLES: 0.5", "N_EXAMPLES is 0.5; give a whole number"),
         ("REMOTE: 'yes'", 'REMOTE is "yes"; give true or false (run on NDIF; or "local" (a rehearsal of NDIF), or a'),
         ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
+        ("1: x", 'key "1" is not known'),
         ("just words", "cannot be read ("),
         ("MODEL: [", "cannot be read (while parsing"),
         ("MODLE: x\nN_EXAMPLES: 0", "params.yaml: N_EXAMPLES is 0; "),

@@ -41,9 +41,9 @@ def test_the_intervals_cover_the_truth(n, kept, gained):
     assert (covered / 2000 >= 0.93).all(), covered / 2000
 
 
-def test_a_models_choices_with_blocks_and_without_are_compared():
-    llm, choices = dl.load_model("toy-4l"), dl.load_choices("hellaswag", 6, source="embedded")
-    whole, shorter = (dl.choice_accuracy(llm, choices, removed) for removed in (None, (1, 2)))
+def test_a_models_choices_with_blocks_and_without_are_compared(toy):
+    choices = dl.load_choices("hellaswag", 6, source="embedded")
+    whole, shorter = (dl.choice_accuracy(toy, choices, removed) for removed in (None, (1, 2)))
     change = dl.accuracy_change(whole, shorter)
     assert change.value == pytest.approx(float(shorter["accuracy"] - whole["accuracy"]))
     assert dl.accuracy(whole).low <= float(whole["accuracy"]) < dl.accuracy(whole).high

@@ -58,9 +58,8 @@ def test_a_menu_shows_one_run_at_a_time(tmp_path):
         explore("layer_effects", {"mine": result_of("logit_lens", 4)})
 
 
-def test_the_lens_as_a_table_has_the_likeliest_token_of_every_layer_and_place_and_a_menu_of_texts():
-    llm = dl.load_model("toy-4l")
-    texts = {text: dl.answer_lens(llm, text[0], text[1:]) for text in ("5 + 7 = 12", "3 + 1 = 4")}
+def test_the_lens_as_a_table_has_the_likeliest_token_of_every_layer_and_place_and_a_menu_of_texts(toy):
+    texts = {text: dl.answer_lens(toy, text[0], text[1:]) for text in ("5 + 7 = 12", "3 + 1 = 4")}
     figure = explore("lens_table", texts)
     (trace,) = shown(figure)
     assert [button.label for button in figure.layout.updatemenus[0].buttons] == [*texts]

@@ -188,7 +188,7 @@ def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path
     ]
 
 
-def test_the_lens_at_every_layer_is_the_models_own_of_what_the_layers_are_translated_to(llama, tmp_path):
+def test_the_lens_at_every_layer_is_the_models_own_of_what_the_layers_are_translated_to(llama):
     llm, model = llama
     draw = torch.Generator().manual_seed(1)
     A, b = torch.eye(D) + 0.1 * torch.randn(L, D, D, generator=draw), torch.randn(L, D, generator=draw)

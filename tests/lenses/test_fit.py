@@ -148,7 +148,7 @@ def test_a_fit_that_ended_before_its_file_was_written_is_written_by_the_next_cal
     assert torch.equal(again["A"], dl.fit_lens(llama[0], [SIXTY])["A"]) and path.is_file()
 
 
-def test_what_another_fit_left_is_not_gone_on_with(llama, tmp_path, monkeypatch):
+def test_what_another_fit_left_is_not_gone_on_with(llama, tmp_path):
     llm, _ = llama
     path = tmp_path / "lens.pt"
     torch.save({"kind": "jacobian", "n_done": 1, "sums": torch.full((4, 48, 48), torch.nan)}, f"{path}.fit")

@@ -12,16 +12,16 @@ from depth_lib.sweep.status import status_of
 from tests.sweep.cells import parameters
 
 
-def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_lens(tmp_path):
-    llm, texts, path = dl.load_model("toy-4l"), dl.load_prompts("gsm8k", 3, source="embedded"), tmp_path / "ridge.pt"
-    fitted = dl.fit_lens(llm, texts, "ridge", path)
+def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_lens(toy, tmp_path):
+    texts, path = dl.load_prompts("gsm8k", 3, source="embedded"), tmp_path / "ridge.pt"
+    fitted = dl.fit_lens(toy, texts, "ridge", path)
     cell = parameters(tmp_path / "out") | {"DATASET": "gsm8k", "N_EXAMPLES": 3}
     cell |= {"PROBES": ["logit_lens"], "LENS": str(path)}
     run = Run(cell)
     first = run.result("logit_lens")
     assert status_of(run).lacking == ["logit_lens@lens is missing"]
     ((_, second),) = run.others()
-    assert torch.equal(second["res_kl_divs"], dl.logit_lens(llm, run.prompts, lens=fitted)["res_kl_divs"])
+    assert torch.equal(second["res_kl_divs"], dl.logit_lens(toy, run.prompts, lens=fitted)["res_kl_divs"])
     assert not torch.equal(second["res_kl_divs"], first["res_kl_divs"]) and not status_of(Run(cell)).lacking
 
     study = Study(tmp_path / "out")
@@ -36,5 +36,5 @@ def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_
     write_tables(read_tables(study), tmp_path / "table")
     assert "kl@lens=ridge" in {*pd.read_csv(tmp_path / "table/effective_depth_intervals.csv").metric}
 
-    dl.fit_lens(llm, texts[:2], "ridge", path)
+    dl.fit_lens(toy, texts[:2], "ridge", path)
     assert status_of(Run(cell)).lacking[0].startswith("logit_lens@lens is stale")

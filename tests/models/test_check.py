@@ -14,6 +14,7 @@ from depth_lib.models.check import report
 from depth_lib.models.errors import ArchitectureError
 from depth_lib.models.families import describe
 from tests.families import FAMILIES, REFUSED, build, save_family
+from tests.marks import others_slow
 from tests.models.kinds import tiny
 from tests.tiny_tokenizers import char_tokenizer
 
@@ -21,7 +22,7 @@ SOME = ("llama", "gemma2", "granite", "opt_projected")
 
 
 # float32: every test that loads a family, as loading measures the identities
-@pytest.mark.parametrize("name", [*SOME, *(pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES if n not in SOME)])
+@pytest.mark.parametrize("name", others_slow(FAMILIES, SOME))
 def test_both_identities_hold_in_half_precision(name, tmp_path):
     found = dl.check_model(dl.load_model(str(save_family(name, tmp_path)), dtype=torch.bfloat16))
     assert found["tolerance"] == 2**-9  # of what a block adds, rounding aside
@@ -30,7 +31,7 @@ def test_both_identities_hold_in_half_precision(name, tmp_path):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_block_that_normalises_the_residual_is_read_as_a_whole(name, tmp_path):
-    with pytest.warns(UserWarning, match="what block 0 adds is no sum of three or fewer modules' outputs"):
+    with pytest.warns(UserWarning, match=NO_SUM):
         llm = dl.load_model(str(save_family(name, tmp_path)))
     curves = dl.relative_contribution(llm, ["abc"])
     assert curves["att_cos"].isnan().all() and curves["norm_mlp"].isnan().all()
@@ -183,13 +184,6 @@ class Gated(LlamaDecoderLayer):
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
-def test_a_gate_around_a_part_is_never_taken_for_the_part(monkeypatch):
-    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Gated)
-    with pytest.warns(UserWarning, match="what block 0 adds is no sum of three or fewer modules' outputs"):
-        llm = load.wrapped(build("llama"), char_tokenizer())
-    assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
-
-
 class MlpFirst(LlamaDecoderLayer):
     """The MLP runs before attention, which reads what the MLP added."""
 
@@ -206,10 +200,14 @@ class MlpFirstBeside(LlamaDecoderLayer):
         return hidden_states + added + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
 
 
-@pytest.mark.parametrize("layer", [MlpFirst, MlpFirstBeside])
-def test_an_mlp_that_runs_first_is_never_taken_for_attention(layer, monkeypatch):
+NO_SUM = "what block 0 adds is no sum of three or fewer modules' outputs"
+NOT_FIRST = "modules that mix tokens in block 0 do not run before the others"
+
+
+@pytest.mark.parametrize("layer, says", [(Gated, NO_SUM), (MlpFirst, NOT_FIRST), (MlpFirstBeside, NOT_FIRST)])
+def test_a_gate_around_a_part_and_an_mlp_that_runs_first_are_never_taken_for_a_part(layer, says, monkeypatch):
     monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", layer)
-    with pytest.warns(UserWarning, match="modules that mix tokens in block 0 do not run before the others"):
+    with pytest.warns(UserWarning, match=says):
         llm = load.wrapped(build("llama"), char_tokenizer())
     assert dl.relative_contribution(llm, ["abc"])["rc_att"].isnan().all()
 

@@ -50,8 +50,8 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(toy_path("toy-4l"))
 
 
-def test_a_model_between_training_steps_is_measured_as_it_is_and_trained_on(model, tokenizer):
-    (saved,) = {tuple(dl.logit_lens(dl.load_model("toy-4l"), PROMPTS)["res_kl_divs"].tolist())}
+def test_a_model_between_training_steps_is_measured_as_it_is_and_trained_on(toy, model, tokenizer):
+    saved = dl.logit_lens(toy, PROMPTS)["res_kl_divs"].tolist()
     assert dl.logit_lens(dl.load_model(model, tokenizer), PROMPTS)["res_kl_divs"].tolist() == pytest.approx(saved)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     ids = tokenizer(PROMPTS, return_tensors="pt")["input_ids"]

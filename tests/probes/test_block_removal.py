@@ -194,12 +194,11 @@ def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(mon
             assert torch.allclose(refined[key], rows, atol=1e-5, equal_nan=True), key
 
 
-def test_a_prompt_of_one_token_enters_no_mean_of_losses():
+def test_a_prompt_of_one_token_enters_no_mean_of_losses(toy):
     """Nothing predicts its token."""
-    llm = dl.load_model("toy-4l")
-    alone, both = (dl.block_removal(llm, texts, sizes=[1]) for texts in (SUMS[:1], [SUMS[0], "5"]))
+    alone, both = (dl.block_removal(toy, texts, sizes=[1]) for texts in (SUMS[:1], [SUMS[0], "5"]))
     assert alone["removal_loss"].isfinite().all() and both["removal_loss_by_prompt"][1].isnan().all()
     torch.testing.assert_close(both["removal_loss"], alone["removal_loss"])
-    orders = dl.block_orders(llm, [SUMS[0], "5"], [[0, 1, 3]])
+    orders = dl.block_orders(toy, [SUMS[0], "5"], [[0, 1, 3]])
     torch.testing.assert_close(orders["order_loss"], alone["removal_loss"][0, 2:3])
-    assert dl.block_removal(llm, [SUMS[0], "5"], part="attention")["removal_loss"].isfinite().all()
+    assert dl.block_removal(toy, [SUMS[0], "5"], part="attention")["removal_loss"].isfinite().all()

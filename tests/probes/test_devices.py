@@ -1,5 +1,7 @@
 """A model spread over several devices gives the numbers of one: no tensor is taken to lie where another does."""
 
+import functools
+
 import accelerate
 import pytest
 import torch
@@ -8,7 +10,9 @@ import depth_lib as dl
 from depth_lib.api import tokens_per_pass
 from depth_lib.models.families import known
 from tests.families import D, L, save_family
+from tests.marks import slow
 from tests.oracles.streams import PLACES
+from tests.probes.comparing import load
 from tests.probes.device_tags import CPU, PretendDevices, device_of, place
 from tests.probes.test_budget import PROBES, TEXT
 
@@ -18,6 +22,12 @@ def measure(llm):
     found = {name: PROBES[name](llm) for name in ("effects, future", "effects, all", "erasure", "gradients")}
     found["check"] = dl.check_model(llm)
     return found | {probe: probe(llm, [TEXT, "8"]) for probe in (dl.relative_contribution, dl.logit_lens)}
+
+
+@functools.cache
+def plain(name):
+    """What is measured of a family on one device."""
+    return measure(load(name)[0])
 
 
 def assert_equal(ours, truth):
@@ -47,16 +57,14 @@ def spread(model, unembed):
     "name, unembed",
     [
         ("llama", "cuda:0"),
-        pytest.param("olmo2", "cuda:1", marks=pytest.mark.slow),  # post-norm
+        slow("olmo2", "cuda:1"),  # post-norm
         # blocks return tuples; tied, so the unembedding lies with the embedding
-        pytest.param("bloom", "cuda:0", marks=pytest.mark.slow),
+        slow("bloom", "cuda:0"),
         ("opt_projected", "cuda:0"),  # contributions of another shape, one more module before the unembedding
     ],
 )
 def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
-    save_family(name, tmp_path)
-    plain = measure(dl.load_model(tmp_path))
-    llm = dl.load_model(tmp_path)
+    llm = dl.load_model(save_family(name, tmp_path))
     with PretendDevices():
         spread(llm._module, unembed)
         assert {str(weight.device) for weight in llm._module.parameters()} == {"cuda:0", "cuda:1"}
@@ -64,13 +72,11 @@ def test_a_model_on_two_devices_gives_the_same_bits(name, unembed, tmp_path):
         result = measure(llm)
         values = [value for found in result.values() for value in found.values() if isinstance(value, torch.Tensor)]
         assert all(device_of(value) == CPU for value in values)
-    assert_equal(result, plain)
+    assert_equal(result, plain(name))
 
 
 def test_a_device_without_float64_gives_the_same_bits(tmp_path):
-    save_family("llama", tmp_path)
-    plain = measure(dl.load_model(tmp_path))
-    llm = dl.load_model(tmp_path)
+    llm = dl.load_model(save_family("llama", tmp_path))
     with PretendDevices():
         for tensor in (*llm._module.parameters(), *llm._module.buffers()):
             place(tensor, "mps")
@@ -78,7 +84,7 @@ def test_a_device_without_float64_gives_the_same_bits(tmp_path):
             next(llm._module.parameters()).double()
         known(llm).checked = None
         result = measure(llm)
-    assert_equal(result, plain)
+    assert_equal(result, plain("llama"))
 
 
 def test_memory_that_torch_keeps_for_reuse_counts_as_free(tmp_path):
@@ -108,7 +114,6 @@ def test_a_neighbour_taken_to_lie_on_the_same_device_is_caught(tmp_path):
 
 
 def test_blocks_that_are_read_from_disk_give_the_same_bits(tmp_path):
-    save_family("llama", tmp_path)
-    llm = dl.load_model(tmp_path)
-    device_map = halves(llm._module, "cpu", "disk", "cpu")
-    assert_equal(measure(dl.load_model(tmp_path, device_map=device_map)), measure(llm))
+    device_map = halves(load("llama")[0]._module, "cpu", "disk", "cpu")
+    llm = dl.load_model(save_family("llama", tmp_path), device_map=device_map)
+    assert_equal(measure(llm), plain("llama"))

@@ -2,20 +2,13 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
-from depth_lib.embedded import toy_path
 from tests.families import save_family
 from tests.oracles import curves
 from tests.tiny_tokenizers import char_tokenizer
 
 PROMPTS = ["5 + 7 + 5 = ", "1 + 2 = ", "the cat sat"]
-
-
-@pytest.fixture(scope="module")
-def llm():
-    return dl.load_model("toy-4l")
 
 
 def continuation(model, ids, n):
@@ -28,16 +21,20 @@ def continuation(model, ids, n):
     return new
 
 
-def test_means_are_over_the_tokens_that_predict_what_the_model_generates(llm):
-    plain = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), dtype=torch.float32).eval()
-    found = dl.logit_lens(llm, PROMPTS, generate=4)
-    with torch.no_grad():
-        encoded = [llm.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
-        new = [continuation(plain, ids, 4) for ids in encoded]
-    assert found["generated"] == llm.tokenizer.batch_decode(new) and any(len(ids) < 4 for ids in new)
+@pytest.fixture(scope="module")
+def greedy(toy, plain_toy):
+    """The prompts' tokens, and eight new ones at most of each."""
+    encoded = [toy.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+    return encoded, [continuation(plain_toy, ids, 8) for ids in encoded]
+
+
+def test_means_are_over_the_tokens_that_predict_what_the_model_generates(toy, plain_toy, greedy):
+    found = dl.logit_lens(toy, PROMPTS, generate=4)
+    encoded, new = greedy[0], [ids[:4] for ids in greedy[1]]
+    assert found["generated"] == toy.tokenizer.batch_decode(new) and any(len(ids) < 4 for ids in new)
     assert found["n_tokens"].tolist() == [len(ids) for ids in new]
     for p, (ids, ours) in enumerate(zip(encoded, new, strict=True)):
-        whole, before = (curves.logit_lens(plain, [ids]) for ids in (ids + ours[:-1], ids[:-1]))
+        whole, before = (curves.logit_lens(plain_toy, [ids]) for ids in (ids + ours[:-1], ids[:-1]))
         for key in ("res_kl_divs", "res_settled"):
             truth = whole[key] * (len(ids + ours) - 1) - before[key] * (len(ids) - 1)
             torch.testing.assert_close(found[f"{key}_sums"][p], truth.float(), rtol=1e-4, atol=1e-4)
@@ -56,19 +53,15 @@ def test_means_are_over_the_tokens_that_predict_what_the_model_generates(llm):
     ],
     ids=lambda asked: next(iter(asked)),
 )
-def test_a_checkpoints_own_settings_decide_no_token(asked):
-    llm, n = dl.load_model("toy-4l"), 8
-    plain = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), dtype=torch.float32).eval()
-    with torch.no_grad():
-        encoded = [llm.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
-        new = [continuation(plain, ids, n) for ids in encoded]
+def test_a_checkpoints_own_settings_decide_no_token(asked, toy, plain_toy, greedy, monkeypatch):
+    encoded, new = greedy
+    for model in (plain_toy, toy._module):
         for name, value in asked.items():
-            setattr(plain.generation_config, name, value)
-            setattr(llm._module.generation_config, name, value)
-        its = [plain.generate(torch.tensor([ids]), max_new_tokens=n)[0, len(ids) :].tolist() for ids in encoded]
+            monkeypatch.setattr(model.generation_config, name, value, raising=False)
+    its = [plain_toy.generate(torch.tensor([ids]), max_new_tokens=8)[0, len(ids) :].tolist() for ids in encoded]
     assert its != new or "num_beams" in asked  # which generate follows
-    found = dl.logit_lens(llm, PROMPTS, generate=n)
-    assert found["generated"] == llm.tokenizer.batch_decode(new)
+    found = dl.logit_lens(toy, PROMPTS, generate=8)
+    assert found["generated"] == toy.tokenizer.batch_decode(new)
     assert found["n_tokens"].tolist() == [len(ids) for ids in new]
 
 
@@ -95,6 +88,6 @@ def test_the_deep_thinking_ratio_is_that_of_its_definition(n_layers):
     assert dl.deep_thinking_ratio({"res_settled": settled}) == pytest.approx(n_deep / 200) and n_deep
 
 
-def test_a_number_of_tokens_that_is_none_is_refused(llm):
+def test_a_number_of_tokens_that_is_none_is_refused(toy):
     with pytest.raises(ValueError, match="generate is -1; give the number of tokens"):
-        dl.logit_lens(llm, PROMPTS, generate=-1)
+        dl.logit_lens(toy, PROMPTS, generate=-1)

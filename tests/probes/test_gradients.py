@@ -61,29 +61,27 @@ def test_bfloat16_takes_no_more_nodes_than_float32_and_states_a_bound_of_its_err
     assert (rough["error"] >= off).sum() >= 7, (rough["error"], off)
 
 
-def test_max_nodes_and_what_is_missed_with_them():
-    llm = dl.load_model("toy-4l")
+def test_max_nodes_and_what_is_missed_with_them(toy):
     with pytest.warns(UserWarning, match=r"blocks \[0, 1.* not known better than .* raise max_nodes"):
-        few = dl.integrated_gradients(llm, *SUM, max_nodes=20)
+        few = dl.integrated_gradients(toy, *SUM, max_nodes=20)
     assert few["n_nodes"].max() <= 20
     with pytest.raises(ValueError, match="max_nodes is 0; give a whole number of at least 9"):
-        dl.integrated_gradients(llm, *SHORT, max_nodes=0)
+        dl.integrated_gradients(toy, *SHORT, max_nodes=0)
 
 
-def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(monkeypatch):
-    shares, llm = [], dl.load_model("toy-4l")
+def test_the_bar_moves_with_the_points_of_blocks_that_are_not_done(toy, monkeypatch):
+    shares = []
     monkeypatch.setattr("depth_lib.session.ticked", lambda label: contextlib.nullcontext(shares.append))
-    dl.integrated_gradients(llm, *SUM)
+    dl.integrated_gradients(toy, *SUM)
     assert len(shares) > 4 and min(shares) > 0 and sum(shares) == pytest.approx(1)
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
-def test_increments_converge_to_the_integral():
-    llm = dl.load_model("toy-4l")
-    result = dl.integrated_gradients(llm, *SHORT, quadrature=1e-5)
+def test_increments_converge_to_the_integral(toy):
+    result = dl.integrated_gradients(toy, *SHORT, quadrature=1e-5)
     truth, off, stated = result["igrads"], [], []
     for steps in (8, 16, 32):
-        found = dl.integrated_gradients(llm, *SHORT, method="increments", steps=steps)
+        found = dl.integrated_gradients(toy, *SHORT, method="increments", steps=steps)
         off.append((found["igrads"] - truth).abs().amax(1) / truth.abs().amax(1))
         stated.append(found["error"])
     assert (torch.stack(off) <= torch.stack(stated) + 1e-5).all()
@@ -91,11 +89,10 @@ def test_increments_converge_to_the_integral():
     assert (off[2] <= torch.maximum(off[1] / 3, 3 * result["error"].clamp_min(1e-5))).all(), (off, result["error"])
 
 
-def test_only_some_blocks_paths_are_kept_at_once_and_no_zeros(monkeypatch):
+def test_only_some_blocks_paths_are_kept_at_once_and_no_zeros(toy, monkeypatch):
     kept, paths = [], probe._paths
     monkeypatch.setattr(probe, "_paths", lambda *work: kept.append(paths(*work)) or kept[-1])
-    llm = dl.load_model("toy-4l")
-    monkeypatch.setattr(probe, "_KEPT", 2 * len(llm.tokenizer("5 + 7 = 1")["input_ids"]))
-    dl.integrated_gradients(llm, *SHORT, quadrature=1.0)
+    monkeypatch.setattr(probe, "_KEPT", 2 * len(toy.tokenizer("5 + 7 = 1")["input_ids"]))
+    dl.integrated_gradients(toy, *SHORT, quadrature=1.0)
     assert [len(group) for group in kept] == [2, 2]
     assert all(path.rest == 0.0 and path.step.dim() == 2 for group in kept for path in group)

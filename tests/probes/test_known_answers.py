@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
-from depth_lib.embedded import toy_path
 from tests import oracles as oracle
 from tests.families import L, build, make_identity
 from tests.oracles.streams import first, hooks, in_float64, with_first
@@ -16,16 +14,6 @@ TEXT = "The quick brown fox jumps over 13 lazy dogs"
 K = 2  # blocks K, K + 1, … are the identity
 PAIR, SUM = ("5 + 7 = ", "128"), ("5 + 7 + 5 = ", "17")
 OF_TOY = rounding(4, 384)  # toy-4l: 4 blocks, an MLP of 384; probabilities are at most 1
-
-
-@pytest.fixture(scope="module")
-def toy():
-    return dl.load_model("toy-4l")
-
-
-@pytest.fixture(scope="module")
-def plain_toy():
-    return AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"), dtype=torch.float32).eval().requires_grad_(False)
 
 
 # plain, contributions inside modules, both norms and a soft-cap

@@ -8,9 +8,9 @@ from tests.families import build, make_identity
 from tests.probes.comparing import SIXTY, loaded
 
 
-def test_plain_families_share_passes():
+def test_plain_families_share_passes(toy):
     """Where a shortcut is taken to fail, the numbers are right and take twice as long."""
-    arch = describe(dl.load_model("toy-4l"))
+    arch = describe(toy)
     assert arch.can_skip_blocks and arch.can_add_rows and arch.may_truncate
 
 

@@ -38,8 +38,8 @@ def test_tokens_are_counted_and_the_answers_are_found_as_they_stand_in_the_text(
         assert curve.shape[1] == n_tokens and not curve[:, -1].any() and curve[0, : places[-1]].all()
 
 
-def test_a_character_split_over_tokens_makes_the_answer_as_many_tokens_as_it_has():
-    result = dl.residual_erasure(dl.load_model("toy-4l"), "1 + 2 = ", "東京", ["3"])
+def test_a_character_split_over_tokens_makes_the_answer_as_many_tokens_as_it_has(toy):
+    result = dl.residual_erasure(toy, "1 + 2 = ", "東京", ["3"])
     assert "".join(result["tokens"][:-6]) == "1 + 2 = " and result["n_answer"].tolist() == [6]
     assert n_answer_tokens(result) == 6
 
@@ -55,10 +55,9 @@ def test_future_positions_are_the_papers_draw():
     assert future_positions([100]) != drawn[-1:]
 
 
-def test_an_answer_is_found_in_two_texts_by_a_tokenizer_that_knows_their_places():
-    llm = dl.load_model("toy-4l")
+def test_an_answer_is_found_in_two_texts_by_a_tokenizer_that_knows_their_places(toy):
     with pytest.raises(ValueError, match="^question and answer are of type str and int, not text; give two strings"):
-        dl.answer_lens(llm, "5 + 7 = ", 12)
+        dl.answer_lens(toy, "5 + 7 = ", 12)
     llm = SimpleNamespace(tokenizer=SimpleNamespace(is_fast=False))
     with pytest.raises(ValueError, match="character offsets, which need a fast tokenizer"):
         answer_span(llm, "5 + 7 = ", "12")

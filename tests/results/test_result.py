@@ -21,18 +21,13 @@ CALLS |= {"depth_by_difficulty": "depth_by_difficulty"}
 
 
 @pytest.fixture(scope="module")
-def llm():
-    return dl.load_model("toy-4l")
-
-
-@pytest.fixture(scope="module")
-def lens(llm):
-    return EVERY["logit_lens"](llm)
+def lens(toy):
+    return EVERY["logit_lens"](toy)
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_every_probe_returns_one_that_knows_its_name_and_has_four_lines(llm, call):
-    result = EVERY[call](llm)
+def test_every_probe_returns_one_that_knows_its_name_and_has_four_lines(toy, call):
+    result = EVERY[call](toy)
     assert isinstance(result, dict) and result.probe == CALLS[call] and result.probe in ARTIFACTS
     name, keys, extent, methods = repr(result).splitlines()
     kinds = "|".join(f"'{kind}'" for kind in dl.kinds_of(result.probe, result))

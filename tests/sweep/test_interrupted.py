@@ -110,7 +110,7 @@ def test_a_notebook_that_somebody_ends_by_a_signal_is_interrupted_and_the_other_
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_signal_ends_a_notebook_that_has_just_begun_and_one_that_ignores_it(study, spawning, monkeypatch, deaf):
+def test_a_signal_ends_a_notebook_that_has_just_begun_and_one_that_ignores_it(spawning, monkeypatch, deaf):
     command = ["sh", "-c", f"{'trap : TERM;' if deaf else ''} while :; do sleep 0.1; done"]
     monkeypatch.setattr(Notebook, "command", lambda notebook: command)
     monkeypatch.setattr(processes, "GRACE", 0.5)

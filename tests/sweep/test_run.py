@@ -67,19 +67,18 @@ def contents(cell):
     return {path: path.read_bytes() for path in Path(cell["OUT"]).glob("*/*/*.pt*") if path.is_file()}
 
 
-def test_results_that_match_are_read_without_the_model_and_are_what_the_probes_return(cell, no_loading, capsys):
+def test_results_that_match_are_read_without_the_model_and_are_what_the_probes_return(cell, toy, no_loading, capsys):
     run, own, before = Run(cell), Run(cell | OWN), contents(cell)
     stored = {probe: run.result(probe) for probe in ANY_DATASET}
     assert contents(cell) == before and capsys.readouterr().out.count("nothing to compute") == len(ANY_DATASET)
-    llm = dl.load_model("toy-4l")
     prompts, baseline = dl.load_prompts("addition", 2, seed=1), dl.load_prompts("gsm8k", 2, source="embedded")
     fresh = {
-        "relative_contribution": dl.relative_contribution(llm, prompts),
-        "logit_lens": dl.logit_lens(llm, prompts),
-        "layer_effects": dl.layer_effects(llm, prompts, "future") | dl.layer_effects(llm, prompts, "all"),
-        "residual_erasure": dl.residual_erasure(llm, QUESTION, ANSWER, baseline),
-        "integrated_gradients": dl.integrated_gradients(llm, QUESTION, ANSWER),
-        "of the other question": dl.integrated_gradients(llm, *OWN.values()),
+        "relative_contribution": dl.relative_contribution(toy, prompts),
+        "logit_lens": dl.logit_lens(toy, prompts),
+        "layer_effects": dl.layer_effects(toy, prompts, "future") | dl.layer_effects(toy, prompts, "all"),
+        "residual_erasure": dl.residual_erasure(toy, QUESTION, ANSWER, baseline),
+        "integrated_gradients": dl.integrated_gradients(toy, QUESTION, ANSWER),
+        "of the other question": dl.integrated_gradients(toy, *OWN.values()),
     }
     stored["of the other question"] = own.result("integrated_gradients")
     assert all(own.path(probe) != run.path(probe) for probe in OF_PAIR) and own.result("residual_erasure")
@@ -205,7 +204,7 @@ def test_depth_by_difficulty_is_run_on_as_many_examples_of_each_level_as_asked_f
     assert Run(asked).state("depth_by_difficulty").word == "done"
 
 
-def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
+def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, toy, capsys):
     own, cell, before = ["a prompt of my own", "and another"], own_cell | {"DATASET": "gsm8k"}, contents(own_cell)
 
     def call(llm):
@@ -213,7 +212,7 @@ def test_a_list_of_ones_own_is_a_dataset_of_its_own(own_cell, capsys):
 
     run, one = Run(cell, prompts=own), Run(cell, prompts=own[:1])
     first = run.result("logit_lens", call)
-    assert torch.equal(first["res_kl_divs"], dl.logit_lens(dl.load_model("toy-4l"), own)["res_kl_divs"])
+    assert torch.equal(first["res_kl_divs"], dl.logit_lens(toy, own)["res_kl_divs"])
     meta = {key: first["meta"][key] for key in ("dataset", "source", "rows_of", "n_prompts")}
     assert meta == {"dataset": run.dataset, "source": "list", "rows_of": "gsm8k", "n_prompts": 2}
     assert run.dataset.startswith("own-") and one.dataset != run.dataset and "_1exps" in one.path("logit_lens").name
@@ -321,9 +320,9 @@ def test_a_folder_that_cannot_be_made_is_named_before_the_model_is_loaded(tmp_pa
     assert "llm" not in vars(run)
 
 
-def test_a_model_in_memory_is_one_of_load_model(tmp_path):
+def test_a_model_in_memory_is_one_of_load_model(toy, tmp_path):
     with pytest.raises(ParamsError, match=r"model= is one of dl.load_model\(model, tokenizer\)"):
-        Run(parameters(tmp_path), model=dl.load_model("toy-4l")._module)
+        Run(parameters(tmp_path), model=toy._module)
 
 
 @pytest.mark.parametrize(

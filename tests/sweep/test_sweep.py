@@ -342,7 +342,7 @@ def test_runs_at_a_time_share_out_the_gpus_that_nvidia_smi_lists(tmp_path, monke
     assert " | ".join(gpus_of_runs(plan, plan.runs())) == gpus
 
 
-def test_the_executed_notebook_is_given_all_that_it_has_to_show(command, study):
+def test_the_executed_notebook_is_given_all_that_it_has_to_show(command):
     """A run of one probe does not make the others' results stale or lost; its notebook reads and draws them too."""
     command(*ONE)
     assert command(*ONE, "--probes", "block_removal").calls[0]["PROBES"] == ["block_removal"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from depth_lib.params import ParamsError, command, load_params
+from depth_lib.params import ParamsError, command
 from depth_lib.sweep import launch
 from depth_lib.sweep.cli import main
 from depth_lib.sweep.plan import Plan
@@ -15,12 +15,6 @@ def test_no_word_at_all_is_answered_by_the_usage(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2 and "COMMAND" in capsys.readouterr().err
-
-
-def test_a_key_of_a_params_file_that_is_no_text_is_refused_by_name(tmp_path):
-    (tmp_path / "mine.yaml").write_text("1: x\n")
-    with pytest.raises(ParamsError, match='mine.yaml: key "1" is not known'):
-        load_params(tmp_path / "mine.yaml")
 
 
 def test_a_command_names_the_folder_unless_it_takes_that_by_itself():
@@ -42,17 +36,6 @@ def test_a_sweep_with_nothing_left_needs_no_gpu(tmp_path, monkeypatch):
     assert launch.run_unfinished(four) == 0
     with pytest.raises(ParamsError, match="TENSOR_PARALLEL is 4, and there are 1 GPUs"):
         launch.gpus_of_runs(four, four.runs())
-
-
-def test_an_error_without_a_text_stops_no_other_probe(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DEPTH_LIB_LOG", str(tmp_path / "log"))
-    (tmp_path / "log").touch()
-
-    def broken(llm):
-        raise AssertionError
-
-    assert Run(parameters(tmp_path)).result("logit_lens", broken) is None
-    assert "failed: logit_lens: AssertionError" in capsys.readouterr().out
 
 
 def test_a_setting_that_the_probe_does_not_take_is_an_error_and_not_recorded_as_taken(tmp_path):
