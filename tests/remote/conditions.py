@@ -1,14 +1,6 @@
-"""Which probes are slow tests, and when two results are the same."""
+"""When two results are the same."""
 
-import pytest
 import torch
-
-from tests.calls import EVERY
-
-
-def others_slow(quick):
-    """The names in EVERY as parameters of a test, those that are not quick marked slow."""
-    return [pytest.param(probe, marks=[] if probe in quick else pytest.mark.slow) for probe in EVERY]
 
 
 def differences(result, truth):

@@ -158,7 +158,7 @@ QUOTED = [
 
 
 @pytest.mark.parametrize("faults", QUOTED, ids=["refused", "failed"])
-def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loopback, monkeypatch, capfd, faults):
+def test_a_key_that_the_server_quotes_is_in_no_traceback_output_or_file(llm, loopback, capfd, faults):
     with loopback.faults(**faults), pytest.raises(remote.RemoteError, match="<the key>") as caught:
         ask(llm, loopback)
     printed = capfd.readouterr()

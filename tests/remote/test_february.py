@@ -5,7 +5,8 @@ import torch
 
 import depth_lib as dl
 from tests.calls import EVERY
-from tests.remote.conditions import differences, others_slow
+from tests.marks import others_slow
+from tests.remote.conditions import differences
 
 QUICK = ("relative_contribution", "logit_lens, two keys", "layer_effects, future, layer", "gradients")
 
@@ -28,7 +29,7 @@ def february():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("probe", others_slow(QUICK))
+@pytest.mark.parametrize("probe", others_slow(EVERY, QUICK))
 def test_the_numbers_are_the_same(shielded, here, probe, february):
     with february:
         result = EVERY[probe](shielded)

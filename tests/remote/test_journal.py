@@ -23,6 +23,7 @@ from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
 from depth_lib.remote.journal import Journal, total_cost
 from tests.calls import EVERY, TEXTS
+from tests.marks import slow
 from tests.probes.comparing import TOLERANCE
 from tests.remote.conditions import same
 from tests.remote.loopback.fixture import KEY, journal
@@ -31,6 +32,12 @@ from tests.remote.loopback.fixture import KEY, journal
 @pytest.fixture
 def artifact(tmp_path):
     return tmp_path / "a.pt"
+
+
+@pytest.fixture
+def lens_there(llm, loopback):
+    """A function that has the server compute what `truth` is."""
+    return lambda: dl.logit_lens(llm, TEXTS, remote=loopback.host)
 
 
 @pytest.fixture
@@ -60,11 +67,11 @@ def kill(pid):
     os.waitpid(pid, 0)
 
 
-def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, loopback, monkeypatch, artifact):
+def test_the_journal_is_complete_before_the_first_question_about_the_job(lens_there, loopback, monkeypatch, artifact):
     seen, poll = [], Job.poll
     monkeypatch.setattr(Job, "poll", lambda backend: seen.extend(journal(artifact)) or poll(backend))
     with journalled(artifact) as jobs:
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        lens_there()
         assert KEY not in json.dumps(journal(artifact))
     entry, (job,) = seen[0], jobs
     assert (entry["state"], entry["host"], entry["probe"]) == ("submitted", loopback.host, "logit_lens")
@@ -72,18 +79,20 @@ def test_the_journal_is_complete_before_the_first_question_about_the_job(llm, lo
     assert not list(artifact.parent.iterdir())
 
 
-def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(llm, loopback, truth, monkeypatch):
+def test_a_job_that_the_server_took_is_in_the_journal_whatever_fails_next(lens_there, loopback, truth, monkeypatch):
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(OSError, match="no terminal"):
             patch.setattr("nnsight.intervention.backends.display.StatusDisplay.update", _no_terminal)
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            lens_there()
         assert [entry["state"] for entry in journal()] == ["submitted"]
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        same(lens_there(), truth)
         assert submitted() == 1
 
 
 @pytest.mark.parametrize("writes, submissions", [(0, 0), (1, 1), (2, 1)], ids=["before", "submitted", "done"])
-def test_a_disk_that_is_full_loses_no_job_without_a_word(llm, loopback, truth, monkeypatch, capfd, writes, submissions):
+def test_a_disk_that_is_full_loses_no_job_without_a_word(
+    lens_there, loopback, truth, monkeypatch, capfd, writes, submissions
+):
     left, write = [None] * writes, dl.remote.job.write_together
 
     def write_while_there_is_room(contents):
@@ -95,9 +104,9 @@ def test_a_disk_that_is_full_loses_no_job_without_a_word(llm, loopback, truth, m
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
             patch.setattr("depth_lib.remote.job.write_together", write_while_there_is_room)
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            lens_there()
         assert submitted() == submissions
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        same(lens_there(), truth)
         assert submitted() == max(1, submissions) + (writes == 1)
     assert ("never confirmed" in capfd.readouterr().err) == (writes == 1)
 
@@ -108,10 +117,10 @@ def _no_terminal(display, response):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_result_that_came_but_was_not_written_is_not_computed_again(
-    llm, loopback, truth, compute, artifact, damaged, capfd
+    lens_there, loopback, truth, compute, artifact, damaged, capfd
 ):
     with pytest.raises(OSError, match="disk full"), journalled(artifact):
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        lens_there()
         raise OSError("disk full")
     (kept,) = artifact.parent.glob("a.pt.job/*.result")
     if damaged:
@@ -133,17 +142,17 @@ def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, tr
     assert "unreadable-1 cannot be read; submitting the job anew" in capfd.readouterr().err
 
 
-def test_ctrl_c_keeps_the_job_and_says_how_to_continue(llm, loopback, monkeypatch, capfd):
+def test_ctrl_c_keeps_the_job_and_says_how_to_continue(lens_there, loopback, monkeypatch, capfd):
     def interrupted(backend):
         raise KeyboardInterrupt
 
     with loopback.faults() as submitted:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Job, "poll", interrupted)
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
+            lens_there()
         printed = capfd.readouterr().err
         assert journal()[0]["job_id"] in printed and "the same call picks it up" in printed
-        dl.logit_lens(llm, TEXTS, remote=loopback.host)
+        lens_there()
         assert submitted() == 1
     assert not journal()
 
@@ -164,23 +173,23 @@ def test_a_job_whose_client_was_killed_is_found_by_the_next_process(loopback, tr
     assert not list(artifact.parent.iterdir())
 
 
-def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(llm, loopback, truth, monkeypatch):
+def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(lens_there, loopback, truth, monkeypatch):
     """However long the first takes to forget its job; and afterwards nothing is left for a third."""
     finish = Journal.finish
     monkeypatch.setattr(Journal, "finish", lambda *jobs: (time.sleep(0.3), finish(*jobs)))
     with loopback.faults(hold="RUNNING") as submitted:
-        other = forked(lambda: dl.logit_lens(llm, TEXTS, remote=loopback.host))
+        other = forked(lens_there)
         loopback.until(loopback.is_running)
-        second = forked(lambda: same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth))
+        second = forked(lambda: same(lens_there(), truth))
         loopback.until(lambda: any(map(holder, cache_folder("jobs").glob("*.next"))))
         loopback.switch()
         assert os.waitpid(other, 0)[1] == os.waitpid(second, 0)[1] == 0
         assert submitted() == 1 and not journal()
-        same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+        same(lens_there(), truth)
         assert submitted() == 2 and not journal()
 
 
-def test_no_file_is_removed_that_a_process_holds_open(llm, loopback, truth, monkeypatch):
+def test_no_file_is_removed_that_a_process_holds_open(lens_there, truth, monkeypatch):
     """As a system does that refuses to remove them."""
     unlink, held = Path.unlink, set()
     acquire, release = FileLock.acquire, FileLock.release
@@ -193,7 +202,7 @@ def test_no_file_is_removed_that_a_process_holds_open(llm, loopback, truth, monk
         unlink(path, *how, **named)
 
     monkeypatch.setattr(Path, "unlink", refused)
-    same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
+    same(lens_there(), truth)
     assert not journal()
 
 
@@ -222,7 +231,7 @@ def test_a_cost_that_the_server_does_not_tell_counts_nothing():
     "probe, variable, rounded",
     [
         ("relative_contribution", "PROMPTS", None),
-        pytest.param("residual_erasure", "LAYERS", "erasure_effect", marks=pytest.mark.slow),  # by the size of a batch
+        slow("residual_erasure", "LAYERS", "erasure_effect"),  # by the size of a batch
     ],
 )
 def test_a_run_killed_between_jobs_repeats_none_that_arrived_and_equals_one_job(

@@ -12,6 +12,7 @@ from benchmarks.workloads import random_prompt
 from depth_lib.models.load import wrapped
 from depth_lib.probes.budget import logits_in_cache, rows_of_logits, tokens_in_pass
 from tests.families import randomise
+from tests.marks import others_slow
 from tests.tiny_tokenizers import char_tokenizer
 
 PROBES = {
@@ -65,9 +66,7 @@ def llm():
 
 
 @pytest.mark.filterwarnings("ignore:the integrated gradients")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "lens" else pytest.mark.slow) for name in PROBES]
-)
+@pytest.mark.parametrize("name", others_slow(PROBES, ["lens"]))
 def test_a_pass_fits_beside_the_weights(llm, name):
     weights = sum(weight.nbytes for weight in llm._module.parameters())
     text = random_prompt(1100, 0)

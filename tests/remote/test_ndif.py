@@ -6,6 +6,7 @@ import pytest
 
 from depth_lib import remote, session
 from tests.calls import EVERY, FIVE, PAIRWISE
+from tests.marks import slow
 from tests.remote.conditions import differences
 from tests.remote.loopback import MISSING
 
@@ -26,7 +27,7 @@ def runs():
     for place, probes in WORK.items():
         for probe in probes:
             quick = probe in QUICK and place == ("loopback/llama", "bfloat16", True)
-            yield pytest.param(*place, probe, marks=[] if quick else pytest.mark.slow)
+            yield (*place, probe) if quick else slow(*place, probe)
 
 
 @pytest.mark.parametrize("name, dtype, sandbox, probe", list(runs()))

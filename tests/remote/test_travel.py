@@ -21,7 +21,7 @@ from depth_lib.models.families import known
 from depth_lib.remote.job import Job
 from depth_lib.remote.travel import ON_SERVER, pickled
 from tests.calls import EVERY, FIVE
-from tests.remote.conditions import others_slow
+from tests.marks import others_slow
 from tests.remote.loopback.fixture import KEY
 
 # builtins that an older server takes away, and what one of several processes may find otherwise than the others
@@ -29,7 +29,7 @@ NOT_BUILT_IN = {"bin", "breakpoint", "compile", "exec", "exit", "help", "license
 OF_ONE_PROCESS = {"mem_get_info", "memory_reserved", "memory_allocated", "get_num_threads", "cpu_count"}
 
 
-@pytest.mark.parametrize("probe", others_slow(FIVE))
+@pytest.mark.parametrize("probe", others_slow(EVERY, FIVE))
 def test_every_function_travels_as_source_and_nothing_of_this_machine_does(llm, loopback, monkeypatch, probe):
     """That the server could not import the package is part of its conditions, see loopback/worker.py."""
     payloads = []
