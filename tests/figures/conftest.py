@@ -1,4 +1,4 @@
-"""Folders of results that figures are drawn of, once per module, and axes to draw into."""
+"""Folders of results that figures are drawn of, once, and axes to draw into."""
 
 import itertools
 
@@ -20,13 +20,13 @@ def write_models(out, models, datasets=DATASETS, probes=tuple(ARTIFACTS)):
     return Study(out)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sizes(tmp_path_factory):
     """Models of 4, 30 and 80 blocks on three datasets."""
     return write_models(tmp_path_factory.mktemp("sizes"), SIZES)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def paper(tmp_path_factory):
     """The papers' twelve models."""
     probes = (*THREE_PROBES, "integrated_gradients")

@@ -10,11 +10,11 @@ from tests.model_maps.models import llama, words, wrapped
 from tests.probes.device_tags import PretendDevices, place
 
 
-@pytest.fixture
-def few():
-    """A model, a few texts, and its maps to itself."""
-    llm, texts = wrapped(llama()), words(12)
-    return llm, texts, dl.linear_maps(llm, llm, texts)
+@pytest.fixture(scope="module")
+def truth():
+    """The maps of a model to itself."""
+    llm = wrapped(llama())
+    return dl.linear_maps(llm, llm, words(12))
 
 
 def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_refused():
@@ -27,18 +27,18 @@ def test_a_model_in_bfloat16_is_read_and_one_whose_half_precision_overflows_is_r
         dl.linear_maps(llm, broken, texts)
 
 
-def test_models_on_a_device_without_float64_give_the_same_bits(few):
-    llm, texts, truth = few
+def test_models_on_a_device_without_float64_give_the_same_bits(truth):
+    llm = wrapped(llama())
     with PretendDevices():
         for tensor in (*llm._module.parameters(), *llm._module.buffers()):
             place(tensor, "mps")
-        found = dl.linear_maps(llm, llm, texts)
+        found = dl.linear_maps(llm, llm, words(12))
     assert found.keys() == SCHEMAS["linear_map"].required.keys() | {"n_fit_tokens"}
     assert all(torch.equal(found[key], truth[key]) for key in truth)
 
 
-def test_weights_that_are_offloaded_are_here(few):
-    llm, texts, truth = few
+def test_weights_that_are_offloaded_are_here(truth):
+    llm = wrapped(llama())
     accelerate.cpu_offload(llm._module.model.layers, execution_device=torch.device("cpu"))
     assert all(weight.is_meta for weight in llm._module.model.layers.parameters())
-    assert torch.equal(dl.linear_maps(llm, llm, texts)["relative"], truth["relative"])
+    assert torch.equal(dl.linear_maps(llm, llm, words(12))["relative"], truth["relative"])

@@ -1,5 +1,7 @@
 """Nothing waits for a device but for a few numbers of each pass, whatever the number of tokens and blocks."""
 
+import functools
+
 import pytest
 import torch
 
@@ -7,13 +9,14 @@ from benchmarks.counts import Kernels, counted, probes
 from benchmarks.shapes import model_of
 from benchmarks.workloads import random_prompt
 
+tiny = functools.cache(functools.partial(model_of, "tiny"))
 WAITS = 5  # copies to the host in a pass
 
 
 @pytest.mark.parametrize("name", probes(None, ""))
 def test_waits_per_pass_do_not_grow_with_tokens_or_blocks(name):
     for blocks, n_tokens in ((3, 40), (6, 15)):
-        llm = model_of("tiny", blocks=blocks)
+        llm = tiny(blocks=blocks)
         question = random_prompt(n_tokens // 3, 1)
         found = counted(llm, probes(llm, random_prompt(n_tokens, 0), question, "7")[name])
         assert 0 < found["to host"] <= WAITS * found["passes"], (blocks, n_tokens, found)
