@@ -81,12 +81,17 @@ class RunSpec:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_together({path: text})
 
+    @property
+    def asked(self) -> dict[str, tuple[str, dict]]:
+        """The results that the run asks for, by name: the probe, and what is changed in its call."""
+        asked = {probe: (probe, {}) for probe in self.params["PROBES"]}
+        if self.lens and "logit_lens" in asked:
+            asked["logit_lens@lens"] = "logit_lens", {"lens": self.lens}
+        return asked | {probe + BY_RANDOM: (probe, RANDOM) for probe in self.controls}
+
     def states(self) -> dict[str, State]:
         """The state of each result that the run asks for, by its name."""
-        states = {probe: self.state(probe) for probe in self.params["PROBES"]}
-        if self.lens and "logit_lens" in states:
-            states["logit_lens@lens"] = self.state("logit_lens", lens=self.lens)
-        return states | {probe + BY_RANDOM: self.state(probe, **RANDOM) for probe in self.controls}
+        return {name: self.state(probe, **changed) for name, (probe, changed) in self.asked.items()}
 
     def state(self, probe: str, **changed: object) -> State:
         """Whether the probe's result is the one this run asks for: done, stale with the reasons, or missing.
@@ -128,26 +133,26 @@ class RunSpec:
         if self.on_server:  # it chooses these itself
             del made_from["dtype"], made_from["quantization"]
             made_from["remote"] = self.remote
-        return made_from | self._of_prompts(row) if row.reads_prompts else made_from
+        return made_from | self._of_texts(row) if row.reads else made_from
 
-    def _of_prompts(self, row: Schema) -> dict:
-        """The part of `provenance` on the prompts."""
+    def _of_texts(self, row: Schema) -> dict:
+        """The part of `provenance` on the texts that a probe reads."""
         on_hub, n = self.source == "hub", {"n_examples": self.params["N_EXAMPLES"]}
-        if row.baseline and on_hub:
-            return {"baseline": dataset_named("gsm8k").definition} | n
-        if row.baseline:
+        if row.reads == "baseline":
+            if on_hub:
+                return {"baseline": dataset_named("gsm8k").definition} | n
             return {"baseline": prompts_hash(self.baseline)}
         if on_hub and not self._dataset_file.get("FILE"):
             shuffled = {"seed": self.params["SEED"]} if row.by_level else {}
             return {"source": "hub", "definition": dataset_named(self.params["DATASET"]).definition} | n | shuffled
-        if row.by_level:
-            return {"n_prompts": len(self.examples), "examples_hash": prompts_hash(self.examples)}
-        return {"n_prompts": len(self.prompts), "prompts_hash": prompts_hash(self.prompts)}
+        texts = getattr(self, row.reads)
+        return {"n_prompts": len(texts), f"{row.reads}_hash": prompts_hash(texts)}
 
     def settings(self, probe: str) -> dict:
         """The arguments of the probe: those of its row in ARTIFACTS, with this run's question and answer."""
-        pair = {"question": self.pair.question, "answer": self.pair.answer}
-        return {**ARTIFACTS[probe].settings, **(pair if ARTIFACTS[probe].of_pair else {})}
+        row = ARTIFACTS[probe]
+        pair = {"question": self.pair.question, "answer": self.pair.answer} if row.of_pair else {}
+        return {**row.settings, **pair}
 
     @cached_property
     def prompts(self) -> list[str]:

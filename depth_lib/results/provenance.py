@@ -87,10 +87,9 @@ def judge(path: str | Path, wanted: Mapping) -> State:
     except (ArtifactError, OSError) as problem:
         return State("stale", Path(path), [str(problem)])
     reasons = differing(meta, wanted)
-    if "settings" in wanted:
-        more = (meta.get("settings") or {}).items()
-        more = {key: value for key, value in more if key not in wanted["settings"]}
-        reasons += [f"settings.{key}: stored {value}, asked nothing" for key, value in more.items()]
+    for key, value in (meta.get("settings") or {}).items():
+        if key not in wanted.get("settings", meta["settings"]):
+            reasons.append(f"settings.{key}: stored {value}, asked nothing")
     version, stored = SCHEMAS[parse_name(path).probe].version, meta.get("version")
     if stored != version:
         reasons.append(f"version: by version {stored} of the probe, which now has {version}")

@@ -71,7 +71,11 @@ class Result(dict[str, Any]):
         """
         path = Path(path)
         if path.suffix != ".pt":
-            path /= self._row.names(self.n_prompts or 1)[0]
+            if self.probe not in ARTIFACTS:
+                raise ValueError(
+                    f"a result of {self.probe} has no file of its own; give the name of one, such as mine.pt"
+                )
+            path /= ARTIFACTS[self.probe].names(self.n_prompts or 1)[0]
         try:
             parse_name(path)
         except ArtifactError:
@@ -83,16 +87,12 @@ class Result(dict[str, Any]):
         return depth_lib.save_artifact(path, self, {})
 
     @property
-    def _row(self):
-        if self.probe not in ARTIFACTS:
-            raise ValueError(f"a result of {self.probe} has no file of its own; give the name of one, such as mine.pt")
-        return ARTIFACTS[self.probe]
-
-    @property
     def n_prompts(self) -> int | None:
         """How many prompts or examples it was computed from; None for a question and its answer."""
-        values = [self[key] for key in self if key in ("n_tokens", "level") or key.endswith("_by_prompt")]
-        return len(values[0]) if values else None
+        for key, value in self.items():
+            if key in ("n_tokens", "level") or key.endswith("_by_prompt"):
+                return len(value)
+        return None
 
     def __repr__(self) -> str:
         own = {key: value for key, value in self.items() if torch.is_tensor(value) and not _BESIDE.search(key)}

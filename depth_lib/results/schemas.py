@@ -33,9 +33,9 @@ class Schema:
     prompts (F of those long enough for future mode), E of examples on K levels of difficulty; any other letter is a
     number that is the same for the whole file, as is the K of orders.
     `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it differs from the
-    row's. `baseline`: the probe also reads baseline prompts, whose hash is compared. `by_level`: it runs on examples
-    with levels of difficulty. `version`: raise it when a mistake in the probe is corrected; older results are then
-    stale.
+    row's. `reads`: the texts of a run that the probe reads: "prompts", "examples" with levels of difficulty,
+    "baseline" prompts, or "" for its question alone. `version`: raise it when a mistake in the probe is corrected;
+    older results are then stale.
     """
 
     file: str
@@ -44,8 +44,7 @@ class Schema:
     tokens_file: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     function: str = ""
-    baseline: bool = False
-    by_level: bool = False
+    reads: str = "prompts"
     version: int = 1
 
     @cached_property
@@ -74,16 +73,19 @@ class Schema:
         return "question" in self.settings
 
     @property
-    def reads_prompts(self) -> bool:
-        """Whether the result depends on prompts, of the dataset or the baseline, and not on the pair alone."""
-        return self.baseline or not self.of_pair
+    def by_level(self) -> bool:
+        """Whether the probe runs on examples with levels of difficulty."""
+        return self.reads == "examples"
 
-    def names(self, n: int | str, pair: str = "", changed: str = "") -> tuple[str, str]:
-        """The file's name and that of the text file with its tokens, or "", for n examples, the label of a pair, and
-        the label of a call that was changed."""
-        ending = f"{n}exps_{pair}" if pair and self.of_pair else f"{n}exps"
-        names = (Path(name.replace("{n}exps", ending)) for name in (self.file, self.tokens_file))
-        return tuple(f"{name.stem}@{changed}{name.suffix}" if changed and name.stem else name.name for name in names)
+    def names(self, n: int | str, pair: str = "", changed: str = "") -> list[str]:
+        """The file's name, and that of the text file with its tokens if it has one.
+
+        n: the number of examples. pair: the label of a question and its answer (see `pairs.find_pair`), "" for the
+        papers'. changed: the label of a call that was changed (see `label_of`).
+        """
+        examples = f"{n}exps_{pair}" if pair and self.of_pair else f"{n}exps"
+        names = [self.file, self.tokens_file] if self.tokens_file else [self.file]
+        return [name.replace(".", f"@{changed}." if changed else ".").replace("{n}exps", examples) for name in names]
 
 
 def _shapes(keys: str) -> dict[str, str]:
@@ -130,10 +132,10 @@ ARTIFACTS = {
         "1: n_answer",
         "logit_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
-        baseline=True,
+        reads="baseline",
     ),
     "integrated_gradients": Schema(
-        "igrads_igrads_{n}exps.pt", *_GRADIENTS, "igrads_tokens_{n}exps.txt", settings=_QUADRATURE
+        "igrads_igrads_{n}exps.pt", *_GRADIENTS, "igrads_tokens_{n}exps.txt", settings=_QUADRATURE, reads=""
     ),
     "answer_lens": Schema(
         "answer_lens_{n}exps.pt",
@@ -141,6 +143,7 @@ ARTIFACTS = {
         "L+1 T: answer_kl; L+1 T 5: answer_top",
         "answer_lens_tokens_{n}exps.txt",
         settings=_PAIR,
+        reads="",
     ),
     "attention_effects": Schema(
         "attention_effects_{n}exps.pt", *_EFFECTS, settings=_MODES | _ATTENTION, function="layer_effects"
@@ -151,6 +154,7 @@ ARTIFACTS = {
         *_GRADIENTS,
         "igrads_attention_tokens_{n}exps.txt",
         settings=_QUADRATURE | {"at": "attention"},
+        reads="",
         function="integrated_gradients",
     ),
     "mlp_gradients": Schema(
@@ -158,6 +162,7 @@ ARTIFACTS = {
         *_GRADIENTS,
         "igrads_mlp_tokens_{n}exps.txt",
         settings=_QUADRATURE | {"at": "mlp"},
+        reads="",
         function="integrated_gradients",
     ),
     "local_effects": Schema("local_effects_{n}exps.pt", "L L: max_future_local max_all_local", settings=_MODES),
@@ -182,13 +187,13 @@ ARTIFACTS = {
         "L+1 T: future_erasure past_erasure",
         tokens_file="future_erasure_tokens_{n}exps.txt",
         settings=_PAIR,
-        baseline=True,
+        reads="baseline",
     ),
     "depth_by_difficulty": Schema(
         "depth_by_difficulty_{n}exps.pt",
         "E: level; E L L: layer_effect; E L: output_effect",
         "K: levels; K L L: mean_layer_effect max_layer_effect; K L: mean_output_effect max_output_effect",
-        by_level=True,
+        reads="examples",
     ),
 }
 
@@ -212,10 +217,9 @@ SCHEMAS = ARTIFACTS | BETWEEN_MODELS
 def artifact_path(
     out: str | Path, dataset: str, model: str, probe: str, n: int, pair: str = "", changed: str = ""
 ) -> Path:
-    """Path of a probe's result, `out/dataset/model/file`. ArtifactError if probe is not in ARTIFACTS.
+    """Path of a probe's result, `out/dataset/model/file`; n, pair and changed as `Schema.names` has them.
 
-    n: the number of examples. pair: for probes of a question and its answer, their label (see `pairs.find_pair`); ""
-    for the papers'. changed: the label of a call that was changed (see `label_of`).
+    ArtifactError if the probe is not in ARTIFACTS, or a name cannot be a folder's.
     """
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
@@ -227,9 +231,8 @@ def artifact_path(
 
 def label_of(changed: Mapping[str, object]) -> str:
     """What a call does differently, for the names of its file and result: "part=mlp", "lens=jacobian" of a file."""
-    short = {name: str(value).rpartition("/")[2].removesuffix(".pt") for name, value in changed.items()}
-    text = ",".join(f"{name}={short[name]}" for name in sorted(short))
-    return re.sub(r"[^\w.,=+-]+", "-", text)
+    parts = (f"{name}={Path(str(value)).name.removesuffix('.pt')}" for name, value in sorted(changed.items()))
+    return re.sub(r"[^\w.,=+-]+", "-", ",".join(parts))
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,7 @@ class ResultName:
     @property
     def files(self) -> list[str]:
         """The names of its files: the result's, and that of its tokens if it has one."""
-        return [*filter(None, SCHEMAS[self.probe].names(self.n_examples or "", self.pair, self.changed))]
+        return SCHEMAS[self.probe].names(self.n_examples or "", self.pair, self.changed)
 
 
 def parse_name(path: str | Path) -> ResultName:

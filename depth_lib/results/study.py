@@ -55,7 +55,7 @@ class Study(dict):
     ) -> None:
         self.folder, self.problems = Path(folder), []
         self._found = find_results(self.folder)
-        found_datasets, found_models, names = (dict.fromkeys(column) for column in zip(*self._found, strict=True))
+        found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))
         self.models = [*dict.fromkeys(in_order(found_models) if models is None else models)]
         self.datasets = [*dict.fromkeys(sorted(found_datasets, key=by_paper) if datasets is None else datasets)]
         for model, dataset, name in itertools.product(self.models, self.datasets, names):
@@ -82,15 +82,15 @@ class Study(dict):
 
     def _stale(self) -> Iterator[str]:
         """A line for results that are not those their run's last command asked for, or that an earlier probe made."""
-        for model, dataset in itertools.product(self.models, self.datasets):
-            asked, states = _asked(self.folder / dataset / model), {}
-            for key, path in self.paths.items():
-                if key[:2] == (dataset, model):
-                    name = parse_name(path)
-                    is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
-                    state = asked.state(name.probe) if is_asked else judge(path, {})
-                    states |= {name.key: state} if state.needs_replace else {}
-            yield from (f"{dataset} × {model}: {line}" for line in not_done(states))
+        for folder, paths in itertools.groupby(self.paths.values(), key=lambda path: path.parent):
+            asked, states = _asked(folder), {}
+            for path in paths:
+                name = parse_name(path)
+                is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
+                state = asked.state(name.probe) if is_asked else judge(path, {})
+                if state.needs_replace:
+                    states[name.key] = state
+            yield from (f"{folder.parent.name} × {folder.name}: {line}" for line in not_done(states))
 
     def _mixtures(self) -> Iterator[str]:
         """A line for each dataset of different prompts, model of several commits, and datasets of the same prompts."""
@@ -131,11 +131,10 @@ class Study(dict):
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 meta = next((result["meta"] for (other, _, _), result in self.items() if other == dataset), {})
-                source, asked = meta.get("source", "hub"), {"DATASETS": meta.get("rows_of", dataset)}
-                if source not in ("hub", "drawn", "list"):
-                    asked["SOURCE"] = source
-                probes = " ".join(lacking) if {*lacking} & {*FURTHER_PROBES} else ""
-                remedy = command("sweep", MODELS=model, **asked, OUT=str(self.folder), PROBES=probes)
+                source, rows_of = meta.get("source", "hub"), meta.get("rows_of", dataset)
+                asked = {"SOURCE": "" if source in ("hub", "drawn", "list") else source, "OUT": str(self.folder)}
+                asked["PROBES"] = lacking if {*lacking} & {*FURTHER_PROBES} else ""
+                remedy = command("sweep", MODELS=model, DATASETS=rows_of, **asked)
                 lines.append(f"no artifact for {dataset} × {model} ({', '.join(lacking)}); run: {remedy}")
         return lines
 

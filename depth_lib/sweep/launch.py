@@ -31,12 +31,13 @@ def run_unfinished(plan: Plan) -> int:
     runs.
     """
     runs = plan.runs()
-    statuses = list(map(status_of, runs))
-    left = [status.run for status in statuses if not status.finished]
+    unfinished = [status for status in map(status_of, runs) if not status.finished]
+    left = [status.run for status in unfinished]
     if plan.LIST:
         print(*(_command(plan, run) for run in left), sep="\n")
         return 0
-    _refuse(plan, statuses)
+    for status in unfinished:
+        _refuse(plan, status)
     for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
         fetched(name)  # here, where one line says what is needed, and not in each notebook
     gpus = gpus_of_runs(plan, left)
@@ -59,31 +60,33 @@ def run_unfinished(plan: Plan) -> int:
     return status
 
 
-def _refuse(plan: Plan, statuses: Sequence[RunStatus]) -> None:
-    """Raise Superseded for a result that was made with other settings, unless REPLACE is set, with the commands that go
-    on with these settings and that replace it; ParamsError for quantised weights on a server or without bitsandbytes,
-    and, unless other runs are to go on, for prompts or weights that cannot be read; NotReady without a key."""
-    for run in (status.run for status in statuses if not status.finished):
-        if quantization := run.params["QUANTIZATION"]:
-            why = "" if find_spec("bitsandbytes") else f"bitsandbytes is not installed; {_PIP}"
-            if run.on_server:
-                why = "REMOTE is given too, and the server has chosen its weights"
-            if why:
-                raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
-    for host in {status.run.remote for status in statuses if status.run.on_server and not status.finished}:
+def _refuse(plan: Plan, status: RunStatus) -> None:
+    """Raise what keeps this run from being executed.
+
+    ParamsError for quantised weights on a server or without bitsandbytes, and, unless KEEP_GOING, for prompts or
+    weights that cannot be read; NotReady without a key; Superseded for a result that was made with other settings,
+    unless REPLACE is set, with the commands that go on with these settings and that replace it.
+    """
+    run = status.run
+    if quantization := run.params["QUANTIZATION"]:
+        why = "" if find_spec("bitsandbytes") else f"bitsandbytes is not installed; {_PIP}"
+        if run.on_server:
+            why = "REMOTE is given too, and the server has chosen its weights"
+        if why:
+            raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+    if run.on_server:
         from ..remote.server import host_and_key  # loads torch
 
-        host_and_key(host)
-    for run, states in ((status.run, status.states) for status in statuses):
-        for name, state in states.items():
-            if state.needs_replace and not run.params["REPLACE"]:
-                lines = [f"{state.in_words}; give another OUT, or"]
-                if stored := _stored(run, name, state):
-                    lines.append(f"to go on with its settings: {command('sweep', **plan.as_options | stored)}")
-                anew = command("sweep", **plan.as_options | {"REPLACE": True})
-                raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
-            if state.word == "missing" and state.reasons and not plan.KEEP_GOING:
-                raise ParamsError(state.reasons[0])
+        host_and_key(run.remote)
+    for name, state in status.states.items():
+        if state.needs_replace and not run.params["REPLACE"]:
+            lines = [f"{state.in_words}; give another OUT, or"]
+            if stored := _stored(run, name, state):
+                lines.append(f"to go on with its settings: {command('sweep', **plan.as_options | stored)}")
+            anew = command("sweep", **plan.as_options | {"REPLACE": True})
+            raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
+        if state.word == "missing" and state.reasons and not plan.KEEP_GOING:
+            raise ParamsError(state.reasons[0])
 
 
 def _stored(run: RunSpec, result: str, state: State) -> dict:

@@ -85,7 +85,7 @@ class Plan(ModelFile):
                 in_files = filled_in(cell)[0]["PROBES"]
                 possible = {*in_files, *(_WITHOUT_LEVELS if self.DATASETS else _IN_NO_FILE)} - placed
                 probes = [probe for probe in self.PROBES or in_files if probe in possible]
-                placed.update(probe for probe in probes if not ARTIFACTS[probe].reads_prompts)
+                placed.update(probe for probe in probes if not ARTIFACTS[probe].reads)
                 if probes:
                     run = runs[model, dataset] = RunSpec(cell | {"PROBES": probes})
                     one, two = folders.setdefault(run.folder, (model, dataset)), (model, dataset)

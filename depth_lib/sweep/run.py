@@ -31,7 +31,7 @@ from ..models.gguf import WHEELS
 from ..models.load import load_model
 from ..models.memory import check_fits
 from ..models.parallel import is_first, join_ranks
-from ..params import ParamsError, find_model, flagged
+from ..params import FIVE_PROBES, ParamsError, find_model, flagged
 from ..probes.ranks import from_rank_0
 from ..progress import LOG
 from ..remote import journalled
@@ -39,8 +39,8 @@ from ..remote.errors import NotReady, ServerUnreachable
 from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
-from ..results.provenance import Superseded, prompts_hash, without_folders
-from ..results.schemas import ARTIFACTS, BY_RANDOM, FURTHER_PROBES, RANDOM, ArtifactError, parse_name
+from ..results.provenance import State, Superseded, prompts_hash, without_folders
+from ..results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, ArtifactError, parse_name
 from .status import PROBE_FAILED
 from .table import depths_of
 
@@ -90,40 +90,38 @@ class Run(RunSpec):
         if state.word == "missing" and not is_asked:
             print(f"{probe}: left out (PROBES = {', '.join(self.params['PROBES'])})")
             return None
-        if state.word == "done" or not is_asked:
-            result = self._read(probe, state.path, "nothing to compute" if state.word == "done" else str(state))
-            if source_of(call) != state.meta.get("call", source_of(call)):
-                print(
-                    f"  It was computed by a call that was written differently. If yours measures something else, "
-                    f'name what, as in run.result("{probe}", call, part="mlp"): its result is kept beside this one.'
-                )
-            return result
-        try:
-            with self._alone():
-                path = self._compute(probe, call, changed)
-        except Exception as error:
-            concerns_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
-            its_caller_sees_it = LOG not in os.environ  # not a sweep's
-            if concerns_all or its_caller_sees_it or self.params["TENSOR_PARALLEL"] > 1:
-                raise
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            print(f"{PROBE_FAILED}{probe}: {why}")
-            return None
-        self._shown.add(path)
-        return load_artifact(path)
+        if state.word != "done" and is_asked:
+            try:
+                with self._alone():
+                    state = from_rank_0(self.state(probe, **changed))
+                    if state.word != "done":  # nor did another process compute it before it released the lock
+                        return self._computed(probe, call, changed, state)
+            except Exception as error:
+                concerns_all = isinstance(error, (ModelError, NotReady, ServerUnreachable))
+                its_caller_sees_it = LOG not in os.environ  # not a sweep's
+                if concerns_all or its_caller_sees_it or self.params["TENSOR_PARALLEL"] > 1:
+                    raise
+                traceback.print_exc()
+                why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+                print(f"{PROBE_FAILED}{probe}: {why}")
+                return None
+        result = self._read(probe, state.path, ", nothing to compute" if state.word == "done" else f", {state}")
+        if source_of(call) != state.meta.get("call", source_of(call)):
+            print(
+                f"  It was computed by a call that was written differently. If yours measures something else, "
+                f'name what, as in run.result("{probe}", call, part="mlp"): its result is kept beside this one.'
+            )
+        return result
 
     def others(self) -> Iterator[tuple[str, dict]]:
-        """Further probes that PROBES names, the logit lens by LENS, then all that is kept in the run's folder and was
-        not returned before, such as results of another question: pairs of probe and result. Those with random weights
-        are computed and not returned: their depths are `depths`'s."""
-        for probe in FURTHER_PROBES:
-            if probe in self.params["PROBES"] and (result := self.result(probe)):
+        """Pairs of probe and result: further probes that PROBES names, the logit lens by LENS, then all that is kept in
+        the run's folder and was not returned before, such as results of another question.
+
+        Results with random weights are computed and not returned: `depths` has their depths.
+        """
+        for name, (probe, changed) in self.asked.items():
+            if name not in FIVE_PROBES and (result := self.result(probe, **changed)) and changed != RANDOM:
                 yield probe, result
-        if self.lens and (result := self.result("logit_lens", lens=self.lens)):
-            yield "logit_lens", result
-        for probe in self.controls:
-            self.result(probe, **RANDOM)
         for path in sorted({*self.folder.glob("*.pt")} - {*self.folder.glob(f"*{BY_RANDOM}.pt")} - self._shown):
             with contextlib.suppress(ArtifactError):  # somebody else's file
                 name = parse_name(path)
@@ -135,14 +133,14 @@ class Run(RunSpec):
         return depths_of(self)
 
     def _read(self, name: str, path: Path, remark: str = "") -> dict | None:
-        """A kept result; None, with a word, if it cannot be read."""
+        """A kept result; None if it cannot be read, which is printed."""
         self._shown.add(path)
         try:
             result = load_artifact(path)
         except ArtifactError as problem:
             print(f"{name}: {problem}")
             return None
-        print(", ".join(filter(None, [f"{name}: read from {path}", remark])))
+        print(f"{name}: read from {path}{remark}")
         return result
 
     @cached_property
@@ -172,12 +170,8 @@ class Run(RunSpec):
             remove_leftovers(self.folder)
             yield
 
-    def _compute(self, probe: str, call: Callable | None, changed: Mapping) -> Path:
-        """Compute and write a result, unless another process did it before it released the lock; its path."""
-        state = from_rank_0(self.state(probe, **changed))
-        if state.word == "done":
-            print(f"{probe}: read from {state.path}, nothing to compute")
-            return state.path
+    def _computed(self, probe: str, call: Callable | None, changed: Mapping, state: State) -> dict:
+        """Compute and write a result, in place of one in this state."""
         if state.needs_replace and not self.params["REPLACE"]:
             raise Superseded(
                 f"{state.in_words}; give another OUT, or to move it aside and compute it again set REPLACE = True, and "
@@ -205,7 +199,8 @@ class Run(RunSpec):
                 save_artifact(path, result, meta)
                 print(f"{probe}: computed in {seconds:.1f} s, written to {path}")
         from_rank_0("written")  # the other ranks wait for it
-        return path
+        self._shown.add(path)
+        return load_artifact(path)
 
     def _measure(self, probe: str, llm: nnsight.TransformersModel, changed: Mapping) -> dict:
         """Call the probe's own function with the settings of its artifact, but for those changed; layer effects in both
@@ -213,13 +208,9 @@ class Run(RunSpec):
         row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
         how.pop("tolerance", None)  # the function has its own, which is recorded
         how |= changed if changed != RANDOM else {}
+        if row.reads:
+            how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
         function, modes = getattr(api, row.function or probe), how.pop("modes", None)
-        if row.by_level:
-            how["examples"] = self.examples
-        elif not row.of_pair:
-            how["prompts"] = self.prompts
-        if row.baseline:
-            how["baseline_prompts"] = self.baseline
         if not modes:
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
@@ -247,9 +238,9 @@ class Run(RunSpec):
         if self.on_server and record.running:
             meta["dtype"] = record.running["dtype"]
             meta["quantization"] = asked["QUANTIZATION"] if record.running["quantized"] else None
-        if row.reads_prompts:
-            prompts = self.baseline if row.baseline else self.examples if row.by_level else self.prompts
-            meta |= {"n_prompts": len(prompts), "prompts_hash": prompts_hash(prompts)}
+        if row.reads:
+            texts = getattr(self, row.reads)
+            meta |= {"n_prompts": len(texts), "prompts_hash": prompts_hash(texts)}
         return meta
 
     def _where(self, llm: nnsight.TransformersModel) -> str:
