@@ -23,6 +23,11 @@ def cache_folder(kind: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depth_lib" / kind
 
 
+def can_be_folder(name: str) -> bool:
+    """Whether a folder can have this name."""
+    return Path(name).name == name and name not in ("", "..")
+
+
 def move_aside(path: Path, reason: str) -> Path:
     """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
     for number in itertools.count(1):

@@ -37,10 +37,9 @@ class ParamsError(ValueError):
     """Wrong parameters or names; one line per problem, with file, key and allowed values."""
 
 
-# Flags of a field: what of a result is compared with what is asked, to see whether it is stale.
-# No flag: the value itself.
-_OTHERWISE: JsonDict = {"otherwise": True}  # by other words: a hash of the prompts, of the weights
-_HOW: JsonDict = {"how": True}  # not at all: where it is computed, or which results are (a question names its own)
+# Flags of a field: how it is decided whether a stored result is stale. Without a flag the value itself is compared.
+_OTHERWISE: JsonDict = {"otherwise": True}  # a hash of the prompts or of the weights is compared
+_HOW: JsonDict = {"how": True}  # nothing is: it says where to compute, or which results (a question is in their names)
 _LOADING: JsonDict = {"loading": True}  # also an argument of `load_model`
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
@@ -166,7 +165,7 @@ class DatasetFile(_OfBoth, _OfDataset):
 
 
 def flagged(flag: str) -> list[str]:
-    """The parameters of a run with a flag: "loading", "otherwise" or "how", which stand above the fields."""
+    """The parameters of a run that have a flag: "loading", "otherwise" or "how", defined above."""
     return [name for name, field in Params.model_fields.items() if flag in (field.json_schema_extra or {})]
 
 
@@ -174,22 +173,17 @@ def flagged(flag: str) -> list[str]:
 OF_MODELS = [name for name in ModelFile.model_fields if name not in _OfBoth.model_fields]
 
 
-# How a value that pydantic refuses is to be mended, by the kind of its error.
+# How a value that pydantic refuses is to be mended, by how the name of its error begins.
 _MEND = {
     "greater_than_equal": "give {ge} or more",
     "greater_than": "give more than {gt}",
     "literal_error": "give {expected}",
     "string_too_short": "give a text that is not empty",
-} | {
-    f"{kind}_{how}": f"give {what}"
-    for kind, what in (
-        ("int", "a whole number"),
-        ("float", "a number"),
-        ("bool", "true or false"),
-        ("list", "a list"),
-        ("string", "a text"),
-    )
-    for how in ("type", "parsing", "from_float")
+    "string_": "give a text",
+    "int_": "give a whole number",
+    "float_": "give a number",
+    "bool_": "give true or false",
+    "list_": "give a list",
 }
 
 
@@ -208,7 +202,8 @@ def checked(values: Mapping, kind: type[BaseModel] = Params, strict: bool = True
             if item["type"] == "extra_forbidden":
                 lines[key] = not_among(kind.model_fields, "key", key)
             else:
-                mend = _MEND.get(item["type"], item["msg"]).format(**item.get("ctx", {}))
+                mend = next((text for kind, text in _MEND.items() if item["type"].startswith(kind)), item["msg"])
+                mend = mend.format(**item.get("ctx", {}))
                 about = kind.model_fields[key].description
                 lines.setdefault(key, f"{key} is {_shown(item['input'])}; {mend} ({about})")
         raise ParamsError("\n".join(lines.values())) from None
@@ -275,7 +270,8 @@ def in_order(models: Iterable[str]) -> list[str]:
     """
 
     def place(model: str) -> tuple:
-        facts, size = facts_of(model), re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
+        facts = facts_of(model)
+        size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bl](?![a-z])", model.lower())
         return facts.billions or (float(size[1]) if size else inf), TRAINING.index(facts.training), model.lower()
 
     return sorted(set(models), key=place)
@@ -317,8 +313,8 @@ def as_text(value: object) -> str:
 
 
 def command(target: str, *names: str, **variables: object) -> str:
-    """A `depth-lib` command for a message, which works as pasted. Left out are variables that are "", and OUT where it
-    is what the command takes by itself."""
+    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out, and so is OUT
+    where it is the command's default."""
     script = str(Path(sys.executable).with_name("depth-lib"))
     program = "depth-lib" if shutil.which("depth-lib") == script else script
     by_itself = "outputs/demo" if variables.get("SET") == "demo" else "outputs"

@@ -48,7 +48,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     """
     path = Path(path)
     name = parse_name(path)
-    probe, schema = name.probe, SCHEMAS[name.probe]
+    probe = name.probe
+    schema = SCHEMAS[probe]
     stored = {key: _storable(value) for key, value in result.items()}
     problem = mismatch(probe, stored) or _not_finite(stored)
     if schema.tokens_file and "tokens" not in stored:
@@ -130,7 +131,8 @@ def read_artifact(path: str | Path) -> dict:
 
 def _remedy(path: Path) -> str:
     """The command that computes the result at this path."""
-    name, folder = parse_name(path), path if len(path.parts) > 3 else path.absolute()
+    name = parse_name(path)
+    folder = path if len(path.parts) > 3 else path.absolute()
     if name.probe not in ARTIFACTS:
         return command("maps", "SOURCE_MODEL", "TARGET_MODEL")
     dataset, model = folder.parts[-3:-1]

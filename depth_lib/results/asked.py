@@ -30,7 +30,7 @@ PARAMETERS = "probe.json"  # in a run's folder: what its last command asked
 
 
 class RunSpec:
-    """The parameters of a run, from a cell: None is as the params files say, "null" is None, other names are ignored.
+    """The parameters of a run. In a cell, None means: as the params files say; "null" means None.
 
     prompts: a list to use instead of the prompts of DATASET and SOURCE. Raises ParamsError with every wrong parameter.
 
@@ -44,7 +44,9 @@ class RunSpec:
         checked(params)
         if wrong := not_among(ARTIFACTS, "PROBES", *params["PROBES"]):
             raise ParamsError(wrong)
-        name, model_id, known = params["MODEL"], params["MODEL_ID"], find_model(params["MODEL"])
+        name = params["MODEL"]
+        model_id = params["MODEL_ID"]
+        known = find_model(name)
         if known and model_id not in (name, known["MODEL_ID"]) and find_model(model_id):
             raise ParamsError(f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; change one")
         self._dataset_file = find_dataset(params["DATASET"]) or {}
@@ -54,11 +56,14 @@ class RunSpec:
         self.source = "drawn" if is_drawn else params["SOURCE"]
         self._n_examples = params["N_EXAMPLES"]  # rows of a dataset, such as the baseline's; a list has its own number
         if prompts is not None:
-            self.prompts, self.source = list(prompts), "list"
+            self.prompts = list(prompts)
+            self.source = "list"
             if not self.prompts:
                 raise ParamsError("prompts is empty; give at least one text")
             params["N_EXAMPLES"] = len(self.prompts)
-        self.dataset, self.remote, self.out = self._dataset_name(), params["REMOTE"], in_project(params["OUT"])
+        self.dataset = self._dataset_name()
+        self.remote = params["REMOTE"]
+        self.out = in_project(params["OUT"])
         if params["CONTROL"] and self.on_server:
             raise ParamsError("CONTROL draws random weights here, and REMOTE runs on a server; give one of the two")
         self.pair = find_pair(params["PAIR"], params["QUESTION"], params["ANSWER"], params["SEED"])
@@ -76,7 +81,8 @@ class RunSpec:
 
     def write_parameters(self) -> None:
         """Write what this run asks to its folder, for `asked_in`."""
-        path, text = self.folder / PARAMETERS, json.dumps(self.cell()).encode()
+        path = self.folder / PARAMETERS
+        text = json.dumps(self.cell()).encode()
         if not path.is_file() or path.read_bytes() != text:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_together({path: text})
@@ -106,12 +112,15 @@ class RunSpec:
 
     def new_path(self, probe: str, **changed: object) -> Path:
         """The path of a new result of the probe, with N_EXAMPLES in its name."""
-        model, n = self.params["MODEL"], self.params["N_EXAMPLES"]
-        return artifact_path(self.out, self.dataset, model, probe, n, self.pair.label, label_of(changed))
+        which = (self.dataset, self.params["MODEL"], probe, self.params["N_EXAMPLES"])
+        return artifact_path(self.out, *which, self.pair.label, label_of(changed))
 
     def path(self, probe: str, **changed: object) -> Path:
-        """The path of the probe's result for this question: of N_EXAMPLES, else of the largest number there is, which a
-        study reads; if there is none, of a new one."""
+        """The path of the probe's result for this question.
+
+        That for N_EXAMPLES; if it is not there, that for the largest number of examples, which a study reads; if there
+        is none, that of a new result.
+        """
         new = self.new_path(probe, **changed)
         others = self.folder.glob(ARTIFACTS[probe].names("*", self.pair.label, label_of(changed))[0])
         return new if new.exists() else max(others, key=by_n_examples, default=new)
@@ -122,7 +131,8 @@ class RunSpec:
         Prompts are compared by their hash, those of the Hub by a hash of the dataset's definition, without the network.
         Raises PromptError for prompts that cannot be read, ParamsError for a checkpoint that is gone.
         """
-        row, apart = ARTIFACTS[probe], {*flagged("how"), *flagged("otherwise")}
+        row = ARTIFACTS[probe]
+        apart = {*flagged("how"), *flagged("otherwise")}
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
         as_kept = json.loads(json.dumps(changed))  # as `meta` has it: a tuple is a list
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
@@ -137,7 +147,8 @@ class RunSpec:
 
     def _of_texts(self, row: Schema) -> dict:
         """The part of `provenance` on the texts that a probe reads."""
-        on_hub, n = self.source == "hub", {"n_examples": self.params["N_EXAMPLES"]}
+        on_hub = self.source == "hub"
+        n = {"n_examples": self.params["N_EXAMPLES"]}
         if row.reads == "baseline":
             if on_hub:
                 return {"baseline": dataset_named("gsm8k").definition} | n

@@ -20,7 +20,8 @@ def in_project(path: str | Path) -> Path:
 
     Paths that begin with .., or exist in notebooks/ itself, and all paths elsewhere are left as they are.
     """
-    root, path = Path(__file__).resolve().parents[2], Path(path).expanduser()
+    root = Path(__file__).resolve().parents[2]
+    path = Path(path).expanduser()
     from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
     return root / path if from_notebooks else path
 
@@ -43,7 +44,9 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     if Params.model_fields.keys() == values.keys():
         return values, {}
     default = Params().model_dump()
-    name, dataset = values.get("MODEL", default["MODEL"]), values.get("DATASET", default["DATASET"])
+    asked = default | values
+    name = asked["MODEL"]
+    dataset = asked["DATASET"]
     model = find_model(name)
     if not model and values.keys() >= {"MODEL_ID", "DTYPE", "DEVICE_MAP"}:
         model = {"MODEL": name}  # the three that `model_params` finds out are given

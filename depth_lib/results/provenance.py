@@ -77,8 +77,9 @@ _PIECE = 2**18  # bytes of a weight file that are read at once
 def judge(path: str | Path, wanted: Mapping) -> State:
     """The state of the result at this path.
 
-    wanted: values that its `meta` must have; only these keys are compared, nested dicts key by key. `settings`, if they
-    are wanted, must be equal: a call that was changed has others. The result must have the probe's current version.
+    wanted: values that its `meta` must have. Only these keys are compared, nested dicts key by key; if `settings` is
+    wanted, further stored settings are a difference too, since a call that was changed has them. The result must have
+    the probe's current version.
     """
     try:
         meta = read_meta(path)
@@ -90,14 +91,15 @@ def judge(path: str | Path, wanted: Mapping) -> State:
     for key, value in (meta.get("settings") or {}).items():
         if key not in wanted.get("settings", meta["settings"]):
             reasons.append(f"settings.{key}: stored {value}, asked nothing")
-    version, stored = SCHEMAS[parse_name(path).probe].version, meta.get("version")
+    version = SCHEMAS[parse_name(path).probe].version
+    stored = meta.get("version")
     if stored != version:
         reasons.append(f"version: by version {stored} of the probe, which now has {version}")
     return State("stale" if reasons else "done", Path(path), reasons, meta)
 
 
 def weights(model_id: str, revision: str | None, checkpoint: Path | None = None) -> dict:
-    """What of a result's provenance is on the weights: a hash of those here, or the commit or revision on the Hub.
+    """The part of a result's provenance on the weights: a hash of those here, or the commit or revision on the Hub.
 
     checkpoint: the folder or GGUF file of the model, if it is here. ParamsError for a path that does not exist.
     """
@@ -162,7 +164,8 @@ def fingerprint(checkpoint: str | Path) -> str:
     Files up to 64 MiB are read whole. In larger safetensors files, four spread pieces of each tensor are read (tensors
     up to 1 MiB, such as norms, whole); in larger files of other formats, 256 spread pieces.
     """
-    digest, gguf = hashlib.sha256(), gguf_in(checkpoint)
+    digest = hashlib.sha256()
+    gguf = gguf_in(checkpoint)
     files = [path for pattern in _FILES for path in Path(checkpoint).glob(pattern)]
     for path in [gguf] if gguf else sorted(files):
         size = path.stat().st_size

@@ -104,5 +104,6 @@ class Result(dict[str, Any]):
             low, high = np.nanmin(own[first]), np.nanmax(own[first])
             lines.append(f"{first} is from {low:.3g} to {high:.3g}")
         kinds = "|".join(map(repr, depth_lib.kinds_of(self.probe, self)))
-        drawn, depths = f".plot({kinds})  " * bool(kinds), ".depths()  " * (self.probe in TABLE_PROBES)
+        drawn = f".plot({kinds})  " * bool(kinds)
+        depths = ".depths()  " * (self.probe in TABLE_PROBES)
         return "\n".join([*lines, f"{drawn}{depths}.to_frame()  .save(path)"])

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..data.prompts import ANSWER, QUESTION
+from ..files import can_be_folder
 from ..params import FIVE_PROBES
 
 
@@ -224,7 +225,7 @@ def artifact_path(
     if probe not in ARTIFACTS:
         raise ArtifactError(f"no probe is called {probe!r}; the probes are {', '.join(ARTIFACTS)}")
     for name in (dataset, model):
-        if name in ("", ".", "..") or Path(name).name != name:
+        if not can_be_folder(name):
             raise ArtifactError(f"{name!r} cannot be a folder under {out}; use a short name such as Qwen2.5-7B")
     return Path(out) / dataset / model / ARTIFACTS[probe].names(n, pair, changed)[0]
 
@@ -285,7 +286,8 @@ def mismatch(probe: str, result: object) -> str | None:
     """Where a result first differs from the keys and shapes of its probe; None if it fits."""
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return "it is not a dict of named tensors with a dict `meta`"
-    schema, sizes = SCHEMAS[probe], {"1": 1}  # of each letter, set by the first axis that has it; at least 1
+    schema = SCHEMAS[probe]
+    sizes = {"1": 1}  # of each letter, set by the first axis that has it; at least 1
     for key in schema.required:
         if key not in result:
             return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"
@@ -294,7 +296,8 @@ def mismatch(probe: str, result: object) -> str | None:
             continue
         if not hasattr(result[key], "shape"):
             return f"{key} is a {type(result[key]).__name__}, not a tensor"
-        axes, stored = shape.split(), list(result[key].shape)
+        axes = shape.split()
+        stored = list(result[key].shape)
         for axis, size in zip(axes, stored, strict=False):
             sizes.setdefault(axis[0], max(size - axis.endswith("+1"), 1))
         expected = [sizes.get(axis[0], 1) + axis.endswith("+1") for axis in axes]

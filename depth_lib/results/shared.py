@@ -82,7 +82,8 @@ def share(
     copies = {folder / file.relative_to(study.folder): file for file in files if file.exists()}
     if {*folder.glob("*/*/*.pt")} - copies.keys() or folder.resolve() == study.folder.resolve():
         raise ArtifactError(f"{folder} has results of its own; give an empty folder to share into, such as TO=shared")
-    page, table = folder / "README.md", folder / "results.parquet"
+    page = folder / "README.md"
+    table = folder / "results.parquet"
     try:
         contents = {copy: file.read_bytes() for copy, file in copies.items()}
         contents |= {page: _card(study, licence, depths, notes).encode(), table: as_frame(study).to_parquet()}

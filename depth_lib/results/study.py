@@ -53,7 +53,8 @@ class Study(dict):
     def __init__(
         self, folder: str | Path, models: Iterable[str] | None = None, datasets: Iterable[str] | None = None
     ) -> None:
-        self.folder, self.problems = Path(folder), []
+        self.folder = Path(folder)
+        self.problems = []
         self._found = find_results(self.folder)
         found_datasets, found_models, names = map(dict.fromkeys, zip(*self._found, strict=True))
         self.models = [*dict.fromkeys(in_order(found_models) if models is None else models)]
@@ -64,10 +65,6 @@ class Study(dict):
                     self[dataset, model, name] = read_artifact(path)
                 except (ArtifactError, OSError) as error:
                     self.problems.append(str(error))
-                    continue
-                of = self[dataset, model, name]["meta"].get("model", model)
-                if of != model:
-                    self.problems.append(f"{dataset} × {model} has the {name} of {of}; move it to the folder {of}")
         self.paths = {key: self._found[key] for key in self}
         self.pairs = sorted({parse_name(path).pair for path in self._found.values()} - {""})
         self.problems += [*self._stale(), *self._mixtures()]
@@ -81,9 +78,10 @@ class Study(dict):
             )
 
     def _stale(self) -> Iterator[str]:
-        """A line for results that are not those their run's last command asked for, or that an earlier probe made."""
+        """A line for results that are not as their run's last command asked, or of an earlier version of the probe."""
         for folder, paths in itertools.groupby(self.paths.values(), key=lambda path: path.parent):
-            asked, states = _asked(folder), {}
+            asked = _asked(folder)
+            states = {}
             for path in paths:
                 name = parse_name(path)
                 is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
@@ -93,10 +91,13 @@ class Study(dict):
             yield from (f"{folder.parent.name} × {folder.name}: {line}" for line in not_done(states))
 
     def _mixtures(self) -> Iterator[str]:
-        """A line for each dataset of different prompts, model of several commits, and datasets of the same prompts."""
+        """A line for each result of another model, dataset of different prompts, model of different weights, and for
+        datasets of the same prompts."""
         mixtures, alike = defaultdict(lambda: defaultdict(dict)), defaultdict(dict)
         for (dataset, model, probe), result in self.items():
             meta = result["meta"]
+            if (of := meta.get("model", model)) != model:
+                yield f"{dataset} × {model} has the {probe} of {of}; move it to the folder {of}"
             if probe in TABLE_PROBES and "prompts_hash" in meta:
                 prompts = f"{meta.get('n_prompts')} from {meta.get('source')}, hash {meta['prompts_hash']}"
                 mixtures[f"{dataset} has results of different prompts, which are not comparable"][prompts][model] = True
@@ -131,7 +132,8 @@ class Study(dict):
             lacking = [p for p in ARTIFACTS if p in expected and (dataset, model, p) not in self]
             if lacking:
                 meta = next((result["meta"] for (other, _, _), result in self.items() if other == dataset), {})
-                source, rows_of = meta.get("source", "hub"), meta.get("rows_of", dataset)
+                source = meta.get("source", "hub")
+                rows_of = meta.get("rows_of", dataset)
                 asked = {"SOURCE": "" if source in ("hub", "drawn", "list") else source, "OUT": str(self.folder)}
                 asked["PROBES"] = lacking if {*lacking} & {*FURTHER_PROBES} else ""
                 remedy = command("sweep", MODELS=model, DATASETS=rows_of, **asked)
@@ -210,7 +212,9 @@ def find_results(folder: str | Path) -> dict[Key, Path]:
 
     The papers' question comes first, then others, then calls that were changed.
     """
-    folder, found, rows = Path(folder), {}, list(ARTIFACTS)
+    folder = Path(folder)
+    found = {}
+    rows = list(ARTIFACTS)
     for path in sorted(folder.glob("*/*/*.pt"), key=by_n_examples):
         with suppress(ArtifactError):  # somebody else's file
             name = parse_name(path)

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..files import can_be_folder
 from ..models.errors import ModelError, check_tokenizer
 from ..models.gguf import WHEELS
 from ..params import OF_MODELS, Params, ParamsError, checked, command, find_model, flagged, not_among
@@ -79,7 +80,8 @@ def share(plan: Plan) -> int:
     study = Study(plan.folder, models or None, datasets)
     every_depth = depths(study)
     lines = [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
-    folder, notes = plan.TO or Path(plan.folder) / "shared", [*study.problems, *notices(study)]
+    folder = plan.TO or Path(plan.folder) / "shared"
+    notes = [*study.problems, *notices(study)]
     written = share_study(study, folder, plan.LICENCE, lines, notes)
     print(*written, sep="\n")
     return 0
@@ -106,18 +108,19 @@ def status(plan: Plan) -> int:
 
 def init(plan: Plan, model: str) -> int:
     """Write a params file for a model of your own: init my-model --model-id path-or-Hub-id."""
-    if Path(model).name != model or model == "..":
+    folder = plan.SET or "mine"
+    if not can_be_folder(model):
         raise ParamsError(f"{model} cannot be a folder name; give a short name, and the path as --model-id")
-    if plan.SET and (Path(plan.SET).name != plan.SET or plan.SET == ".."):
+    if not can_be_folder(folder):
         raise ParamsError(f"SET is {plan.SET}, which cannot be a folder's name; give a short name")
     if known := find_model(model):
         raise ParamsError(f"there is a model {model} ({known['MODEL_ID']}); choose another name")
     source = plan.MODEL_ID or model
     check_tokenizer(source)
-    given = {name: getattr(plan, name) for name in plan.model_fields_set.intersection(OF_MODELS)}
-    values = plan.model_dump() | model_params(source) | given | {"MODEL": model, "MODEL_ID": source}
+    given = plan.model_dump(exclude_unset=True) | {"MODEL": model, "MODEL_ID": source}
+    values = plan.model_dump() | model_params(source) | given
     lines = [f"{key}: {json.dumps(values[key])}  # {Plan.model_fields[key].description}\n" for key in OF_MODELS]
-    path = Path("params", "models", plan.SET or "mine", f"{model}.yaml")
+    path = Path("params", "models", folder, f"{model}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
     sample, hub = (command("run", model, "gsm8k", SOURCE=source) for source in ("sample", "hub"))
@@ -251,9 +254,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
             own.add_argument(argument, nargs="?", default=default)
         for option in options:
             field = Plan.model_fields[option]
-            how = {"nargs": "*"} if field.annotation == list[str] else {}
-            how |= {"dest": option, "metavar": "…", "default": argparse.SUPPRESS, "help": field.description}
-            own.add_argument(_flag(option), **how)
+            how = {"default": argparse.SUPPRESS, "metavar": "…", "help": field.description}
+            own.add_argument(_flag(option), dest=option, nargs="*" if field.annotation == list[str] else None, **how)
     if words and not words[0].startswith("-") and (problem := not_among(COMMANDS, "command", words[0])):
         raise ParamsError(problem)
     known, unknown = parser.parse_known_args(list(_normal(words)))
@@ -271,8 +273,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
 
 
 def _normal(words: Sequence[str]) -> Iterator[str]:
-    """Words with options as argparse knows them: make's --N_EXAMPLES is --n-examples, and of those that are true or
-    false one without a value gets =true."""
+    """The words as argparse reads them: --N_EXAMPLES, as make writes it, becomes --n-examples, and a true-or-false
+    option without a value gets =true."""
     for word, following in zip_longest(words, words[1:], fillvalue="--"):
         word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
         option = word[2:].upper().replace("-", "_")
@@ -289,5 +291,5 @@ def _flag(option: str) -> str:
 
 
 def _words(texts: Sequence[str]) -> list[str]:
-    """The names in a list's option, apart by spaces or commas, as make gives all in one text; a path is one name."""
+    """The names given to a list option: each text is split at spaces and commas, unless it is a path."""
     return [word for text in texts for word in ([text] if os.path.exists(text) else text.replace(",", " ").split())]

@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 
+from tenacity import retry, retry_if_exception_message, stop_after_attempt
+
 try:
     import papermill
     import psutil
@@ -64,18 +66,17 @@ def main() -> int:
     return 1
 
 
+# Ranks that start at once may choose the same ports, and then a kernel does not start.
+_NO_KERNEL = retry_if_exception_message(match=".*before replying to kernel_info")
+
+
+@retry(retry=_NO_KERNEL, stop=stop_after_attempt(4), reraise=True)
 def _execute(notebook: str, output: str | None, parameters: dict) -> None:
-    """Execute the notebook, again if the kernel does not start: ranks that start at once may choose the same ports."""
+    """Execute the notebook, again if the kernel does not start."""
     options = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": 300}
     if output:  # papermill takes what stands in braces for parameters
         output = output.replace("{", "{{").replace("}", "}}")
-    for attempts_left in (3, 2, 1, 0):
-        try:
-            papermill.execute_notebook(notebook, output, parameters, kernel_manager_class=_KernelManager, **options)
-            return
-        except RuntimeError as error:
-            if "before replying to kernel_info" not in str(error) or not attempts_left:
-                raise
+    papermill.execute_notebook(notebook, output, parameters, kernel_manager_class=_KernelManager, **options)
 
 
 def _end_with_the_sweep(parent: int) -> None:

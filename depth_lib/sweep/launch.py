@@ -26,7 +26,7 @@ _PIP = f"{sys.executable} -m pip install bitsandbytes"
 def run_unfinished(plan: Plan) -> int:
     """Execute the unfinished runs, model by model, and print how each ended; the exit status.
 
-    A run is unfinished if a result of its is missing or, with REPLACE, stale, or if its executed notebook is not there.
+    A run is unfinished if one of its results is missing or stale, or if its executed notebook is not there.
     A failed run is not tried again before the next sweep. Raises ParamsError for what cannot work, before anything
     runs.
     """
@@ -36,8 +36,8 @@ def run_unfinished(plan: Plan) -> int:
     if plan.LIST:
         print(*(_command(plan, run) for run in left), sep="\n")
         return 0
-    for status in unfinished:
-        _refuse(plan, status)
+    for one in unfinished:
+        _refuse(plan, one)
     for name in WHEELS.keys() & {run.params["MODEL_ID"] for run in left}:
         fetched(name)  # here, where one line says what is needed, and not in each notebook
     gpus = gpus_of_runs(plan, left)
@@ -102,7 +102,8 @@ def _stored(run: RunSpec, result: str, state: State) -> dict:
 
 def _command(plan: Plan, run: RunSpec) -> str:
     """The command of a single run."""
-    model, dataset = run.params["MODEL"], run.params["DATASET"]
+    model = run.params["MODEL"]
+    dataset = run.params["DATASET"]
     of_model = {} if find_model(model) else {"MODEL_ID": run.cell()["MODEL_ID"]}
     how = {"OUT": str(run.out), "PROBES": run.params["PROBES"]} | plan.given_for_runs
     return command("run", model, dataset, **of_model | how)
@@ -111,8 +112,8 @@ def _command(plan: Plan, run: RunSpec) -> str:
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """One entry per run at a time: its GPUs, such as "0,1", or "" if it has none of its own.
 
-    There is a run at a time for each GPU that is visible (of TENSOR_PARALLEL, for that many), or JOBS, if that is less:
-    they share the GPUs. Raises ParamsError if there are too few.
+    There is one run at a time for each visible GPU, or for each TENSOR_PARALLEL of them. With fewer JOBS, that many
+    runs share the GPUs evenly. Raises ParamsError if there are too few GPUs.
     """
     ranks = max((run.params["TENSOR_PARALLEL"] for run in runs), default=1)
     gpus = visible_gpus() if any(not run.on_server for run in runs) else []

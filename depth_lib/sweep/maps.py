@@ -28,7 +28,8 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
 
     Raises Superseded for maps of other weights or texts, unless REPLACE is set.
     """
-    models, names = (source_model, target_model), [Path(model).name for model in (source_model, target_model)]
+    models = (source_model, target_model)
+    names = [Path(model).name for model in (source_model, target_model)]
     loading = {name.lower(): plan.given_for_runs.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
     wanted = {"what": plan.WHAT, "texts_hash": prompts_hash(documents), "of_models": _weights(models)} | loading

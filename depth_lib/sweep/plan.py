@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..params import NAMED_SOURCES, PAPER_DATASETS, ModelFile, Params, ParamsError, in_order, not_among, params_files
 from ..results.asked import RunSpec
-from ..results.defaults import as_cell, filled_in, in_project
+from ..results.defaults import as_cell, in_project
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
@@ -59,8 +59,7 @@ class Plan(ModelFile):
     @property
     def given_for_runs(self) -> dict:
         """The parameters that were given for all runs; OUT and PROBES are each run's own."""
-        given = self.model_fields_set - {"OUT", "PROBES"}
-        return {name: getattr(self, name) for name in Params.model_fields if name in given}
+        return self.model_dump(include={*Params.model_fields} - {"OUT", "PROBES"}, exclude_unset=True)
 
     @property
     def as_options(self) -> dict:
@@ -75,24 +74,26 @@ class Plan(ModelFile):
         no prompts are on one of a model's datasets only: GSM8K, or the first. Raises ParamsError for unknown names,
         problems in the params files that are needed, two runs with one folder, or no probe to run.
         """
-        datasets, models = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS)), list(dict.fromkeys(self.models))
+        datasets = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS))
+        models = list(dict.fromkeys(self.models))
         self._check(datasets, models)
         runs, folders = {}, {}
         for model in models:
-            placed = set()
+            placed = set()  # probes that read no prompts
             for dataset in sorted(datasets, key=lambda name: name != "gsm8k"):
-                cell = as_cell(self.given_for_runs) | {"MODEL": model, "DATASET": dataset, "OUT": self.folder}
-                in_files = filled_in(cell)[0]["PROBES"]
+                which = {"MODEL": model, "DATASET": dataset, "OUT": self.folder}
+                run = RunSpec(as_cell(self.given_for_runs) | which)
+                in_files = run.params["PROBES"]
                 possible = {*in_files, *(_WITHOUT_LEVELS if self.DATASETS else _IN_NO_FILE)} - placed
-                probes = [probe for probe in self.PROBES or in_files if probe in possible]
+                run.params["PROBES"] = probes = [probe for probe in self.PROBES or in_files if probe in possible]
                 placed.update(probe for probe in probes if not ARTIFACTS[probe].reads)
                 if probes:
-                    run = runs[model, dataset] = RunSpec(cell | {"PROBES": probes})
-                    one, two = folders.setdefault(run.folder, (model, dataset)), (model, dataset)
-                    if one != two:
+                    runs[model, dataset] = run
+                    first = folders.setdefault(run.folder, (model, dataset))
+                    if first != (model, dataset):
                         raise ParamsError(
-                            f"{' on '.join(one)} and {' on '.join(two)} would share the folder {run.folder}; leave one "
-                            f"out, or give the model another name: depth-lib init NAME --model-id {model}"
+                            f"{' on '.join(first)} and {model} on {dataset} would share the folder {run.folder}; leave "
+                            f"one out, or give the model another name: depth-lib init NAME --model-id {model}"
                         )
         if not runs:
             names = " ".join(self.PROBES)
@@ -100,7 +101,7 @@ class Plan(ModelFile):
         return [runs[model, dataset] for model in models for dataset in datasets if (model, dataset) in runs]
 
     def _check(self, datasets: Sequence[str], models: Sequence[str]) -> None:
-        """Raise ParamsError for names that are not known, and for what is given to several that only one can have."""
+        """Raise ParamsError for unknown names, and for a MODEL_ID or a file as SOURCE that is given to several."""
         source = self.given_for_runs.get("SOURCE", "hub")
         file = None if source in NAMED_SOURCES else in_project(source)
         problem = not_among(ARTIFACTS, "PROBES", *self.PROBES)

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from tqdm.std import tqdm
 from ..files import Busy, hold
 from ..params import INSTALLED
 from ..progress import LOG
-from .status import FAILED, KILLED, PROBE_FAILED, RUNNING_LOCK, SWEEP_VARIABLE
+from .status import FAILED, KILLED, PROBE_FAILED, RUNNING_LOCK, SWEEP_VARIABLE, text_of, wrapped
 
 # A clone keeps notebooks/ beside the package, an installed wheel carries it inside.
 NOTEBOOKS = Path(__file__).parents[1 if INSTALLED else 2] / "notebooks"
@@ -85,12 +84,18 @@ class Executor:
     """
 
     def __init__(self, environments: Iterable[Mapping] = (os.environ,), keep_going: bool = False):
-        self.free, self.keep_going, self.left, self.waiting = list(environments), keep_going, [], set()
-        self.counts, self.signal = Counter(), 0  # of notebooks finished, failed, stopped
+        self.free = list(environments)
+        self.keep_going = keep_going
+        self.left = []
+        self.waiting = set()
+        self.counts = Counter()  # of notebooks finished, failed, stopped
+        self.signal = 0
 
     def execute(self, notebooks: Sequence[Notebook], report: Callable[[], str]) -> int:
         """Execute the notebooks; the exit status, 0 if all are finished. report: printed after "done in 00:12"."""
-        self.left, self.report, running = list(notebooks), report, []
+        self.left = list(notebooks)
+        self.report = report
+        running = []
         handlers = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
             while running or (self.left and self._goes_on()):
@@ -117,7 +122,8 @@ class Executor:
                 if notebook.is_finished():
                     self._ended(notebook, "finished", "done by another process")
                 else:
-                    start, child = time.time(), notebook.start(environment)
+                    start = time.time()
+                    child = notebook.start(environment)
                     yield from self._while_it_runs(notebook, child, start)
                     how, why = how_it_ended(notebook, -self.signal or child.returncode)
                     if how == "finished":
@@ -143,7 +149,8 @@ class Executor:
             while child.poll() is None:
                 now = time.time()
                 if not line.disable and now > shown + 1:
-                    shown, passed = now, tqdm.format_interval(now - start)
+                    shown = now
+                    passed = tqdm.format_interval(now - start)
                     text = f"{notebook.title}: {notebook.progress()} ({passed})"
                     line.set_description_str(text[: shutil.get_terminal_size().columns - 1])
                 if self.signal and now > kill_at:
@@ -171,8 +178,7 @@ def say(text: str) -> None:
     If nobody reads the lines any longer, what runs goes on.
     """
     if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text = wrapped(text, shutil.get_terminal_size().columns)
     try:
         with tqdm.external_write_mode(file=sys.stdout):
             print(text, flush=True)
@@ -192,8 +198,7 @@ def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:
 
 def _why_failed(notebook: Notebook, status: int, lacking: Sequence[str]) -> str:
     """Why a notebook failed, on one line: an error of the notebook, out of memory, or the last line of its log."""
-    text = notebook.log.read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(notebook.log).splitlines() if line.strip()]
     errors = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)][:1]  # of ranks the first
     errors = errors or [line.removeprefix(PROBE_FAILED) for line in lines if line.startswith(PROBE_FAILED)]
     if not shutil.disk_usage(notebook.folder).free:

@@ -63,7 +63,8 @@ class Run(RunSpec):
         self, cell: Mapping, prompts: Iterable[str] | None = None, model: nnsight.TransformersModel | None = None
     ):
         if model is not None:  # before RunSpec, whose own weights these replace
-            self.llm, self.weights = model, {"weights": _hash_of_weights(model)}
+            self.llm = model
+            self.weights = {"weights": _hash_of_weights(model)}
             cell = {**cell, **_in_memory(model, cell.get("MODEL"), self.weights["weights"])}
         super().__init__(cell, prompts)
         self._shown = set()  # paths of the results that `result` returned
@@ -179,7 +180,8 @@ class Run(RunSpec):
             )
         if state.word == "stale":
             print(f"{probe}: {state.path} is stale, computing it again", *state.reasons, sep="\n  ")
-        wanted, path = self.provenance(probe, **changed), self.new_path(probe, **changed)
+        wanted = self.provenance(probe, **changed)
+        path = self.new_path(probe, **changed)
         llm = untrained(self.llm) if changed == RANDOM else self.llm  # loading is not the probe's time
         # the journal beside the result finds a remote job again that outlives this process
         with journalled(path) as jobs:
@@ -205,23 +207,26 @@ class Run(RunSpec):
     def _measure(self, probe: str, llm: nnsight.TransformersModel, changed: Mapping) -> dict:
         """Call the probe's own function with the settings of its artifact, but for those changed; layer effects in both
         modes."""
-        row, how = ARTIFACTS[probe], {"remote": self.remote, **self.settings(probe)}
+        row = ARTIFACTS[probe]
+        how = {"remote": self.remote, **self.settings(probe)}
         how.pop("tolerance", None)  # the function has its own, which is recorded
         how |= changed if changed != RANDOM else {}
         if row.reads:
             how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
-        function, modes = getattr(api, row.function or probe), how.pop("modes", None)
+        function = getattr(api, row.function or probe)
+        modes = how.pop("modes", None)
         if not modes:
             return function(llm, **how)
         return {key: value for mode in modes for key, value in function(llm, mode=mode, **how).items()}
 
     def _meta(self, probe: str, llm: nnsight.TransformersModel, wanted: Mapping) -> dict:
         """The provenance of a result that was just computed: the parameters on which it depends, and what ran where."""
-        row, record, asked = ARTIFACTS[probe], known(llm), self.params
+        row = ARTIFACTS[probe]
+        record = known(llm)
+        asked = self.params
         meta = {name.lower(): value for name, value in asked.items() if name not in flagged("how")}
-        meta |= without_folders(meta) | {"dataset": self.dataset}
-        if self.source in ("drawn", "list"):
-            meta["source"] = self.source
+        meta |= {"dataset": self.dataset, "source": self.source}
+        meta |= without_folders(meta)
         if self.dataset != asked["DATASET"]:
             meta["rows_of"] = asked["DATASET"]
         meta |= wanted

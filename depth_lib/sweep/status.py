@@ -55,15 +55,17 @@ def status_of(run: RunSpec) -> RunStatus:
 
 
 def notes_on(status: RunStatus) -> list[str]:
-    """What is to be known of a run: why results are stale, its jobs on a server, what runs, failed or was stopped."""
-    folder, notes = status.run.folder, [line for line in status.lacking if not line.endswith("missing")]
+    """Lines about a run: its stale results, its jobs on a server, and whether it is running, failed or interrupted."""
+    folder = status.run.folder
+    notes = [line for line in status.lacking if not line.endswith("missing")]
     for journal in sorted(folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, ArtifactError):  # just removed, or not ours
-            job, name = json.loads(journal.read_text(encoding="utf-8")), parse_name(journal.parent.stem)
+            job = json.loads(journal.read_text(encoding="utf-8"))
+            name = parse_name(journal.parent.stem)
             notes.append(f"{name.key}: job {job['job_id']} at {job['host']} is {job['state']}")
     if jobs := [job for state in status.states.values() if state.word == "done" for job in state.meta.get("jobs", [])]:
         notes.append(total_cost(jobs))
-    last_line = _log_of(status.run).rstrip().rpartition("\n")[2]
+    last_line = text_of(folder / LOG_FILE).rstrip().rpartition("\n")[2]
     if process := holder(folder / RUNNING_LOCK) or holder(folder / COMPUTING):
         notes.append(f"running ({process}), {progress(status.run)}")
     elif last_line.startswith(FAILED):
@@ -76,14 +78,14 @@ def notes_on(status: RunStatus) -> list[str]:
 def progress(run: RunSpec) -> str:
     """The progress of a running notebook, from its log: "probe 2/5: logit lens, 40 %"."""
     n_probes = len(run.params["PROBES"])
-    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", _log_of(run), flags=re.MULTILINE)
+    *finished, now = re.split(r"^ *\w+: (?:computed in|read from) ", text_of(run.folder / LOG_FILE), flags=re.MULTILINE)
     bars = re.findall(r"([\w ,]+): +(\d+)%\|", now)
     bar = f": {bars[-1][0].strip()}, {bars[-1][1]} %" if bars else ""
     return f"probe {min(len(finished) + 1, n_probes)}/{n_probes}{bar}"
 
 
-def _log_of(run: RunSpec) -> str:
-    log = run.folder / LOG_FILE
+def text_of(log: Path) -> str:
+    """What a log says; "" if there is none."""
     return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
 
@@ -94,14 +96,15 @@ def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = (
     rows = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
     asked = defaultdict(list)
     for status in statuses:
-        run, params = status.run, status.run.params
+        run = status.run
+        params = run.params
         words = (status.states[probe].word if probe in status.states else "–" for probe in probes)
         rows.append([run.dataset, params["MODEL"], *words])
         asked[" ".join(f"{name}={params[name]}" for name in ("N_EXAMPLES", "SOURCE", "DTYPE"))].append(run.name)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     notes = [note for status in statuses for note in notes_on(status)]
-    made_with = [_folded(f"with {words}: {', '.join(names)}") for words, names in asked.items()]
+    made_with = [wrapped(f"with {words}: {', '.join(names)}", 80) for words, names in asked.items()]
     counts = Counter(state.word for status in statuses for state in status.states.values())
     others = "".join(f", {counts[word]} {word}" for word in ("stale", "missing") if counts[word])
     return "\n".join(
@@ -109,8 +112,9 @@ def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = (
     )
 
 
-def _folded(text: str) -> str:
-    return textwrap.fill(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int) -> str:
+    """A line wrapped between words, the following lines indented."""
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def runs_in(out: str | Path, **given: object) -> tuple[list[RunSpec], list[str]]:

@@ -23,26 +23,25 @@ def make_table(plan: Plan, if_new: bool = False) -> int:
     if_new: only if the last one has not read every result. Raises what `chosen_names` raises, before anything is
     written.
     """
-    out, start = Path(plan.folder), time.time()
+    out = Path(plan.folder)
+    start = time.time()
     *files, page = [out / name for name in TABLES]
     made = out / "effective_depth.ipynb"
-
-    def has_read_all() -> bool:
-        since = made.stat().st_mtime if if_new and made.is_file() else 0
-        return all(path.stat().st_mtime < since for path in out.glob("*/*/*.pt"))
 
     def lacking() -> list[str]:
         return [f"{path} is not written" for path in files if not (path.is_file() and path.stat().st_mtime >= start)]
 
-    if if_new and has_read_all():
-        say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {out}")
-        return 0
+    if if_new and made.is_file():
+        last = made.stat().st_mtime
+        if all(path.stat().st_mtime < last for path in out.glob("*/*/*.pt")):
+            say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {out}")
+            return 0
     models, datasets = chosen_names(plan)
     from ..results.study import Study  # loads torch
 
     Study(out, models or None, datasets)  # its warnings appear here, not only in the notebook
     parameters = {"OUT": os.path.abspath(out), "MODELS": models, "DATASETS": datasets}
-    table = Notebook("table and figures", "effective_depth", out, parameters, lacking, has_read_all)
+    table = Notebook("table and figures", "effective_depth", out, parameters, lacking)
     if status := Executor().execute([table], lambda: f": {' '.join(map(str, [*files, page]))}"):
         return status
     from ..report.page import write_page
@@ -80,21 +79,20 @@ def depths_of(run: RunSpec) -> list[str]:
     from ..report.table import by_lens, effective_depth_table, summary_lines
     from ..results.study import LEVEL_PROBES, TABLE_PROBES, Study
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is stale, which is said below
+    with warnings.catch_warnings(action="ignore"):  # of what is stale, which is said below
         try:
             study = Study(run.out, [run.params["MODEL"]], [run.dataset])
         except MissingArtifact:
             return ["no result is there yet"]
-    lines, replaced = [], "" if run.params["REPLACE"] else "set REPLACE = True, and "
+    lines = []
+    replaced = "" if run.params["REPLACE"] else "set REPLACE = True, and "
     for probe in (*TABLE_PROBES, *LEVEL_PROBES):
         state = run.state(probe)
         if state.word == "stale" and study.pop((run.dataset, run.params["MODEL"], probe), None):
             lines.append(f"no depth by {probe}: {state.in_words}; {replaced}run its cell again")
     if study.with_depths:
         lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a depth that is not there: the lines say why
+        with warnings.catch_warnings(action="ignore"):  # of a depth that is not there: the lines say why
             every_depth = depths(study)
         lines += [*summary_lines(effective_depth_table(study, every_depth)), *by_lens(every_depth)]
     if len(untrained := controls(study)):
