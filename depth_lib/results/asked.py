@@ -18,12 +18,13 @@ from ..data.examples import Example, load_examples
 from ..data.pairs import find_pair
 from ..data.prompts import load_prompts
 from ..data.rows import PromptError
-from ..embedded import TOYS
+from ..embedded import TOYS, toy_path
 from ..files import write_together
+from ..hub import cached_commit
 from ..models.gguf import WHEELS, gguf_in
 from ..params import NAMED_SOURCES, ParamsError, checked, find_dataset, find_model, flagged, not_among, params_files
-from .defaults import as_cell, filled_in, in_project
-from .provenance import State, judge, prompts_hash, weights
+from .defaults import as_cell, filled_in, in_project, source_file
+from .provenance import State, fingerprint, judge, prompts_hash
 from .schemas import ARTIFACTS, BY_RANDOM, RANDOM, TABLE_PROBES, Schema, artifact_path, by_n_examples, label_of
 
 PARAMETERS = "probe.json"  # in a run's folder: what its last command asked
@@ -75,8 +76,8 @@ class RunSpec:
         cell = as_cell(self.params | {"LENS": self.lens}) | {"OUT": os.path.abspath(self.out)}
         if self.checkpoint:
             cell["MODEL_ID"] = os.path.abspath(self.checkpoint)
-        if cell["SOURCE"] not in NAMED_SOURCES:
-            cell["SOURCE"] = os.path.abspath(in_project(cell["SOURCE"]))
+        if file := source_file(cell["SOURCE"]):
+            cell["SOURCE"] = os.path.abspath(file)
         return cell
 
     def write_parameters(self) -> None:
@@ -214,14 +215,25 @@ class RunSpec:
 
     @cached_property
     def weights(self) -> dict:
-        """The part of `provenance` on the weights."""
-        return weights(self.params["MODEL_ID"], self.params["REVISION"], self.checkpoint)
+        """The part of `provenance` on the weights: a hash of those here, or the commit or revision on the Hub.
+
+        ParamsError for a path that does not exist.
+        """
+        model_id = self.params["MODEL_ID"]
+        if model_id in WHEELS:
+            return {"weights": WHEELS[model_id].sha256[:16]}
+        if path := toy_path(model_id) if model_id in TOYS else self.checkpoint:
+            return {"weights": fingerprint(path)}
+        if model_id.startswith((".", "/", "~")):
+            raise ParamsError(f"the checkpoint {model_id} does not exist; check the path")
+        if commit := cached_commit(model_id, self.params["REVISION"]):
+            return {"model_id": model_id, "commit": commit}
+        return {"model_id": model_id, "revision": self.params["REVISION"]}
 
     def _rows(self, load: Callable[..., list], dataset: str) -> list:
         """N_EXAMPLES of a dataset, as `load_prompts` or `load_examples` gives them."""
-        source = self.params["SOURCE"]
-        where = source if source in NAMED_SOURCES else in_project(source)
-        return load(dataset, self._n_examples, source=where, seed=self.params["SEED"])
+        source = source_file(self.params["SOURCE"]) or self.params["SOURCE"]
+        return load(dataset, self._n_examples, source=source, seed=self.params["SEED"])
 
     def _dataset_name(self) -> str:
         """`dataset`. ParamsError for a file that has the name of a dataset."""

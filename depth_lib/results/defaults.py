@@ -12,7 +12,7 @@ from pathlib import Path
 from ..embedded import SAMPLES
 from ..hub import without_retries
 from ..models.gguf import gguf_in
-from ..params import Params, ParamsError, checked, find_dataset, find_model, not_among, params_files
+from ..params import NAMED_SOURCES, Params, ParamsError, checked, find_dataset, find_model, not_among, params_files
 
 
 def in_project(path: str | Path) -> Path:
@@ -24,6 +24,11 @@ def in_project(path: str | Path) -> Path:
     path = Path(path).expanduser()
     from_notebooks = Path.cwd() == root / "notebooks" and path.parts[:1] != ("..",) and not path.exists()
     return root / path if from_notebooks else path
+
+
+def source_file(source: str) -> Path | None:
+    """The file that SOURCE names; None for the sources that are no file."""
+    return None if source in NAMED_SOURCES else in_project(source)
 
 
 def as_cell(params: Mapping) -> dict:

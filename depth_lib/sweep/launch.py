@@ -15,7 +15,7 @@ from ..models.gguf import WHEELS, fetched
 from ..params import ParamsError, command, find_model
 from ..results.asked import RunSpec
 from ..results.defaults import as_cell
-from ..results.provenance import State, Superseded
+from ..results.provenance import State, superseded
 from .plan import Plan
 from .processes import Executor, Notebook, say
 from .status import RunStatus, progress, status_of
@@ -80,11 +80,10 @@ def _refuse(plan: Plan, status: RunStatus) -> None:
         host_and_key(run.remote)
     for name, state in status.states.items():
         if state.needs_replace and not run.params["REPLACE"]:
-            lines = [f"{state.in_words}; give another OUT, or"]
-            if stored := _stored(run, name, state):
-                lines.append(f"to go on with its settings: {command('sweep', **plan.as_options | stored)}")
+            stored = _stored(run, name, state)
+            same = command("sweep", **plan.as_options | stored)
             anew = command("sweep", **plan.as_options | {"REPLACE": True})
-            raise Superseded("\n".join([*lines, f"to move it aside and compute it again: {anew}"]))
+            raise superseded(state, f": {anew}", f"\nto go on with its settings: {same}\n" if stored else "\n")
         if state.word == "missing" and state.reasons and not plan.KEEP_GOING:
             raise ParamsError(state.reasons[0])
 

@@ -19,7 +19,7 @@ from ..models.load import load_model
 from ..params import command
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
-from ..results.provenance import Superseded, judge, prompts_hash
+from ..results.provenance import judge, prompts_hash, superseded
 from .plan import Plan
 
 
@@ -29,7 +29,7 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     Raises Superseded for maps of other weights or texts, unless REPLACE is set.
     """
     models = (source_model, target_model)
-    names = [Path(model).name for model in (source_model, target_model)]
+    names = [Path(model).name for model in models]
     loading = {name.lower(): plan.given_for_runs.get(name) for name in ("DTYPE", "QUANTIZATION")}  # of both models
     documents = read_texts(plan.TEXTS, plan.N_CHARACTERS)
     wanted = {"what": plan.WHAT, "texts_hash": prompts_hash(documents), "of_models": _weights(models)} | loading
@@ -38,10 +38,7 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     state = judge(path, wanted)
     if state.needs_replace and not plan.REPLACE:
         given = plan.as_options | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "REPLACE": True}
-        raise Superseded(
-            f"{state.in_words}; give another OUT, or to move it aside and compute it again: "
-            f"{command('maps', source_model, target_model, **given)}"
-        )
+        raise superseded(state, f": {command('maps', source_model, target_model, **given)}")
     if state.word == "done":
         print(f"{path}: nothing to compute")
     else:

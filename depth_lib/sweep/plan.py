@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..params import NAMED_SOURCES, PAPER_DATASETS, ModelFile, Params, ParamsError, in_order, not_among, params_files
 from ..results.asked import RunSpec
-from ..results.defaults import as_cell, in_project
+from ..results.defaults import as_cell, in_project, source_file
 from ..results.schemas import ARTIFACTS, FURTHER_PROBES
 
 DEMO_OUT, REAL_OUT = "outputs/demo", "outputs/real"
@@ -103,7 +103,7 @@ class Plan(ModelFile):
     def _check(self, datasets: Sequence[str], models: Sequence[str]) -> None:
         """Raise ParamsError for unknown names, and for a MODEL_ID or a file as SOURCE that is given to several."""
         source = self.given_for_runs.get("SOURCE", "hub")
-        file = None if source in NAMED_SOURCES else in_project(source)
+        file = source_file(source)
         problem = not_among(ARTIFACTS, "PROBES", *self.PROBES)
         if file and not file.is_file():
             known = ", ".join(NAMED_SOURCES)

@@ -180,10 +180,15 @@ def say(text: str) -> None:
     if sys.stdout.isatty():
         text = wrapped(text, shutil.get_terminal_size().columns)
     try:
-        with tqdm.external_write_mode(file=sys.stdout):
-            print(text, flush=True)
+        tqdm.write(text)
+        sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
+
+
+def discard_output() -> None:
+    """From now on nothing is printed: nobody reads it any longer, as after `| head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def how_it_ended(notebook: Notebook, status: int) -> tuple[str, str]:

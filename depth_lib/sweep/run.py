@@ -39,7 +39,7 @@ from ..remote.errors import NotReady, ServerUnreachable
 from ..remote.server import host_of
 from ..results.artifacts import load_artifact, save_artifact
 from ..results.asked import RunSpec
-from ..results.provenance import State, Superseded, prompts_hash, without_folders
+from ..results.provenance import State, prompts_hash, superseded, without_folders
 from ..results.schemas import ARTIFACTS, BY_RANDOM, RANDOM, ArtifactError, parse_name
 from .status import PROBE_FAILED
 from .table import depths_of
@@ -174,10 +174,7 @@ class Run(RunSpec):
     def _computed(self, probe: str, call: Callable | None, changed: Mapping, state: State) -> dict:
         """Compute and write a result, in place of one in this state."""
         if state.needs_replace and not self.params["REPLACE"]:
-            raise Superseded(
-                f"{state.in_words}; give another OUT, or to move it aside and compute it again set REPLACE = True, and "
-                "make a new Run"
-            )
+            raise superseded(state, " set REPLACE = True, and make a new Run")
         if state.word == "stale":
             print(f"{probe}: {state.path} is stale, computing it again", *state.reasons, sep="\n  ")
         wanted = self.provenance(probe, **changed)
