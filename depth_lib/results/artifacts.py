@@ -57,7 +57,7 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     if problem:
         raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
     versions = {package: version(package) for package in ("torch", "transformers", "nnsight")}
-    versions["depth_lib"] = " ".join(filter(None, [__version__, own_commit()]))
+    versions["depth_lib"] = f"{__version__} {own_commit() or ''}".strip()
     ours = {"schema": SCHEMA_VERSION, "probe": probe, "version": schema.version, "versions": versions}
     stored["meta"] = _storable(meta) | ours
     contents = {}

@@ -100,9 +100,8 @@ class Result(dict[str, Any]):
         keys = textwrap.shorten(", ".join(f"{key} {[*own[key].shape]}" for key in own), 110, placeholder=" …")
         lines = [f"{self.probe}{of}: {len(self)} keys", keys]
         if own:
-            first = next(iter(own))
-            low, high = np.nanmin(own[first]), np.nanmax(own[first])
-            lines.append(f"{first} is from {low:.3g} to {high:.3g}")
+            first, values = next(iter(own.items()))
+            lines.append(f"{first} is from {np.nanmin(values):.3g} to {np.nanmax(values):.3g}")
         kinds = "|".join(map(repr, depth_lib.kinds_of(self.probe, self)))
         drawn = f".plot({kinds})  " * bool(kinds)
         depths = ".depths()  " * (self.probe in TABLE_PROBES)

@@ -58,13 +58,15 @@ def chosen_names(plan: Plan) -> tuple[list[str], list[str]]:
     """
     from ..results.study import find_results  # loads torch
 
-    there = {(dataset, model) for dataset, model, _ in find_results(plan.folder)}
+    found = find_results(plan.folder)
+    datasets, found_models, _ = map(set, zip(*found, strict=True))
     # the folder of a model's results has the last part of its path or Hub id as its name
     models = [Path(name).name.removesuffix(".gguf") for name in plan.models] if plan.MODELS or plan.SET else []
-    problem = not_among(sorted({dataset for dataset, _ in there}), "DATASETS", *plan.DATASETS)
+    problem = not_among(sorted(datasets), "DATASETS", *plan.DATASETS)
     if plan.MODELS and not problem:
-        problem = not_among(sorted({model for _, model in there}), "MODELS", *models)
-    datasets = {dataset for dataset, model in there if not models or model in models}
+        problem = not_among(sorted(found_models), "MODELS", *models)
+    if models:
+        datasets = {dataset for dataset, model, _ in found if model in models}
     if not problem and not datasets.intersection(plan.DATASETS or datasets):
         problem = "no model of these on these datasets"
     if problem:
