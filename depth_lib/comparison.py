@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from .effective_depth.rules import METRICS, PAPER_METRICS
 from .figures import KINDS, plot
 from .figures.grid import save
 from .figures.kinds import find_kind
+from .results.result import Result
 from .results.schemas import ARTIFACTS, MissingArtifact, without_pair
 from .results.study import Study
 
@@ -75,7 +77,7 @@ class Comparison:
         for (dataset, probe), results in self.results.items():
             if kind.probe == probe and all(map(kind.can_draw, results.values())):
                 title = ": ".join(filter(None, [kind.title, dataset]))
-                yield "_".join(filter(None, [dataset, name])), plot(name, results, title=title).figure
+                yield "_".join(filter(None, [dataset, name])), cast(Figure, plot(name, results, title=title).figure)
 
     def _each(self):
         return [(dataset, change) for dataset, changes in self.changes.items() for change in changes]
@@ -125,7 +127,7 @@ def beside_the_first(study: Study) -> list[str]:
     for dataset, other, metric in product(study.datasets, others, PAPER_METRICS):
         both = [study.get((dataset, model, METRICS[metric].probe), {}) for model in (first, other)]
         if all(map(METRICS[metric].reads, both)) and same_prompts(*both):
-            lines.append(f"{dataset}: {depth_change(*both, metric, (first, other))}")
+            lines.append(f"{dataset}: {depth_change(both[0], both[1], metric, (first, other))}")
     return lines
 
 
@@ -153,7 +155,7 @@ def _results_of(name: str, source: Source) -> dict[tuple[str, str], Mapping]:
 
 def _probe_of(name: str, result: Mapping) -> str:
     """The probe that a result in memory is of."""
-    if hasattr(result, "probe"):
+    if isinstance(result, Result):
         return result.probe
     whole = [probe for probe, schema in ARTIFACTS.items() if result.keys() >= schema.required.keys()]
     partly = [probe for probe, schema in ARTIFACTS.items() if result.keys() & schema.shapes.keys()]

@@ -30,8 +30,9 @@ def can_be_folder(name: str) -> bool:
 
 def move_aside(path: Path, reason: str) -> Path:
     """Rename a file to `<name>.<reason>-1`, or the next free number; OSError if the folder cannot be written."""
-    for number in itertools.count(1):
-        aside = path.with_name(f"{path.name}.{reason}-{number}")
+    numbers = itertools.count(1)
+    while True:
+        aside = path.with_name(f"{path.name}.{reason}-{next(numbers)}")
         with contextlib.suppress(FileExistsError):
             aside.touch(exist_ok=False)  # reserves the name for this process
             return path.replace(aside)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -113,7 +114,7 @@ def paper(figure: str | int, of: TransformersModel | Mapping | str | Path) -> Fi
     results = _of_folder(row, folder) if folder is not None else of
     if isinstance(of, TransformersModel):
         results = _measured(row, of)
-    drawn = plot(row.kind, _only(results, row.key), title=title).figure
+    drawn = cast(Figure, plot(row.kind, _only(results, row.key), title=title).figure)
     plt.close(drawn)  # a notebook would show it once as pyplot's, and once as what is returned
     return drawn
 

@@ -50,44 +50,47 @@ class _OfModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    MODEL: str = Field("toy-8l", min_length=1, description="short name, also the results' folder")
+    MODEL: str = Field(default="toy-8l", min_length=1, description="short name, also the results' folder")
     MODEL_ID: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names",
         json_schema_extra=_OTHERWISE,
     )
     REVISION: str | None = Field(
-        None,
+        default=None,
         description='branch, tag or commit on the Hub; "null": the newest',
         json_schema_extra=_LOADING | _OTHERWISE,
     )
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
-        "float32",
+        default="float32",
         description="what the model computes in: bfloat16, float16, float32, float64",
         json_schema_extra=_LOADING,
     )
     QUANTIZATION: Literal["8bit", "4bit", None] = Field(
-        None,
+        default=None,
         description='"8bit" or "4bit" weights (bitsandbytes); "null": weights are in DTYPE',
         json_schema_extra=_LOADING,
     )
     DEVICE_MAP: str | None = Field(
-        None,
+        default=None,
         description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none',
         json_schema_extra=_LOADING | _HOW,
     )
     TENSOR_PARALLEL: int = Field(
-        1, ge=1, description="number of GPUs that share each layer, started by torchrun", json_schema_extra=_HOW
+        default=1, ge=1, description="number of GPUs that share each layer, started by torchrun", json_schema_extra=_HOW
     )
     LENS: str | None = Field(
-        None, min_length=1, description="file of a lens, by which the logit lens is read too", json_schema_extra=_HOW
+        default=None,
+        min_length=1,
+        description="file of a lens, by which the logit lens is read too",
+        json_schema_extra=_HOW,
     )
     CONTROL: bool = Field(
-        False, description="measure the same architecture with random weights too", json_schema_extra=_HOW
+        default=False, description="measure the same architecture with random weights too", json_schema_extra=_HOW
     )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
-        False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host', json_schema_extra=_HOW
+        default=False, description='run on NDIF; or "local" (a rehearsal of NDIF), or a host', json_schema_extra=_HOW
     )
 
 
@@ -97,7 +100,7 @@ class _OfDataset(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     DATASET: str = Field(
-        "gsm8k",
+        default="gsm8k",
         description="or hellaswag, aime24, addition, multiplication; with levels of difficulty: mquake, math, sums",
         json_schema_extra=_OTHERWISE,
     )
@@ -109,26 +112,33 @@ class _OfBoth(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     N_EXAMPLES: int = Field(
-        10, ge=1, description="number of prompts; of a dataset with levels, per level", json_schema_extra=_OTHERWISE
+        default=10,
+        ge=1,
+        description="number of prompts; of a dataset with levels, per level",
+        json_schema_extra=_OTHERWISE,
     )
     SOURCE: str = Field(
-        "embedded",
+        default="embedded",
         min_length=1,
         description='"hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file',
         json_schema_extra=_OTHERWISE,
     )
-    PROBES: list[str] = Field(FIVE_PROBES, description="names of the probes to run", json_schema_extra=_HOW)
+    PROBES: list[str] = Field(default=FIVE_PROBES, description="names of the probes to run", json_schema_extra=_HOW)
     PAIR: str = Field(
-        "sum", description="question and answer of erasure and gradients, by name", json_schema_extra=_HOW
+        default="sum", description="question and answer of erasure and gradients, by name", json_schema_extra=_HOW
     )
     QUESTION: str | None = Field(
-        None, min_length=1, description="a question of your own instead of PAIR's", json_schema_extra=_HOW
+        default=None, min_length=1, description="a question of your own instead of PAIR's", json_schema_extra=_HOW
     )
-    ANSWER: str | None = Field(None, min_length=1, description="the answer to QUESTION", json_schema_extra=_HOW)
-    SEED: int = Field(123, description="the seed of everything drawn at random", json_schema_extra=_OTHERWISE)
-    OUT: str = Field("outputs/notebook", min_length=1, description="folder of the results", json_schema_extra=_HOW)
+    ANSWER: str | None = Field(default=None, min_length=1, description="the answer to QUESTION", json_schema_extra=_HOW)
+    SEED: int = Field(default=123, description="the seed of everything drawn at random", json_schema_extra=_OTHERWISE)
+    OUT: str = Field(
+        default="outputs/notebook", min_length=1, description="folder of the results", json_schema_extra=_HOW
+    )
     REPLACE: bool = Field(
-        False, description="move aside results in OUT that were made with other settings", json_schema_extra=_HOW
+        default=False,
+        description="move aside results in OUT that were made with other settings",
+        json_schema_extra=_HOW,
     )
 
 
@@ -139,34 +149,40 @@ class Params(_OfBoth, _OfDataset, _OfModel):
 class ModelFile(_OfBoth, _OfModel):
     """What a model's params file says."""
 
-    TRAINING: str | None = Field(None, description='how the model was trained: "base", "instruct", "R1-distill" …')
-    BILLIONS: float | None = Field(None, gt=0, description="the model's number of parameters, in billions")
+    TRAINING: str | None = Field(
+        default=None, description='how the model was trained: "base", "instruct", "R1-distill" …'
+    )
+    BILLIONS: float | None = Field(default=None, gt=0, description="the model's number of parameters, in billions")
 
 
 class DatasetFile(_OfBoth, _OfDataset):
     """What a dataset's params file says."""
 
-    REPOSITORY: str | None = Field(None, description="the dataset's repository on the Hub")
-    CONFIG: str | None = Field(None, description="the dataset's configuration on the Hub")
-    SPLIT: str | None = Field(None, description="the dataset's split on the Hub")
-    DATASET_REVISION: str | None = Field(None, description="the dataset's branch, tag or commit on the Hub")
-    FILE: str | None = Field(None, description="a file of rows in place of REPOSITORY")
-    TEMPLATE: str | None = Field(None, description="a row as a prompt: a jinja template of the row's fields")
+    REPOSITORY: str | None = Field(default=None, description="the dataset's repository on the Hub")
+    CONFIG: str | None = Field(default=None, description="the dataset's configuration on the Hub")
+    SPLIT: str | None = Field(default=None, description="the dataset's split on the Hub")
+    DATASET_REVISION: str | None = Field(default=None, description="the dataset's branch, tag or commit on the Hub")
+    FILE: str | None = Field(default=None, description="a file of rows in place of REPOSITORY")
+    TEMPLATE: str | None = Field(default=None, description="a row as a prompt: a jinja template of the row's fields")
     LEVEL: str | None = Field(
-        None, description="the field of a row with its level of difficulty: a number, a text with one, or a list"
+        default=None,
+        description="the field of a row with its level of difficulty: a number, a text with one, or a list",
     )
-    WITHIN_ANSWER: bool = Field(False, description="measure inside the answer, for worked solutions")
-    MAX_TOKENS: int | None = Field(None, ge=1, description="longer prompts are left out, in tokens of LENGTH_TOKENIZER")
+    WITHIN_ANSWER: bool = Field(default=False, description="measure inside the answer, for worked solutions")
+    MAX_TOKENS: int | None = Field(
+        default=None, ge=1, description="longer prompts are left out, in tokens of LENGTH_TOKENIZER"
+    )
     LENGTH_TOKENIZER: str | None = Field(
-        None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
+        default=None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
     )
-    QUESTION_TEMPLATE: str | None = Field(None, description="a row's question, for datasets with levels")
-    ANSWER_TEMPLATE: str | None = Field(None, description="a row's answer, for datasets with levels")
+    QUESTION_TEMPLATE: str | None = Field(default=None, description="a row's question, for datasets with levels")
+    ANSWER_TEMPLATE: str | None = Field(default=None, description="a row's answer, for datasets with levels")
 
 
 def flagged(flag: str) -> list[str]:
     """The parameters of a run that have a flag: "loading", "otherwise" or "how", defined above."""
-    return [name for name, field in Params.model_fields.items() if flag in (field.json_schema_extra or {})]
+    flags = {name: field.json_schema_extra for name, field in Params.model_fields.items()}
+    return [name for name, of_field in flags.items() if isinstance(of_field, dict) and flag in of_field]
 
 
 # Of a model's params file, the keys that a dataset's cannot have.

@@ -81,9 +81,9 @@ def _slope(metric: str, models: pd.DataFrame, unit: str) -> Iterator[Trend]:
     if n >= FEWEST and free >= _FREE and squares:
         slope = (centred.x * centred.y).sum() / squares
         error = np.sqrt(((centred.y - slope * centred.x) ** 2).sum() / free / squares)
-        ends = [f"{size:g} {unit}" for size in (models["size"].min(), models["size"].max())]
+        smallest, largest = (f"{size:g} {unit}" for size in (models["size"].min(), models["size"].max()))
         half = student(free) * error
-        yield Trend("size", metric, *ends, slope, slope - half, slope + half, n)
+        yield Trend("size", metric, smallest, largest, slope, slope - half, slope + half, n)
 
 
 def model_ratios(depths: pd.DataFrame, metric: str) -> pd.Series:

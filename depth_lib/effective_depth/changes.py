@@ -74,16 +74,17 @@ def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str,
     of other prompts or of fewer than 3 have none, and say so. Method: this module's docstring.
     """
     rule, results = METRICS[metric], (first, second)
-    n_layers = tuple(len(result[rule.keys[0]]) for result in results)
+    n_layers = len(first[rule.keys[0]]), len(second[rule.keys[0]])
     for name, result in zip(names, results, strict=True):
         if reason := rule.no_signal(result):
             return Change(metric, *names, (None, None), n_layers, None, note=f"{name} has {reason}")
-    depths = tuple(rule.rule(*rule.arguments(result)) for result in results)
+    depths = rule.layer(first), rule.layer(second)
     if None in depths:
         return Change(metric, *names, depths, n_layers, None, note=f"{names[depths.index(None)]} has no such layer")
     difference = _difference(*depths, n_layers)
     try:
-        return Change(metric, *names, depths, n_layers, difference, *_paired_interval(rule, results, depths, n_layers))
+        low, high, n_prompts = _paired_interval(rule, results, depths, n_layers)
+        return Change(metric, *names, depths, n_layers, difference, low, high, n_prompts)
     except NoInterval as reason:
         return Change(metric, *names, depths, n_layers, difference, note=str(reason))
 
@@ -121,7 +122,7 @@ def _may_differ(gaps: list, deviations: list, pair: tuple[int, int], early: int)
     late = 1 - early
     here, there = pair[early], pair[late] - 1
     gap, moved = (of[early][..., here] - of[late][..., there] for of in (gaps, deviations))
-    return basic_interval(gap, moved, _TAIL)[0] < 0
+    return bool(basic_interval(gap, moved, _TAIL)[0] < 0)
 
 
 def same_prompts(first: Mapping, second: Mapping) -> bool:

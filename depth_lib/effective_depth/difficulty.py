@@ -127,17 +127,18 @@ def score_rows(result: Mapping, effect: str) -> list[dict]:
     """A result's rows of `scores_by_level` for an effect; the ends of an interval are None where there is none."""
     groups = by_level(result, importance(result, effect))
     try:
-        difficulty = depth_scores(result, effect)
-        scores, slope, answer = difficulty.scores, difficulty.slope, str(difficulty)
-        later = difficulty.without_first and difficulty.without_first.value
+        found = depth_scores(result, effect)
+        scores = {level: (score.value, score.low, score.high) for level, score in found.scores.items()}
+        slope, answer = (found.slope.value, found.slope.low, found.slope.high), str(found)
+        later = found.without_first and found.without_first.value
     except NoInterval as reason:
-        scores = {level: Estimate(depth_score(values.mean(0)), None, None) for level, values in groups.items()}
-        slope, later, answer = Estimate(None, None, None), None, f"{reason}."
-    of_all = {"slope": slope.value, "slope_low": slope.low, "slope_high": slope.high}
+        scores = {level: (depth_score(values.mean(0)), None, None) for level, values in groups.items()}
+        slope, later, answer = (None, None, None), None, f"{reason}."
+    of_all = dict(zip(("slope", "slope_low", "slope_high"), slope, strict=True))
     of_all |= {"slope_without_layer_0": later, "answer": answer}
     return [
         {"level": level, "examples": len(groups[level])}
-        | {"score": score.value, "score_low": score.low, "score_high": score.high}
+        | dict(zip(("score", "score_low", "score_high"), score, strict=True))
         | of_all
         for level, score in scores.items()
     ]

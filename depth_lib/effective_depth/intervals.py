@@ -208,5 +208,5 @@ def possible_depths(rule: Metric, low: np.ndarray, high: np.ndarray) -> np.ndarr
     surely_above, surely_below = np.flatnonzero(low >= 0), high < 0
     earliest = max(np.flatnonzero(surely_below[: max(surely_above, default=0)]), default=-1)
     turns = (low[:-1] < 0) & (high[1:] >= 0)
-    possible = np.flatnonzero([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0]) - 1
+    possible = np.flatnonzero(np.array([(high >= 0).all(), *turns, earliest < 0 and low[-1] < 0])) - 1
     return possible[possible >= earliest]

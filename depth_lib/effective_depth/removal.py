@@ -35,7 +35,7 @@ class Removable:
         tried = "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
         interval = "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
         what = f"None of {self.n_layers} blocks", "the cheapest costs"
-        if self.n:
+        if self.s is not None:
             which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"
             what = f"{self.n} of {self.n_layers} blocks, {which},", "it costs" if self.n == 1 else "they cost"
         said = f"{what[0]} can go for {self.at_most:g} nats per token{interval}: {what[1]} {self.loss:.3f}"

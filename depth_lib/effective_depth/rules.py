@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,11 +76,11 @@ def effective_depth_overlap(overlap: Curve | Mapping, threshold: float = 0.3) ->
     return _papers_depth("overlap", overlap if isinstance(overlap, Mapping) else [overlap], threshold)
 
 
-def _papers_depth(name: str, given: list[Curve] | Mapping, threshold: float | None = None) -> int | None:
+def _papers_depth(name: str, given: Sequence | Mapping, threshold: float | None = None) -> int | None:
     """The depth by one of the papers' metrics, of its curves or of the result that has them."""
-    metric, curves = METRICS[name], given
+    metric = METRICS[name]
+    curves = metric.arguments(given) if isinstance(given, Mapping) else given
     if isinstance(given, Mapping):
-        curves = metric.arguments(given)
         if reason := metric.no_signal(given):
             warnings.warn(f"no effective depth: {reason}", stacklevel=3)
             return None
@@ -300,7 +301,7 @@ class Metric:
     rule: Callable[..., int | None] | None = None
     threshold: float | None = None
     profile: Callable[..., np.ndarray] | None = None
-    level: Callable[[np.ndarray, float | None], np.ndarray | float] | None = None
+    level: Callable[[np.ndarray, Any], np.ndarray | float] | None = None
     above: bool = False
     turns: bool = False
     no_signal: Callable[[Mapping], str] = lambda result: ""
@@ -316,13 +317,17 @@ class Metric:
         curves = [result[key] for key in self.keys]
         return [*curves, n_answer_tokens(result)] if self.probe == "residual_erasure" else curves
 
+    def layer(self, result: Mapping) -> int | None:
+        """The layer that the rule finds; None if there is none, or the metric has no rule."""
+        return self.rule(*self.arguments(result)) if self.rule else None
+
     def curve(self, curves: Sequence[Curve]) -> np.ndarray:
         """The curve that the rule reads: the mean of its keys' curves."""
         return np.mean([as_array(curve) for curve in curves], axis=0)
 
     def gap(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
         """The distance of curves [..., L] from the level: below zero where a layer has crossed it."""
-        level = self.level(curves, self.threshold if threshold is None else float(threshold))
+        level = self.level(curves, self.threshold if threshold is None else float(threshold)) if self.level else 0.0
         return level - curves if self.above else curves - level
 
     def crosses(self, gaps: np.ndarray) -> np.ndarray:

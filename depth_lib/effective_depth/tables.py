@@ -1,7 +1,7 @@
 """Every depth of a study in one tidy frame, with intervals."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
@@ -73,9 +73,9 @@ class Shown(pd.DataFrame):
         return Shown
 
     def __repr__(self) -> str:
-        return self.to_string()
+        return self.to_string() or ""
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         with pd.option_context("display.max_colwidth", None):
             return super()._repr_html_()
 
@@ -153,7 +153,7 @@ def _with_interval(row: dict, metric: str, result: Mapping) -> dict:
     return row | {"low": low, "high": high} | ratios
 
 
-def _frame(rows: list, columns: list[str]) -> pd.DataFrame:
+def _frame(rows: list, columns: Sequence[str]) -> pd.DataFrame:
     """Rows with whole numbers as Int64, so that one may be missing, and others as float64, which matplotlib draws."""
     kinds = {name: "Int64" if name in _WHOLE else "float64" for name in columns if name not in _TEXTS}
-    return pd.DataFrame(rows, columns=columns).astype(kinds).fillna({"note": ""})
+    return pd.DataFrame(rows, columns=[*columns]).astype(kinds).fillna({"note": ""})

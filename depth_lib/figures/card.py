@@ -15,7 +15,7 @@ from .marks import COLOURS, STYLE
 _NAMES = {"cosine": "Cosine", "kl": "Logit lens KL", "overlap": "Logit lens overlap"}
 
 
-@plt.rc_context(STYLE | {"font.size": 8})
+@plt.rc_context({**STYLE, "font.size": 8})  # pyright: ignore[reportCallIssue] (it decorates, too)
 def card_figure(depths: pd.DataFrame) -> Figure | None:
     """Each model's share of depth by the papers' three rules as a coloured dot, the papers' twelve as grey ones.
 

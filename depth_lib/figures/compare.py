@@ -64,7 +64,7 @@ def ratio_by_task_figure(intervals: pd.DataFrame) -> Figure | None:
 RATIOS = {"size": ratio_by_size_figure, "training": ratio_by_training_figure, "task": ratio_by_task_figure}
 
 
-@plt.rc_context(STYLE)
+@plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
 def _ratio_figure(
     title: str, frame: pd.DataFrame, x: pd.Series, places: Mapping, per: str = "dataset"
 ) -> Figure | None:

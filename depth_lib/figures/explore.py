@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ..results.study import Study
 from .grid import by_name, cells_of, draw_cells, drawable, grid
 from .kinds import find_kind
-from .marks import Heat, token_label
+from .marks import Heat, Panel, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -61,7 +61,7 @@ def _with_menu(kind: Heat, results: Mapping[str, Mapping]) -> "go.Figure":
     return figure
 
 
-def _heat_map(kind: Heat, panel: Mapping, result: Mapping) -> "go.Heatmap":
+def _heat_map(kind: Heat, panel: Panel, result: Mapping) -> "go.Heatmap":
     import plotly.graph_objects as go
 
     values, words, label = kind.cells(panel), kind.words(result), _plain(kind.colorbar).replace("\n", " ")

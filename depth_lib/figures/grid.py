@@ -18,7 +18,7 @@ from ..params import command
 from ..results.schemas import MissingArtifact, with_pair
 from ..results.study import Study
 from .kinds import KINDS, find_kind
-from .marks import STYLE, Heat, Kind, question_of
+from .marks import STYLE, Curves, Heat, Kind, question_of
 
 WIDTH = 7.2  # inches: two columns of a paper, the text of a page
 DOTS_PER_INCH = 160
@@ -65,7 +65,7 @@ def plot(
     if ax is None:
         figure = plt.figure()  # outside the style: a notebook's first figure starts its backend, which keeps settings
         return draw_cells(cells, across, title, figure).axes[0]
-    axes = np.ravel(ax)
+    axes = np.asarray(ax, dtype=object).ravel().tolist()
     if len(axes) != len(cells):
         raise ValueError(f"{kind} of this has {len(cells)} panels, and ax has {len(axes)} axes; give one per panel")
     with plt.rc_context(STYLE):
@@ -95,7 +95,7 @@ def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
                 f"{kind.title} needs {' or '.join(kind.keys)}, and the result {name or 'given'} has {', '.join(one)}; "
                 f"it is {kind.probe}'s"
             )
-    if kind.overlays and len(results) > 1:
+    if isinstance(kind, Curves) and kind.overlays and len(results) > 1:
         return [Cell("", kind, partial(kind.overlay, results=results))], 1
     cells, across = _cells(kind, results.items())
     if isinstance(kind, Heat) and len(results) == 2:
@@ -103,8 +103,8 @@ def cells_of(kind: Kind, result: Mapping) -> tuple[list[Cell], int]:
         title, (first, second) = " - ".join(reversed([*results])), map(kind.panels, results.values())
         for part, panel in first.items():
             ((key, before),) = panel.items()
-            after = second.get(part, {}).get(key)
-            if np.shape(after) == before.shape:
+            after = second.get(part, {}).get(key, np.empty(0))
+            if after.shape == before.shape:
                 draw = partial(Heat.draw, less, panel={key: after - before}, result={})
                 cells.append(Cell(f"{title}\n{part}", less, draw))
     return cells, across
@@ -166,7 +166,7 @@ def grid(
     return draw_cells(cells, columns * of_model, title)
 
 
-def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] = ()) -> dict[tuple[str, str], Mapping]:
+def drawable(kind: Kind, study: Study, pair: str = "", datasets: Sequence[str] = ()) -> dict[tuple[str, str], dict]:
     """The results that a kind draws by dataset and model; of a question, which is the same on every dataset, "".
 
     MissingArtifact if there are none, or none on one of these datasets.
@@ -239,7 +239,7 @@ def draw_cells(cells: Sequence[Cell], across: int, title: str, figure: Figure | 
         figure.set_layout_engine("constrained")
         figure.set_size_inches(across * inches, rows * (kind.aspect * inches + 0.3) + 0.7)
         shared = "row" if alike and not isinstance(kind, Heat) else False
-        axes = figure.subplots(rows, across, sharey=shared, squeeze=False).ravel()
+        axes = list(figure.subplots(rows, across, sharey=shared, squeeze=False).flat)
         for ax in axes[len(cells) :]:
             ax.remove()
         _draw_into(axes[: len(cells)], cells)

@@ -173,7 +173,7 @@ class Curves(Kind):
         """The layer that the metric's rule finds; None if there is none, no signal, or a value that is not finite."""
         metric = METRICS[self.metric]
         with suppress(ValueError):
-            return None if metric.no_signal(result) else metric.rule(*metric.arguments(result))
+            return None if metric.no_signal(result) else metric.layer(result)
 
     def mark_depth(self, ax: Axes, panel: Panel, result: Mapping) -> None:
         """Mark the layer that the metric's rule finds, and the threshold that it compares with."""
@@ -219,7 +219,8 @@ class Heat(Kind):
         if self.tokens and values.shape[1] > 1:
             values = values[:, :-1]
         if key in _IMPOSSIBLE:
-            values = np.where(np.tri(*values.shape, _IMPOSSIBLE[key], dtype=bool), np.nan, values)
+            impossible = np.tri(len(values), values.shape[1], _IMPOSSIBLE[key], dtype=bool)
+            values = np.where(impossible, np.nan, values)
         if key == "past_erasure":  # nothing is before the first two tokens
             values = np.where(np.arange(values.shape[1]) < 2, np.nan, values)
         return values
@@ -263,7 +264,7 @@ class Heat(Kind):
         """Add the colour bars."""
         images = [ax.images[0] for ax in axes if ax.images]
         for group in [images] if self.limits else [[image] for image in images]:
-            shown = np.concatenate([image.get_array().filled(np.nan).ravel() for image in group])
+            shown = np.concatenate([np.ma.filled(np.asanyarray(image.get_array()), np.nan).ravel() for image in group])
             low, high = group[0].get_clim()
             extend = ("neither", "min", "max", "both")[(shown < low).any() + 2 * (shown > high).any()]
             label = self.colorbar if group[-1] is images[-1] else ""

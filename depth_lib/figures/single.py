@@ -66,7 +66,8 @@ class LensTable(Heat):
         if 0.09 * rows > ax.bbox.height / ax.figure.dpi or 0.3 * columns > ax.bbox.width / ax.figure.dpi:  # inches
             return
         for (row, column), word in np.ndenumerate(self.words(result)):
-            colour = "black" if ax.images[0].norm(panel["answer_kl"][row, column]) > 0.6 else "white"
+            lightness = np.asarray(ax.images[0].norm(panel["answer_kl"][row, column])).item()
+            colour = "black" if lightness > 0.6 else "white"
             ax.text(column, row, word, size=5, ha="center", va="center", color=colour, parse_math=False)
 
 

@@ -46,18 +46,18 @@ def linear_maps(
     """
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)
-    source, target = (load_model(m) if isinstance(m, str) else m for m in (source, target))
+    llms = [load_model(model) if isinstance(model, str) else model for model in (source, target)]
     texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
-    documents = same_ids(source.tokenizer, target.tokenizer, texts)
-    configs = [llm.config.get_text_config() for llm in (source, target)]
+    documents = same_ids(llms[0].tokenizer, llms[1].tokenizer, texts)
+    configs = [llm.config.get_text_config() for llm in llms]
     longest = min(LONGEST, *(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs))
-    rows = verified_arch(source).width + 1
+    rows = verified_arch(llms[0]).width + 1
     excerpts = cut(documents, longest, rows - 1)
-    device = next(target.parameters()).device
+    device = next(llms[1].parameters()).device
     device = device if device.type == "cuda" else torch.device("cpu")  # not every other kind has float64
     n_tested, relative_sums, mean_sums, moments = [], [], [], {}
     for excerpt in steps(excerpts, "maps"):
-        x, y = (_states(llm, excerpt.ids, what).to(device) for llm in (source, target))
+        x, y = (_states(llm, excerpt.ids, what).to(device) for llm in llms)
         if excerpt.split != "test":
             shape = len(x), len(y), rows, rows + y.shape[-1]
             if excerpt.split not in moments:

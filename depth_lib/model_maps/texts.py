@@ -59,9 +59,9 @@ def _documents(source: str | Path, n_characters: int) -> Iterator[str]:
     else:
         import datasets  # takes seconds, and a file does not need it
 
-        repository, config, split = (*str(source).split(":"), None, None)[:3]
+        repository, config, split = (*str(source).split(":"), "", "")[:3]
         with without_retries(repository):
-            for row in datasets.load_dataset(repository, config, split=split or "train", streaming=True):
+            for row in datasets.load_dataset(repository, config or None, split=split or "train", streaming=True):
                 yield row["text"]
 
 

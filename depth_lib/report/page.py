@@ -84,7 +84,7 @@ def draw_figures(study: Study, tables: Tables) -> list[Path]:
 
 def heading(study: Study) -> str:
     """The page's title as HTML."""
-    datasets = ", ".join(dict.fromkeys(NAMES.get(dataset, dataset) for dataset, _, _ in study))
+    datasets = ", ".join({NAMES.get(dataset) or dataset: None for dataset, _, _ in study})
     models = study.models[0] if len(study.models) == 1 else f"{len(study.models)} models"
     return f"<h1>{escape(f'Effective depth of {models} on {datasets}')}</h1>"
 

@@ -4,6 +4,7 @@ import io
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from great_tables import GT, loc, style
@@ -138,14 +139,15 @@ def by_lens(every_depth: pd.DataFrame) -> list[str]:
     names = every_depth.metric.str.split(BY_LENS)
     rows = every_depth.assign(rule=names.str[0], lens=names.str[1].astype(object).fillna("the logit lens"))
     lines = []
-    for (model, dataset, rule), ones in rows.groupby(["model", "dataset", "rule"], sort=False):
+    for _, ones in rows.groupby(["model", "dataset", "rule"], sort=False):
+        model, dataset, rule = ones[["model", "dataset", "rule"]].iloc[0]
         if rule in PAPER_METRICS and len(ones) > 1:
-            said = [f"{_layer(row)} by {row.lens}" for row in ones.itertuples()]
+            said = [f"{_layer(row)} by {lens}" for lens, row in zip(ones.lens, ones.itertuples(), strict=True)]
             lines.append(f"{model} on {dataset}, {NAMES[rule].removeprefix('Logit Lens ')}: {', '.join(said)}")
     return lines
 
 
-def _layer(row: tuple) -> str:
+def _layer(row: Any) -> str:
     if pd.isna(row.ed):
         return "no layer"
     if pd.isna(row.low) and pd.isna(row.high):
@@ -205,7 +207,9 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     )
     frame = shown.fillna(MISSING).reset_index().replace({"dataset": NAMES})
     table = GT(frame, rowname_col="dataset", groupname_col="model").tab_stubhead("dataset")
-    table = table.cols_label({name: NAMES.get(name, name.replace("_", " ").replace(BY_LENS, ", ")) for name in columns})
+    table = table.cols_label(
+        {name: NAMES.get(name) or name.replace("_", " ").replace(BY_LENS, ", ") for name in columns}
+    )
     table = table.fmt_markdown(columns).cols_align("center", columns).tab_options(table_width="100%")
     for (row, _), (column, ratio) in product(enumerate(runs), ratios.items()):
         if pd.notna(ratio.iloc[row]):
@@ -213,7 +217,7 @@ def depth_table(tables: Tables, *metrics: str) -> GT:
     return table
 
 
-def _cell(row: tuple) -> str:
+def _cell(row: Any) -> str:
     """A depth in Markdown: 17 (0.64), below it its interval, score or note."""
     depth = f"**{row.ed}** ({row.ratio:.2f})" if pd.notna(row.ed) else MISSING
     lines = []
@@ -284,7 +288,7 @@ def _tex(table: pd.DataFrame) -> str:
     """A document with the table, its ratios coloured as in the workbook."""
     if table.columns.empty:
         return _TEX.replace("%s", "No dataset of this table has effective depths.\n")
-    shown = _styled(table).format(precision=2, na_rep="--", escape="latex")
+    shown: Any = _styled(table).format(precision=2, na_rep="--", escape="latex")
     shown = shown.format_index(escape="latex").format_index(escape="latex", axis="columns")
     columns = "l" + "r" * table.shape[1]
     return _TEX.replace("%s", shown.to_latex(column_format=columns, multicol_align="c", hrules=True, convert_css=True))

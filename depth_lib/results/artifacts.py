@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -178,7 +179,7 @@ def _papers_tokens(path: Path, n_tokens: int) -> list[str] | None:
     return lines if len(lines) == n_tokens else None
 
 
-def _storable(value: object) -> object:
+def _storable(value: object) -> Any:
     """A tensor on the CPU with its own storage (a view would be stored with its whole base), or a JSON value."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return torch.as_tensor(value).detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..embedded import SAMPLES
 from ..hub import without_retries
@@ -45,7 +46,7 @@ def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     model or a file that cannot be read.
     """
     given = {name: cell[name] for name in Params.model_fields if cell.get(name) is not None}
-    values = {name: None if value == "null" else value for name, value in given.items()}
+    values: dict[str, Any] = {name: None if value == "null" else value for name, value in given.items()}
     if Params.model_fields.keys() == values.keys():
         return values, {}
     default = Params().model_dump()

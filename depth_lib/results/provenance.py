@@ -8,6 +8,7 @@ not import torch, and judging reads a copy of `meta` that the file has beside th
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import zipfile
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from ..models.gguf import WHEELS, gguf_in
 from ..params import ParamsError
@@ -124,7 +125,7 @@ def read_meta(path: str | Path) -> dict:
     raise ArtifactError("it has no meta: not written by depth_lib")
 
 
-def unpickled(path: str | Path) -> object:
+def unpickled(path: str | Path) -> Any:
     """The values in a .pt file; ArtifactError if it cannot be read. Code in a pickle is never run."""
     import torch
 
@@ -156,7 +157,7 @@ def fingerprint(checkpoint: str | Path) -> str:
     up to 1 MiB, such as norms, whole); in larger files of other formats, 256 spread pieces.
     """
     digest = hashlib.sha256()
-    gguf = gguf_in(checkpoint)
+    gguf = gguf_in(Path(checkpoint))
     files = [path for pattern in _FILES for path in Path(checkpoint).glob(pattern)]
     for path in [gguf] if gguf else sorted(files):
         size = path.stat().st_size
@@ -212,7 +213,7 @@ def differing(stored: Mapping, wanted: Mapping, prefix: str = "") -> list[str]:
     for key, value in wanted.items():
         if isinstance(value, dict) and isinstance(stored.get(key), dict):
             reasons += differing(stored[key], value, f"{prefix}{key}.")
-        elif key == "tolerance" and stored.get(key, value + 1) <= value:
+        elif key == "tolerance" and stored.get(key, math.inf) <= value:
             continue
         elif key not in stored or stored[key] != value:
             reasons.append(f"{prefix}{key}: stored {stored.get(key, 'nothing')}, asked {value}")

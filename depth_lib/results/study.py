@@ -84,8 +84,9 @@ class Study(dict):
             states = {}
             for path in paths:
                 name = parse_name(path)
-                is_asked = asked and not name.changed and asked.path(name.probe).name == path.name
-                state = asked.state(name.probe) if is_asked else judge(path, {})
+                state = judge(path, {})
+                if asked and not name.changed and asked.path(name.probe).name == path.name:
+                    state = asked.state(name.probe)
                 if state.needs_replace:
                     states[name.key] = state
             yield from (f"{folder.parent.name} × {folder.name}: {line}" for line in not_done(states))

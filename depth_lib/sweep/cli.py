@@ -247,7 +247,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
     parser = argparse.ArgumentParser(prog="depth-lib", description="Probes of models × datasets.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, (do, options, arguments) in COMMANDS.items():
-        about = do.__doc__.splitlines()[0]
+        about = (do.__doc__ or "").partition("\n")[0]
         usage = " ".join(["depth-lib", name, *arguments, "[--help] [--OPTION VALUE …]"])
         own = commands.add_parser(name, help=about, description=about, usage=usage, allow_abbrev=False)
         for argument, default in arguments.items():

@@ -44,7 +44,8 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     else:
         start = time.time()
         given = {name: value for name, value in loading.items() if value}
-        result = linear_maps(*(load_model(model, **given) for model in models), documents, plan.WHAT)
+        source, target = (load_model(model, **given) for model in models)
+        result = linear_maps(source, target, documents, plan.WHAT)
         if state.needs_replace:
             print(f"{path} is kept as {move_aside(path, 'superseded').name}")
         made_from = {"source_model": source_model, "target_model": target_model, "texts": plan.TEXTS}

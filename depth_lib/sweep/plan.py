@@ -26,22 +26,32 @@ class Plan(ModelFile):
     A parameter of a run that is given overrides the params files: Plan(SET="demo", N_EXAMPLES=3).
     """
 
-    SET: str = Field("", description="a folder of params/models: paper, ndif, real, demo, training or your own")
-    MODELS: list[str] = Field([], description="names, folders or Hub ids, instead of a set")
-    DATASETS: list[str] = Field([], description="of params/datasets; by default the papers' three")
-    PROBES: list[str] = Field([], description=f"of {', '.join(ARTIFACTS)}; by default those in the params files")
-    OUT: str = Field("", description="folder of the results; outputs, and outputs/demo for SET=demo")
-    JOBS: int = Field(0, ge=0, description="number of runs at a time, which share the GPUs; 0: one, or one per GPU")
-    KEEP_GOING: bool = Field(False, description="go on after failures")
-    LIST: bool = Field(False, description="print the command of each unfinished run, and execute none")
-    LICENCE: str = Field("", description="of share: the licence of the numbers, such as cc-by-4.0")
-    TEXTS: str = Field("embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config")
-    WHAT: Literal["residual", "contribution"] = Field("residual", description="of maps: what is predicted")
-    N_CHARACTERS: int = Field(1_000_000, ge=1, description="of maps: the largest number of characters that are read")
-    TO: str = Field("", description="the folder to write: of share, by default OUT/shared; of compare, none")
-    AT_MOST: float = Field(0.05, description="of prune: nats per token that the removed blocks may cost")
-    SAVE: str = Field("", description="of prune: the folder of the shorter model; by default none is written")
-    CHOICES: int = Field(200, ge=0, description="of prune: HellaSwag questions for the accuracy before and after")
+    SET: str = Field(default="", description="a folder of params/models: paper, ndif, real, demo, training or your own")
+    MODELS: list[str] = Field(default=[], description="names, folders or Hub ids, instead of a set")
+    DATASETS: list[str] = Field(default=[], description="of params/datasets; by default the papers' three")
+    PROBES: list[str] = Field(
+        default=[], description=f"of {', '.join(ARTIFACTS)}; by default those in the params files"
+    )
+    OUT: str = Field(default="", description="folder of the results; outputs, and outputs/demo for SET=demo")
+    JOBS: int = Field(
+        default=0, ge=0, description="number of runs at a time, which share the GPUs; 0: one, or one per GPU"
+    )
+    KEEP_GOING: bool = Field(default=False, description="go on after failures")
+    LIST: bool = Field(default=False, description="print the command of each unfinished run, and execute none")
+    LICENCE: str = Field(default="", description="of share: the licence of the numbers, such as cc-by-4.0")
+    TEXTS: str = Field(
+        default="embedded", description="of maps: a text file, embedded, or a Hub dataset owner/name:config"
+    )
+    WHAT: Literal["residual", "contribution"] = Field(default="residual", description="of maps: what is predicted")
+    N_CHARACTERS: int = Field(
+        default=1_000_000, ge=1, description="of maps: the largest number of characters that are read"
+    )
+    TO: str = Field(default="", description="the folder to write: of share, by default OUT/shared; of compare, none")
+    AT_MOST: float = Field(default=0.05, description="of prune: nats per token that the removed blocks may cost")
+    SAVE: str = Field(default="", description="of prune: the folder of the shorter model; by default none is written")
+    CHOICES: int = Field(
+        default=200, ge=0, description="of prune: HellaSwag questions for the accuracy before and after"
+    )
 
     @property
     def folder(self) -> str:

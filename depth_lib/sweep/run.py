@@ -254,10 +254,8 @@ class Run(RunSpec):
 
 def source_of(call: Callable | None) -> str | None:
     """A hash of the source code of a call; None if there is no call, or its code is not known."""
-    try:
-        return prompts_hash([inspect.getsource(call)])
-    except (TypeError, OSError):
-        return None
+    with contextlib.suppress(TypeError, OSError):
+        return prompts_hash([inspect.getsource(call)]) if call else None
 
 
 def _hash_of_weights(llm: nnsight.TransformersModel) -> str:

@@ -93,7 +93,7 @@ def matrix(out: str | Path, runs: Sequence[RunSpec], problems: Sequence[str] = (
     """A table with a row per run and a column per probe, then all notes, what the runs ask, and a count."""
     statuses = list(map(status_of, runs))
     probes = [probe for probe in ARTIFACTS if any(probe in status.states for status in statuses)]
-    rows = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
+    rows: list = [*zip_longest(*(name.split("_") for name in ("dataset", "model", *probes)), fillvalue="")]
     asked = defaultdict(list)
     for status in statuses:
         run = status.run

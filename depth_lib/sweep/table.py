@@ -31,7 +31,7 @@ def make_table(plan: Plan, if_new: bool = False) -> int:
     def lacking() -> list[str]:
         return [f"{path} is not written" for path in files if not (path.is_file() and path.stat().st_mtime >= start)]
 
-    if if_new and made.is_file():
+    if if_new and made.is_file() and page.is_file():
         last = made.stat().st_mtime
         if all(path.stat().st_mtime < last for path in out.glob("*/*/*.pt")):
             say(f"table and figures: no result is newer than {made}; make them anew: depth-lib table --out {out}")
