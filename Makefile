@@ -22,7 +22,7 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts docs lint clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
 demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
@@ -99,6 +99,13 @@ docs: $(READY) ## the documentation as pages, build/site/index.html
 lint: $(READY) ## check style
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+
+pyright: $(READY) ## install pyright, with Node
+	@$(PY) -m pip install --quiet --disable-pip-version-check 'pyright[nodejs]==1.1.414'
+	@$(PY) -m pyright --version
+
+types: pyright ## check types
+	@$(PY) -m pyright
 
 clean: ## remove the environment and caches; results in outputs/ and models trained in build/training stay
 	rm -rf $(VENV) build/bdist.* build/lib *.egg-info .pytest_cache .ruff_cache
