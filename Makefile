@@ -105,7 +105,7 @@ pyright: $(READY) ## install pyright, with Node
 	@$(PY) -m pyright --version
 
 types: pyright ## check types
-	@$(PY) -m pyright
+	@$(PY) -m pyright --level warning
 
 clean: ## remove the environment and caches; results in outputs/ and models trained in build/training stay
 	rm -rf $(VENV) build/bdist.* build/lib *.egg-info .pytest_cache .ruff_cache

@@ -76,7 +76,7 @@ def paper(figure: str | int, of: TransformersModel | Mapping | str | Path) -> Fi
     figure: a number of Csordás et al. 2025 (`papers.FIGURES`: "2a" to "8", and of the appendix "15" to "17b"), or a
     name of Hu et al. 2025, such as "gsm8k_logit_lens_kl" (`PAPER_FIGURES`; "hu6" and "hu7" are their Figures 6 and 7).
     of: a model from `load_model`, on which the probe is run with ten GSM8K prompts that ship (6: on the papers'
-    question, of which the prompts are erasure's baseline; 7: on the shipped questions of each level); or what the
+    question, with these as erasure's baseline; 7: on the shipped questions of each level); or what the
     probe returned (8: `linear_maps`, always); or a study's folder (Hu et al.'s: always). In figures of Hu et al. a grey
     line marks the depth published for a panel's model and dataset.
 

@@ -34,7 +34,7 @@ def run(
 ) -> dict:
     """probe(llm, *args, **named) in one session; returns its dict of tensors on the CPU.
 
-    remote: False (this machine), True (NDIF), "local" (serialised and run here: a rehearsal of NDIF) or a host's URL.
+    remote: False (this machine), True (NDIF), "local" (serialised and run here, to try a remote run) or a host's URL.
     over: the name of the argument, a list, whose items the results are stacked over. If it is "layers", a server does
     DEPTH_LIB_LAYERS_PER_JOB of them in a job (default: all). If it is any other, they are prompts, of which this
     machine does one at a time, so that a progress bar can move, and a server DEPTH_LIB_PROMPTS_PER_JOB in a job

@@ -42,7 +42,7 @@ class Difficulty:
         return (
             f"{answer}: by the effect on {_ON[self.effect]} the depth score moves by {self.slope.value:+.2f} layers a "
             f"level (levels {min(self.scores)} to {max(self.scores)}), 95 % interval {ends(self.slope)}; without layer "
-            f"0: {later}. Harder questions are often longer, which is not taken out."
+            f"0: {later}. Harder questions are often longer; length is not controlled for."
         )
 
 

@@ -33,7 +33,7 @@ class Removable:
     def __repr__(self) -> str:
         """Which blocks can go, and for how much."""
         tried = "all" if len(self.sizes) == self.n_layers - 1 else ", ".join(map(str, self.sizes))
-        interval = "" if self.low is None else f" ({self.low} to {self.high} over prompts)"
+        interval = "" if self.low is None else f" (95 % interval: {self.low} to {self.high} blocks)"
         what = f"None of {self.n_layers} blocks", "the cheapest costs"
         if self.s is not None:
             which = f"block {self.s}" if self.n == 1 else f"{self.s} to {self.s + self.n - 1}"

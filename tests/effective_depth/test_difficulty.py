@@ -69,7 +69,7 @@ def test_a_slope_that_layer_0_alone_makes_is_no_use_of_depth():
     assert str(found).startswith(
         "What moves with the level is the share of layer 0; the other layers may not move at all: "
     )
-    assert str(found).endswith("Harder questions are often longer, which is not taken out.")
+    assert str(found).endswith("Harder questions are often longer; length is not controlled for.")
     centres = [(effects[rows, 1:].mean(0) * np.arange(1, L)).sum() / effects[rows, 1:].mean(0).sum() for rows in HALVES]
     assert found.without_first.value == pytest.approx(centres[1] - centres[0])
     (row, _) = score_rows(result_of(as_map(effects), effects, np.repeat([2, 3], N)), "output")
