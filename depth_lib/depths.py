@@ -27,10 +27,11 @@ def effective_depths(
     >>> dl.effective_depths(llm, prompts, control=True).ed.notna().groupby("model", sort=False).sum().to_dict()
     {'the model': 3, 'random weights, same architecture': 0}
 
-    A row per rule that reads it, index metric; columns layers (L), ed (a layer; NA: none), low, high (its 95 %
-    interval over prompts; NA: open), ratio (ED + 1) / L, ratio_low, ratio_high, note (why one is missing). Of several results, and with control, index model and metric; with control rows of the model, then of its
-    architecture with weights as transformers initialises them (seed 0). ValueError for a result that no rule reads, a
-    model without prompts, or a control of a result alone.
+    A row per rule that reads it, index metric; columns layers (L), ed (a layer; NA: none), low, high (its 95 % interval
+    over prompts; NA: open), ratio (ED + 1) / L, ratio_low, ratio_high, note (why one is missing). Of several results,
+    and with control, index model and metric; with control rows of the model, then of its architecture with weights as
+    transformers initialises them (seed 0). ValueError for a result that no rule reads, a model without prompts, or a
+    control of a result alone.
     Cost: of a result no forward pass; of a model two per prompt, and as many of its control.
     """
     if not isinstance(of, Mapping | TransformersModel):

@@ -90,7 +90,9 @@ class _OfModel(BaseModel):
         default=False, description="measure the same architecture with random weights too", json_schema_extra=_HOW
     )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
-        default=False, description='run on NDIF; or "local" (here, to try a remote run), or a host', json_schema_extra=_HOW
+        default=False,
+        description='run on NDIF; or "local" (here, to try a remote run), or a host',
+        json_schema_extra=_HOW,
     )
 
 

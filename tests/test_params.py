@@ -74,7 +74,10 @@ def test_erasure_and_integrated_gradients_run_on_gsm8k_only_and_the_rest_everywh
         ("N_EXAMPLES: '3'", 'N_EXAMPLES is "3"; give a whole number (number of prompts'),
         ("N_EXAMPLES: ten", 'N_EXAMPLES is "ten"; give a whole number'),
         ("N_EXAMPLES: 0.5", "N_EXAMPLES is 0.5; give a whole number"),
-        ("REMOTE: 'yes'", 'REMOTE is "yes"; give true or false (run on NDIF; or "local" (here, to try a remote run), or a'),
+        (
+            "REMOTE: 'yes'",
+            'REMOTE is "yes"; give true or false (run on NDIF; or "local" (here, to try a remote run), or a',
+        ),
         ("TEMPLATE: of a dataset", 'key "TEMPLATE" is not known'),
         ("1: x", 'key "1" is not known'),
         ("just words", "cannot be read ("),

@@ -80,7 +80,9 @@ def depth_change(first: Mapping, second: Mapping, metric: str, names: tuple[str,
             return Change(metric, *names, (None, None), n_layers, None, note=f"{name} has {reason}")
     depths = rule.layer(first), rule.layer(second)
     if None in depths:
-        return Change(metric, *names, depths, n_layers, None, note=f"no layer of {names[depths.index(None)]} satisfies the rule")
+        return Change(
+            metric, *names, depths, n_layers, None, note=f"no layer of {names[depths.index(None)]} satisfies the rule"
+        )
     difference = _difference(*depths, n_layers)
     try:
         low, high, n_prompts = _paired_interval(rule, results, depths, n_layers)

@@ -39,7 +39,8 @@ def early_exit(generated: Mapping, most: int = 8) -> pd.DataFrame:
     layer = 1 + int(best[1:].argmax())
     frame.attrs["sentence"] = (
         f"After {layer} of {n_layers} blocks {stay[layer]:.0%} of the tokens are the final ones; drafting "
-        f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, the best of all exits from layer 1 on."
+        f"{drafts[layer]} with them, self-speculation would be {best[layer]:.2f} times as fast, the best of all exits "
+        "from layer 1 on."
     )
     print(frame.attrs["sentence"])
     return frame.rename_axis("layer")

@@ -165,7 +165,9 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
         f"prompts): they cost {found.loss:.3f}; sizes tried: all"
     )
     none = dl.removable(result, at_most=-1)
-    assert str(none).startswith(f"None of 8 blocks can go for -1 nats per token (95 % interval: 0 to {none.high} blocks): ")
+    assert str(none).startswith(
+        f"None of 8 blocks can go for -1 nats per token (95 % interval: 0 to {none.high} blocks): "
+    )
     dl.save_model(dl.remove_blocks(llm, found), tmp_path)
     ids = llm.tokenizer(SUMS[0], return_tensors="pt")["input_ids"]
     model = AutoModelForCausalLM.from_pretrained(toy_path("toy-8l"), dtype=torch.float32)
