@@ -161,8 +161,8 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
     found = dl.removable(result, at_most=0.5)
     s, n = found.s, found.n
     assert 1 < n < 7 and str(found) == repr(found) == (
-        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token ({found.low} to {found.high} over "
-        f"prompts): they cost {found.loss:.3f}; sizes tried: all"
+        f"{n} of 8 blocks, {s} to {s + n - 1}, can go for 0.5 nats per token (95 % interval: {found.low} to "
+        f"{found.high} blocks): they cost {found.loss:.3f}; sizes tried: all"
     )
     none = dl.removable(result, at_most=-1)
     assert str(none).startswith(
