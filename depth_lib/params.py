@@ -39,7 +39,7 @@ class ParamsError(ValueError):
 
 # Flags of a field: how it is decided whether a stored result is stale. Without a flag the value itself is compared.
 _OTHERWISE: JsonDict = {"otherwise": True}  # a hash of the prompts or of the weights is compared
-_HOW: JsonDict = {"how": True}  # nothing is: it says where to compute, or which results (a question is in their names)
+_HOW: JsonDict = {"how": True}  # not compared: where or which results are computed (a question is in their names)
 _LOADING: JsonDict = {"loading": True}  # also an argument of `load_model`
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
@@ -331,8 +331,8 @@ def as_text(value: object) -> str:
 
 
 def command(target: str, *names: str, **variables: object) -> str:
-    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out, and so is OUT
-    where it is the command's default."""
+    """A `depth-lib` command for a message, which works as pasted. Variables that are "" are left out, and so is OUT if
+    it is `outputs`, or for SET=demo `outputs/demo`."""
     script = str(Path(sys.executable).with_name("depth-lib"))
     program = "depth-lib" if shutil.which("depth-lib") == script else script
     by_itself = "outputs/demo" if variables.get("SET") == "demo" else "outputs"

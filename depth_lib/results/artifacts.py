@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..data.pairs import DRAWN_PAIRS, PAIRS
 from ..files import move_aside, write_together
 from ..params import INSTALLED, command
 from .provenance import META, read_meta, unpickled
@@ -59,8 +60,8 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
         raise ArtifactError(f"{path} was not written: {problem}; run the probe again")
     versions = {package: version(package) for package in ("torch", "transformers", "nnsight")}
     versions["depth_lib"] = f"{__version__} {own_commit() or ''}".strip()
-    ours = {"schema": SCHEMA_VERSION, "probe": probe, "version": schema.version, "versions": versions}
-    stored["meta"] = _storable(meta) | ours
+    made_with = {"version": schema.version, "versions": versions} | _storable(meta)  # of a result that was read its own
+    stored["meta"] = made_with | {"schema": SCHEMA_VERSION, "probe": probe}
     contents = {}
     if schema.tokens_file:
         lines = "".join(escape_token(token) + "\n" for token in stored["tokens"])
@@ -138,7 +139,8 @@ def _remedy(path: Path) -> str:
         return command("maps", "SOURCE_MODEL", "TARGET_MODEL")
     dataset, model = folder.parts[-3:-1]
     further = name.probe if name.probe in FURTHER_PROBES else ""
-    return command("sweep", MODELS=model, DATASETS=dataset, OUT=str(folder.parents[2]), PAIR=name.pair, PROBES=further)
+    pair = {"PAIR": name.pair} if name.pair in ("", *PAIRS, *DRAWN_PAIRS) else {"QUESTION": "…", "ANSWER": "…"}
+    return command("sweep", MODELS=model, DATASETS=dataset, OUT=str(folder.parents[2]), **pair, PROBES=further)
 
 
 @cache
@@ -193,7 +195,7 @@ def _plain(value: object) -> object:
 
 def _not_finite(result: Mapping) -> str | None:
     """The first value that is not finite. NaN is allowed for attention and MLP of models that are read block by block,
-    and for removals of more blocks than there are."""
+    and in results of removals, where there are not so many blocks."""
     for key, value in result.items():
         if not isinstance(value, torch.Tensor) or (("att" in key or "mlp" in key) and value.isnan().all()):
             continue

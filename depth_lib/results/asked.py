@@ -52,10 +52,10 @@ class RunSpec:
             raise ParamsError(f"MODEL is {name} and MODEL_ID is {model_id}, which is another model; change one")
         self._dataset_file = find_dataset(params["DATASET"]) or {}
         if self._dataset_file.get("FILE"):
-            params["SOURCE"] = "hub"  # its FILE, which no other source replaces
+            params["SOURCE"] = "hub"  # which means its FILE; any other SOURCE is ignored
         is_drawn = params["DATASET"] in DRAWN and params["SOURCE"] in NAMED_SOURCES
         self.source = "drawn" if is_drawn else params["SOURCE"]
-        self._n_examples = params["N_EXAMPLES"]  # rows of a dataset, such as the baseline's; a list has its own number
+        self._n_examples = params["N_EXAMPLES"]  # rows to load, of a dataset or the baseline; a list has its own number
         if prompts is not None:
             self.prompts = list(prompts)
             self.source = "list"
@@ -135,9 +135,10 @@ class RunSpec:
         row = ARTIFACTS[probe]
         apart = {*flagged("how"), *flagged("otherwise")}
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
-        as_kept = json.loads(json.dumps(changed))  # as `meta` has it: a tuple is a list
+        as_kept = json.loads(json.dumps(changed, default=str))  # as `meta` has it: a tuple is a list
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights
-        if "lens" in changed and (lens := Path(str(changed["lens"]))).is_file():
+        if "lens" in changed and (lens := Path(str(changed["lens"]))).is_file():  # which may be moved
+            made_from["settings"]["lens"] = lens.name
             made_from["lens"] = hashlib.sha256(lens.read_bytes()).hexdigest()[:16]
         if changed == RANDOM:
             made_from |= {"dtype": "float32", "quantization": None}  # as they are drawn
@@ -255,6 +256,6 @@ def asked_in(folder: Path, **given: object) -> RunSpec | None:
         cell = as_cell(json.loads(path.read_text(encoding="utf-8")))  # of a complete cell, nothing is looked up
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         raise ParamsError(f"{path} cannot be read; remove it, and repeat the command that wrote it") from None
     return RunSpec(cell | {"OUT": str(folder.parents[1])} | as_cell(given))

@@ -67,7 +67,8 @@ class Result(dict[str, Any]):
         """Write it, whole or not at all, as a plain dict that `torch.load` reads; the file.
 
         path: a folder, in which the file has its artifact's name; or a file, which `load_artifact` reads if its name is
-        an artifact's. ArtifactError as `save_artifact`.
+        an artifact's; one that is there is replaced. What a result that was read has in `meta` stays. ArtifactError as
+        `save_artifact`.
         """
         path = Path(path)
         if path.suffix != ".pt":
@@ -84,7 +85,7 @@ class Result(dict[str, Any]):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_together({path: buffer.getvalue()})
             return path
-        return depth_lib.save_artifact(path, self, {})
+        return depth_lib.save_artifact(path, self, self.get("meta", {}))
 
     @property
     def n_prompts(self) -> int | None:

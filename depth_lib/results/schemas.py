@@ -287,7 +287,7 @@ def mismatch(probe: str, result: object) -> str | None:
     if not isinstance(result, dict) or not isinstance(result.get("meta", {}), dict):
         return "it is not a dict of named tensors with a dict `meta`"
     schema = SCHEMAS[probe]
-    sizes = {"1": 1}  # of each letter, set by the first axis that has it; at least 1
+    sizes = {"1": 1, "5": 5}  # of each letter, set by the first axis that has it; at least 1
     for key in schema.required:
         if key not in result:
             return f"it has no key {key} (it has {', '.join(map(str, result)) or 'none'})"

@@ -1,4 +1,4 @@
-"""The commands, `depth-lib sweep …`, which make calls too.
+"""The commands, such as `depth-lib sweep`; the Makefile calls them too.
 
 Each is a function that takes a `Plan`; the function's docstring is its help, and `COMMANDS` says which of the plan's
 fields are its options. The options' names, types and descriptions are those of the fields. torch is imported only by
@@ -206,7 +206,7 @@ COMMANDS = {
     "run": Command(run, _RUN, {"model": None, "dataset": None}),
     "sweep": Command(sweep, [*_WHICH, *_RUN]),
     "table": Command(make_table, [*_WHICH, "OUT"]),
-    "report": Command(make_table, [*_WHICH, "OUT"]),
+    "report": Command(make_table, [*_WHICH, "OUT"]),  # the same as table
     "share": Command(share, [*_WHICH, "OUT", "TO", "LICENCE"]),
     "status": Command(status, [*_WHICH, *_RUN[:-3]]),
     "check": Command(check, [*_LOADING, "REMOTE"], {"model": None}),
@@ -262,9 +262,13 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., int], Plan, dict[str, str
     given = vars(known)
     name = given.pop("command")
     do, options, arguments = COMMANDS[name]
+    positional = {argument: given.pop(argument) for argument in arguments}
+    for argument in [argument for argument, value in positional.items() if value is None]:
+        if later := next((word for word in unknown if not word.startswith("-")), None):  # after an option
+            positional[argument] = later
+            unknown.remove(later)
     if problem := not_among(map(_flag, options), f"{name} option", *(word.partition("=")[0] for word in unknown)):
         raise ParamsError(problem)
-    positional = {argument: given.pop(argument) for argument in arguments}
     if lacking := [argument for argument, value in positional.items() if value is None]:
         raise ParamsError(f"{name} needs a {lacking[0]}; write: depth-lib {name} {' '.join(arguments).upper()}")
     values = {option: _words(text) if isinstance(text, list) else text for option, text in given.items()}
@@ -277,8 +281,8 @@ def _normal(words: Sequence[str]) -> Iterator[str]:
     option without a value gets =true."""
     for word, following in zip_longest(words, words[1:], fillvalue="--"):
         word = re.sub("^--[A-Z_]+", lambda name: _flag(name[0][2:]), word)
-        option = word[2:].upper().replace("-", "_")
-        if option in Plan.model_fields and Plan.model_fields[option].default is False:
+        option = word.removeprefix("--").upper().replace("-", "_")
+        if word.startswith("--") and option in Plan.model_fields and Plan.model_fields[option].default is False:
             try:
                 checked({option: following}, Plan, strict=False)
             except ParamsError:

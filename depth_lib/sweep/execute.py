@@ -34,8 +34,7 @@ class _KernelManager(AsyncKernelManager):
 
     async def _async_is_alive(self) -> bool:
         alive = await super()._async_is_alive()
-        if not alive and self.provisioner:
-            status = await self.provisioner.poll() or 0
+        if not alive and self.provisioner and (status := await self.provisioner.poll()):
             ended = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             _KernelManager.how = KILLED if status == -9 else ended
         return alive
@@ -61,7 +60,8 @@ def main() -> int:
     except papermill.PapermillExecutionError as error:
         why = f"{error.ename}: {error.evalue}"
     except Exception as error:  # a kernel that died, a disk that is full
-        why = f"{type(error).__name__}: {_KernelManager.how or error}"
+        how = _KernelManager.how if isinstance(error, RuntimeError) else None  # nbclient's, of a kernel
+        why = f"{type(error).__name__}: {how or error}"
     print(f"{FAILED}{who}{why.strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return 1
 
@@ -80,7 +80,7 @@ def _execute(notebook: str, output: str | None, parameters: dict) -> None:
 
 
 def _end_with_the_sweep(parent: int) -> None:
-    """End this process, and with it its kernel, when its parent or the sweep has ended.
+    """End this process when its parent or the sweep has ended; its kernel notices and ends too.
 
     The parent is the sweep, or torchrun, which outlives the sweep.
     """

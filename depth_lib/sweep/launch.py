@@ -73,7 +73,7 @@ def _refuse(plan: Plan, status: RunStatus) -> None:
         if run.on_server:
             why = "REMOTE is given too, and the server has chosen its weights"
         if why:
-            raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}, or give --quantization null")
+            raise ParamsError(f"{run.name}: QUANTIZATION is {quantization}, and {why}; or give --quantization null")
     if run.on_server:
         from ..remote.server import host_and_key  # loads torch
 
@@ -92,7 +92,9 @@ def _stored(run: RunSpec, result: str, state: State) -> dict:
     """The options with which this stale result would be the one asked for; {} if there are none."""
     names = ("REVISION", "DTYPE", "QUANTIZATION", "N_EXAMPLES", "SOURCE", "SEED")
     stored = {name: state.meta[name.lower()] for name in names if name.lower() in state.meta}
-    stored = {name: value for name, value in stored.items() if value not in (run.params[name], "drawn", "list")}
+    stored = {
+        name: value for name, value in stored.items() if value not in (run.params[name], "drawn", "list")
+    }  # no SOURCE to give
     with contextlib.suppress(ParamsError):
         if RunSpec(run.cell() | as_cell(stored)).states()[result].word == "done":
             return stored
@@ -111,8 +113,8 @@ def _command(plan: Plan, run: RunSpec) -> str:
 def gpus_of_runs(plan: Plan, runs: Sequence[RunSpec]) -> list[str]:
     """One entry per run at a time: its GPUs, such as "0,1", or "" if it has none of its own.
 
-    There is one run at a time for each visible GPU, or for each TENSOR_PARALLEL of them. With fewer JOBS, that many
-    runs share the GPUs evenly. Raises ParamsError if there are too few GPUs.
+    There is one run at a time for each visible GPU, or for each TENSOR_PARALLEL of them. With fewer JOBS
+    each has more GPUs; more JOBS than that are ignored. Raises ParamsError if there are too few GPUs.
     """
     ranks = max((run.params["TENSOR_PARALLEL"] for run in runs), default=1)
     gpus = visible_gpus() if any(not run.on_server for run in runs) else []

@@ -37,8 +37,8 @@ def maps(plan: Plan, source_model: str, target_model: str) -> int:
     path = Path(plan.folder) / "linear_maps" / f"linear_map_{what}{names[0]}_to_{names[1]}.pt"
     state = judge(path, wanted)
     if state.needs_replace and not plan.REPLACE:
-        given = plan.as_options | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "REPLACE": True}
-        raise superseded(state, f": {command('maps', source_model, target_model, **given)}")
+        given = plan.as_options | {"TEXTS": plan.TEXTS, "WHAT": plan.WHAT, "N_CHARACTERS": plan.N_CHARACTERS}
+        raise superseded(state, f": {command('maps', source_model, target_model, **given, REPLACE=True)}")
     if state.word == "done":
         print(f"{path}: nothing to compute")
     else:

@@ -34,7 +34,7 @@ class Plan(ModelFile):
     )
     OUT: str = Field(default="", description="folder of the results; outputs, and outputs/demo for SET=demo")
     JOBS: int = Field(
-        default=0, ge=0, description="number of runs at a time, which share the GPUs; 0: one, or one per GPU"
+        default=0, ge=0, description="number of runs at a time, at most one per GPU; 0: one, or one per GPU"
     )
     KEEP_GOING: bool = Field(default=False, description="go on after failures")
     LIST: bool = Field(default=False, description="print the command of each unfinished run, and execute none")
@@ -120,6 +120,8 @@ class Plan(ModelFile):
             problem = f"SOURCE is {source}, and there is no such file; check the path, or give one of {known}"
         elif file and not self.DATASETS:
             problem = f"SOURCE is {source}, the prompts of one dataset; name it: DATASETS=gsm8k, or a name of your own"
+        elif file and len(datasets) > 1:
+            problem = f"SOURCE is {source}, the prompts of one dataset, and DATASETS are {' '.join(datasets)}; give one"
         elif not file and (unknown := not_among(params_files("datasets"), "DATASETS", *datasets)):
             problem = unknown
             if any(in_project(name).is_file() for name in datasets):

@@ -57,7 +57,7 @@ def status_of(run: RunSpec) -> RunStatus:
 def notes_on(status: RunStatus) -> list[str]:
     """Lines about a run: its stale results, its jobs on a server, and whether it is running, failed or interrupted."""
     folder = status.run.folder
-    notes = [line for line in status.lacking if not line.endswith("missing")]
+    notes = [line for line in status.lacking if not line.endswith("missing") or "@" in line]  # which have no column
     for journal in sorted(folder.glob("*.job/*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, ArtifactError):  # just removed, or not ours
             job = json.loads(journal.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ TABLES = ("effective_depth.xlsx", "effective_depth.csv", "effective_depth.tex", 
 def make_table(plan: Plan, if_new: bool = False) -> int:
     """Write table, figures and report of the results in OUT; the exit status.
 
-    if_new: only if the last one has not read every result. Raises what `chosen_names` raises, before anything is
+    if_new: only if a result is newer than the last table. Raises what `chosen_names` raises, before anything is
     written.
     """
     out = Path(plan.folder)
@@ -79,6 +79,7 @@ def depths_of(run: RunSpec) -> list[str]:
     from ..effective_depth.difficulty import scores_by_level  # loads torch and pandas
     from ..effective_depth.tables import CONTROL, controls, depths
     from ..report.table import by_lens, effective_depth_table, summary_lines
+    from ..results.artifacts import read_artifact
     from ..results.study import LEVEL_PROBES, TABLE_PROBES, Study
 
     with warnings.catch_warnings(action="ignore"):  # of what is stale, which is said below
@@ -89,8 +90,11 @@ def depths_of(run: RunSpec) -> list[str]:
     lines = []
     replaced = "" if run.params["REPLACE"] else "set REPLACE = True, and "
     for probe in (*TABLE_PROBES, *LEVEL_PROBES):
+        key = run.dataset, run.params["MODEL"], probe
         state = run.state(probe)
-        if state.word == "stale" and study.pop((run.dataset, run.params["MODEL"], probe), None):
+        if state.word == "done" and study.paths.get(key) != state.path:  # the study's has more examples
+            study[key], study.paths[key] = read_artifact(state.path), state.path
+        if state.word == "stale" and study.pop(key, None):
             lines.append(f"no depth by {probe}: {state.in_words}; {replaced}run its cell again")
     if study.with_depths:
         lines.append("effective depth by cosine, kl, overlap: layer(ratio); –: none, or not run")

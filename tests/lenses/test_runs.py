@@ -36,5 +36,9 @@ def test_a_lens_is_a_second_result_whose_depths_stand_beside_those_of_the_logit_
     write_tables(read_tables(study), tmp_path / "table")
     assert "kl@lens=ridge" in {*pd.read_csv(tmp_path / "table/effective_depth_intervals.csv").metric}
 
-    dl.fit_lens(toy, texts[:2], "ridge", path)
+    (tmp_path / "elsewhere").mkdir()
+    moved = path.rename(tmp_path / "elsewhere" / path.name)
+    assert not status_of(Run(cell | {"LENS": str(moved)})).lacking
+    dl.fit_lens(toy, texts[:2], "ridge", moved)
+    cell |= {"LENS": str(moved)}
     assert status_of(Run(cell)).lacking[0].startswith("logit_lens@lens is stale")

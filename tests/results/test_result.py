@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.results.schemas import ARTIFACTS
+from depth_lib.results.schemas import ARTIFACTS, mismatch
 from tests.calls import EVERY
 from tests.synthetic import result_of
 
@@ -83,3 +83,16 @@ def test_it_tells_its_depths_and_draws_the_kind_that_is_asked_for(lens):
         lens.plot("relative_contribution")
     with pytest.raises(ValueError, match="no figure is drawn of a logit_lens with other"):
         type(lens)("logit_lens", {"other": torch.ones(2)}).plot()
+
+
+def test_a_result_that_was_read_keeps_what_it_was_made_from_when_it_is_saved_again(lens, tmp_path):
+    meta = {"model": "toy-4l", "version": 0, "prompts_hash": "abc"}
+    first = dl.load_artifact(dl.save_artifact(tmp_path / "logitlens_3exps.pt", lens, meta))
+    again = dl.load_artifact(first.save(tmp_path / "copy" / "logitlens_3exps.pt"))
+    assert again["meta"] == first["meta"] and again["meta"].items() >= meta.items()
+
+
+def test_five_tokens_are_five():
+    result = result_of("answer_lens", 4)
+    assert mismatch("answer_lens", result) is None
+    assert "answer_top has shape" in mismatch("answer_lens", result | {"answer_top": result["answer_top"][..., :3]})
