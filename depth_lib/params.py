@@ -38,8 +38,8 @@ class ParamsError(ValueError):
 
 
 # Flags of a field: how it is decided whether a stored result is stale. Without a flag the value itself is compared.
-_OTHERWISE: JsonDict = {"otherwise": True}  # a hash of the prompts or of the weights is compared
-_HOW: JsonDict = {"how": True}  # not compared: where or which results are computed (a question is in their names)
+_BY_HASH: JsonDict = {"by hash": True}  # a hash of the prompts or of the weights is compared
+_NOT_COMPARED: JsonDict = {"not compared": True}  # where or which results are computed (a question is in their names)
 _LOADING: JsonDict = {"loading": True}  # also an argument of `load_model`
 
 NAMED_SOURCES = ("hub", "embedded", "sample")  # any other SOURCE is a file
@@ -55,12 +55,12 @@ class _OfModel(BaseModel):
         default=None,
         min_length=1,
         description="Hub id, local folder, GGUF file or embedded toy; by default what MODEL names",
-        json_schema_extra=_OTHERWISE,
+        json_schema_extra=_BY_HASH,
     )
     REVISION: str | None = Field(
         default=None,
         description='branch, tag or commit on the Hub; "null": the newest',
-        json_schema_extra=_LOADING | _OTHERWISE,
+        json_schema_extra=_LOADING | _BY_HASH,
     )
     DTYPE: Literal["bfloat16", "float16", "float32", "float64"] = Field(
         default="float32",
@@ -75,24 +75,29 @@ class _OfModel(BaseModel):
     DEVICE_MAP: str | None = Field(
         default=None,
         description='such as "auto" or "cuda:0"; "null": the first GPU, or the CPU if there is none',
-        json_schema_extra=_LOADING | _HOW,
+        json_schema_extra=_LOADING | _NOT_COMPARED,
     )
     TENSOR_PARALLEL: int = Field(
-        default=1, ge=1, description="number of GPUs that share each layer, started by torchrun", json_schema_extra=_HOW
+        default=1,
+        ge=1,
+        description="number of GPUs that share each layer, started by torchrun",
+        json_schema_extra=_NOT_COMPARED,
     )
     LENS: str | None = Field(
         default=None,
         min_length=1,
         description="file of a lens, by which the logit lens is read too",
-        json_schema_extra=_HOW,
+        json_schema_extra=_NOT_COMPARED,
     )
     CONTROL: bool = Field(
-        default=False, description="measure the same architecture with random weights too", json_schema_extra=_HOW
+        default=False,
+        description="measure the same architecture with random weights too",
+        json_schema_extra=_NOT_COMPARED,
     )
     REMOTE: bool | Annotated[str, Field(pattern=f"^(local|{HOST})$")] = Field(
         default=False,
         description='run on NDIF; or "local" (here, to try a remote run), or a host',
-        json_schema_extra=_HOW,
+        json_schema_extra=_NOT_COMPARED,
     )
 
 
@@ -104,7 +109,7 @@ class _OfDataset(BaseModel):
     DATASET: str = Field(
         default="gsm8k",
         description="or hellaswag, aime24, addition, multiplication; with levels of difficulty: mquake, math, sums",
-        json_schema_extra=_OTHERWISE,
+        json_schema_extra=_BY_HASH,
     )
 
 
@@ -117,30 +122,39 @@ class _OfBoth(BaseModel):
         default=10,
         ge=1,
         description="number of prompts; of a dataset with levels, per level",
-        json_schema_extra=_OTHERWISE,
+        json_schema_extra=_BY_HASH,
     )
     SOURCE: str = Field(
         default="embedded",
         min_length=1,
         description='"hub", "embedded", "sample" or the path of a .jsonl, .parquet or .txt file',
-        json_schema_extra=_OTHERWISE,
+        json_schema_extra=_BY_HASH,
     )
-    PROBES: list[str] = Field(default=FIVE_PROBES, description="names of the probes to run", json_schema_extra=_HOW)
+    PROBES: list[str] = Field(
+        default=FIVE_PROBES, description="names of the probes to run", json_schema_extra=_NOT_COMPARED
+    )
     PAIR: str = Field(
-        default="sum", description="question and answer of erasure and gradients, by name", json_schema_extra=_HOW
+        default="sum",
+        description="question and answer of erasure and gradients, by name",
+        json_schema_extra=_NOT_COMPARED,
     )
     QUESTION: str | None = Field(
-        default=None, min_length=1, description="a question of your own instead of PAIR's", json_schema_extra=_HOW
+        default=None,
+        min_length=1,
+        description="a question of your own instead of PAIR's",
+        json_schema_extra=_NOT_COMPARED,
     )
-    ANSWER: str | None = Field(default=None, min_length=1, description="the answer to QUESTION", json_schema_extra=_HOW)
-    SEED: int = Field(default=123, description="the seed of everything drawn at random", json_schema_extra=_OTHERWISE)
+    ANSWER: str | None = Field(
+        default=None, min_length=1, description="the answer to QUESTION", json_schema_extra=_NOT_COMPARED
+    )
+    SEED: int = Field(default=123, description="the seed of everything drawn at random", json_schema_extra=_BY_HASH)
     OUT: str = Field(
-        default="outputs/notebook", min_length=1, description="folder of the results", json_schema_extra=_HOW
+        default="outputs/notebook", min_length=1, description="folder of the results", json_schema_extra=_NOT_COMPARED
     )
     REPLACE: bool = Field(
         default=False,
         description="move aside results in OUT that were made with other settings",
-        json_schema_extra=_HOW,
+        json_schema_extra=_NOT_COMPARED,
     )
 
 
@@ -182,7 +196,7 @@ class DatasetFile(_OfBoth, _OfDataset):
 
 
 def flagged(flag: str) -> list[str]:
-    """The parameters of a run that have a flag: "loading", "otherwise" or "how", defined above."""
+    """The parameters of a run that have a flag: "loading", "by hash" or "not compared", defined above."""
     flags = {name: field.json_schema_extra for name, field in Params.model_fields.items()}
     return [name for name, of_field in flags.items() if isinstance(of_field, dict) and flag in of_field]
 

@@ -36,7 +36,8 @@ class RunSpec:
     prompts: a list to use instead of the prompts of DATASET and SOURCE. Raises ParamsError with every wrong parameter.
 
     dataset: the folder of the results. This is DATASET, except for your own prompts with the DATASET of a params file:
-    then it is the name of the SOURCE file, or `own-` with a hash of the list.
+    then it is the name of the SOURCE file, or `own-` with a hash of the list. source: SOURCE, or "drawn" for rows drawn
+    at random, or "list". origins: the values that were filled in, by where they are from.
     """
 
     def __init__(self, cell: Mapping, prompts: Iterable[str] | None = None):
@@ -133,7 +134,7 @@ class RunSpec:
         Raises PromptError for prompts that cannot be read, ParamsError for a checkpoint that is gone.
         """
         row = ARTIFACTS[probe]
-        apart = {*flagged("how"), *flagged("otherwise")}
+        apart = {*flagged("not compared"), *flagged("by hash")}
         made_from = {name.lower(): value for name, value in self.params.items() if name not in apart}
         as_kept = json.loads(json.dumps(changed, default=str))  # as `meta` has it: a tuple is a list
         made_from |= {"settings": self.settings(probe) | as_kept} | self.weights

@@ -41,7 +41,7 @@ def as_cell(params: Mapping) -> dict:
 def filled_in(cell: Mapping) -> tuple[dict, dict[str, dict]]:
     """A cell's parameters, those that are None filled in from the params files; and the values filled in, by origin.
 
-    What is given wins, and leaves the other values of the params files as they are; nothing is looked up for a
+    What is given wins, then the model's file, the dataset's, the default; nothing is looked up for a
     complete cell. MODEL may be anything that `depth-lib sweep` takes as a model. Raises ParamsError for an unknown
     model or a file that cannot be read.
     """
@@ -89,7 +89,7 @@ def model_params(name: str) -> dict:
 
 
 def own_dtype(model_id: str) -> str:
-    """The dtype in a checkpoint's config; float32 for a GGUF file, bfloat16 if the config cannot be read."""
+    """The dtype in the config of a folder or of the Hub; float32 of a GGUF file, bfloat16 if none can be read."""
     path = in_project(model_id)
     if model_id.endswith(".gguf") or gguf_in(path):
         return "float32"

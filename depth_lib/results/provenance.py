@@ -1,8 +1,8 @@
 """The judge: whether a stored result is the one that is asked for. Every command, notebook and study asks `judge`.
 
 A result's `meta` says what it was made from: model, weights, prompts, settings, version of the probe. What is asked for
-is the part of it that has to be equal. The result is then done, stale with the reasons, or missing. Importing this does
-not import torch, and judging reads a copy of `meta` that the file has beside the tensors, so it is fast.
+is some of these values: where all are equal the result is done, otherwise stale, with the reasons. Neither this nor
+judging needs torch: a file has a copy of `meta` beside its tensors. It is read whole, so that damage is noticed.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ class Superseded(ParamsError):
 class State:
     """A result as the judge sees it: the one asked for, another one, or none.
 
-    `meta`: what the stored result was made from; {} if there is none that depth_lib wrote and that can be read.
+    `reasons`: why it is stale, or why a missing one cannot be made. `meta`: what the stored result was made from; {} if
+    there is none that depth_lib wrote and that can be read.
     """
 
     word: Literal["done", "stale", "missing"]
@@ -45,7 +46,7 @@ class State:
 
     @property
     def in_words(self) -> str:
-        """Why it is not the one asked for, as an error begins."""
+        """The first half of an error: the file, and how it differs."""
         return f"{self.path} was not made as asked ({'; '.join(self.reasons)})"
 
     @property

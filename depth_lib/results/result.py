@@ -46,7 +46,7 @@ class Result(dict[str, Any]):
     def plot(self, kind: str | None = None, **how: Any) -> "Axes":
         """Draw it, as `dl.plot` does: a figure of this kind, or the first of `dl.kinds_of(result.probe, result)`.
 
-        how: ax, limits, title. ValueError for a kind that reads other keys, or where no kind reads these.
+        how: ax, limits, title. ValueError for a kind whose keys it lacks, or if no kind can draw it.
         """
         kinds = [kind] if kind else depth_lib.kinds_of(self.probe, self)
         if not kinds:
@@ -54,7 +54,7 @@ class Result(dict[str, Any]):
         return depth_lib.plot(kinds[0], self, **how)
 
     def depths(self) -> "pd.DataFrame":
-        """Its effective depths with intervals: `dl.effective_depths(result)`; ValueError where no rule reads it."""
+        """Its effective depths with intervals: `dl.effective_depths(result)`; ValueError for a probe without."""
         return depth_lib.effective_depths(self)
 
     def to_frame(self) -> "pd.DataFrame":

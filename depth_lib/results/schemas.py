@@ -31,8 +31,8 @@ class Schema:
 
     `papers`: the keys that a result must have, the papers' own where they have the probe; `ours`: further ones, checked
     where present. Both are "shape: key key; shape: key". In a shape, L is the number of blocks, T of tokens, P of
-    prompts (F of those long enough for future mode), E of examples on K levels of difficulty; any other letter is a
-    number that is the same for the whole file, as is the K of orders.
+    prompts (F of those long enough for future mode), E of examples on K levels of difficulty; any other letter is one
+    number per file (of orders, K and J count orders and blocks).
     `settings`: the arguments that a sweep passes to the probe. `function`: its name in `api`, if it differs from the
     row's. `reads`: the texts of a run that the probe reads: "prompts", "examples" with levels of difficulty,
     "baseline" prompts, or "" for its question alone. `version`: raise it when a mistake in the probe is corrected;

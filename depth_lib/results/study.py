@@ -118,7 +118,7 @@ class Study(dict):
 
     @property
     def with_depths(self) -> list[str]:
-        """The datasets that have or will have effective depths: not those for levels of difficulty only."""
+        """All datasets but those that have levels of difficulty only."""
         return [dataset for dataset in self.datasets if self._has_depths(dataset)]
 
     def missing(self) -> list[str]:

@@ -80,9 +80,10 @@ class Plan(ModelFile):
     def runs(self) -> list[RunSpec]:
         """Every model with every dataset, model by model; at least one run.
 
-        Without DATASETS each dataset has those of PROBES that are in its params file, or in no file. Probes that read
-        no prompts are on one of a model's datasets only: GSM8K, or the first. Raises ParamsError for unknown names,
-        problems in the params files that are needed, two runs with one folder, or no probe to run.
+        Without DATASETS each dataset has those of PROBES that its params file names, or that run only if they are
+        named. Probes that read no prompts are on one of a model's datasets only: GSM8K, or the first. Raises
+        ParamsError for unknown names, problems in the params files that are needed, two runs with one folder, or no
+        probe to run.
         """
         datasets = list(dict.fromkeys(self.DATASETS or PAPER_DATASETS))
         models = list(dict.fromkeys(self.models))

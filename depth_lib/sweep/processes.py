@@ -210,7 +210,7 @@ def _why_failed(notebook: Notebook, status: int, lacking: Sequence[str]) -> str:
         return f"No space left on device for {notebook.folder}; free the disk or choose another OUT"
     if errors:
         return "; ".join(error.rstrip(".") for error in errors)
-    if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # itself, in a shell, or a rank
+    if status in (-9, 137) or any("Signal 9 (SIGKILL)" in line for line in lines):  # it, its shell or a rank
         return KILLED
     if not status:
         return f"the notebook ended, and {'; '.join(lacking)}"

@@ -206,7 +206,7 @@ class Run(RunSpec):
         modes."""
         row = ARTIFACTS[probe]
         how = {"remote": self.remote, **self.settings(probe)}
-        how.pop("tolerance", None)  # the function has its own, which is recorded
+        how.pop("tolerance", None)  # for the judge alone: no argument
         how |= changed if changed != RANDOM else {}
         if row.reads:
             how["baseline_prompts" if row.reads == "baseline" else row.reads] = getattr(self, row.reads)
@@ -221,7 +221,7 @@ class Run(RunSpec):
         row = ARTIFACTS[probe]
         record = known(llm)
         asked = self.params
-        meta = {name.lower(): value for name, value in asked.items() if name not in flagged("how")}
+        meta = {name.lower(): value for name, value in asked.items() if name not in flagged("not compared")}
         meta |= {"dataset": self.dataset, "source": self.source}
         meta |= without_folders(meta)
         if self.dataset != asked["DATASET"]:
