@@ -15,11 +15,10 @@ from jinja2 import StrictUndefined, Template, TemplateRuntimeError, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..embedded import SAMPLES, prompts_path
-from ..params import DatasetFile, Params, ParamsError, find_dataset, not_among, params_files
+from ..params import NAMED_SOURCES, DatasetFile, Params, ParamsError, find_dataset, not_among, params_files
 from .drawn import DRAWN, drawn_rows
 from .rows import PromptError, file_rows, from_hub
 
-NAMED = ("hub", "embedded", "sample")  # sources that are no file
 # The keys of a dataset's file that determine its rows on the Hub and their prompts.
 _DEFINITION = {*DatasetFile.model_fields} - {*Params.model_fields, "FILE"}
 
@@ -75,13 +74,13 @@ class Dataset(DatasetFile):
 
         Drawn are those of a dataset in DRAWN, unless the source is a file.
         """
-        if self.DATASET in DRAWN and source in NAMED:
+        if self.DATASET in DRAWN and source in NAMED_SOURCES:
             return drawn_rows(self.DATASET, seed)
         if source == "hub" and self.FILE:  # relative to the working directory, or to the folder of the YAML file
             source = Path(self.FILE) if Path(self.FILE).exists() else self.path.parent / self.FILE
         if source == "hub":
             return self._hub_rows()
-        if source in NAMED:
+        if source in NAMED_SOURCES:
             if self.DATASET not in SAMPLES:
                 samples = ", ".join(SAMPLES)
                 raise PromptError(

@@ -8,7 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from .datasets import NAMED, Dataset, dataset_named, with_levels
+from ..params import NAMED_SOURCES
+from .datasets import Dataset, dataset_named, with_levels
 from .drawn import one_sum
 from .rows import PromptError, check_count
 
@@ -45,7 +46,8 @@ def load_examples(dataset: str, n_per_level: int = 20, source: str | Path = "hub
     if not kind.LEVEL:
         raise PromptError(f"{dataset!r} has no levels of difficulty; use one of {', '.join(with_levels())}")
     check_count("n_per_level", n_per_level)
-    examples = _sums(n_per_level, seed) if dataset == "sums" and source in NAMED else _from_rows(kind, source, seed)
+    is_drawn = dataset == "sums" and source in NAMED_SOURCES
+    examples = _sums(n_per_level, seed) if is_drawn else _from_rows(kind, source, seed)
     level = attrgetter("level")
     by_level = groupby(sorted(examples, key=level), level)
     chosen = [example for _, group in by_level for example in islice(group, n_per_level)]

@@ -179,6 +179,8 @@ def compare(plan: Plan, first: str, second: str) -> int:
     """Two runs side by side: compare outputs/gsm8k/A outputs/gsm8k/B --to DIR writes the figures too."""
     from ..comparison import compare as side_by_side  # loads torch
 
+    if first == second:
+        raise ParamsError(f"compare needs two folders, and both are {first}")
     names = [Path(folder).name for folder in (first, second)]
     names = names if len({*names}) == 2 else [first, second]
     try:

@@ -111,3 +111,8 @@ def test_the_depths_of_a_run_are_of_its_own_number_of_examples(tmp_path):
 def test_what_has_no_column_in_the_status_is_named_below_it(tmp_path):
     run = RunSpec(parameters(tmp_path) | {"DATASET": "gsm8k", "PROBES": ["logit_lens"], "CONTROL": True})
     assert f"{run.name}: logit_lens, logit_lens@weights=random are missing" in matrix(tmp_path, [run])
+
+
+def test_a_folder_is_not_compared_with_itself():
+    with pytest.raises(SystemExit, match="compare needs two folders, and both are outputs/gsm8k/A"):
+        main(["compare", "outputs/gsm8k/A", "outputs/gsm8k/A"])
