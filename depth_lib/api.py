@@ -25,7 +25,7 @@ from .data.orders import NAMED, checked_order, sizes_of
 from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
 from .lenses.files import Lens, LensError, check_lens, load_lens
 from .models.check import verified_arch
-from .models.removal import order_without
+from .models.removal import order_without, stretch_of
 from .params import not_among
 from .probes.answer_lens import answer_lens as _answer_lens
 from .probes.block_orders import block_orders as _block_orders
@@ -357,9 +357,14 @@ def _no_loss_of_one_token(found, ids):
     found["loss"][[len(of_prompt) == 1 for of_prompt in ids]] = torch.nan
 
 
+def _listed(orders):
+    """Orders of a tensor or an array as lists, others as they are."""
+    return orders.tolist() if hasattr(orders, "tolist") else orders
+
+
 def _orders(orders, n_layers):
     """The orders as lists of block numbers."""
-    orders = orders.tolist() if hasattr(orders, "tolist") else orders
+    orders = _listed(orders)
     names = orders.split() if isinstance(orders, str) else []
     if not orders or not {*names} <= NAMED.keys():
         raise ValueError(f"orders={orders!r}; give lists of block numbers, or some of {', '.join(NAMED)}.")
@@ -376,8 +381,8 @@ def _orders_of_choices(removed, order, n_layers):
     if removed:
         if order is not None:
             raise ValueError("give removed or order, not both: an order may lack blocks.")
-        order = order_without(*((removed.s, removed.n) if hasattr(removed, "n") else removed), n_layers)
-    order = order.tolist() if hasattr(order, "tolist") else order
+        order = order_without(*stretch_of(removed), n_layers)
+    order = _listed(order)
     several = bool(order) and not isinstance(order[0], int)
     orders = order if several else [] if order is None else [order]
     return [checked_order(one, n_layers) for one in orders], several

@@ -12,7 +12,7 @@ from .data.choices import Choice
 from .effective_depth.accuracy import accuracy_change
 from .effective_depth.removal import Removable, removable
 from .effective_depth.rules import AT_MOST
-from .models.removal import remove_blocks, save_model
+from .models.removal import remove_blocks, save_model, stretch_of
 
 _CARD = """---
 base_model: {base}
@@ -54,7 +54,7 @@ class Pruned:
         ValueError for a model whose config cannot say which blocks it has.
         """
         save_model(self.model, folder)
-        s, n = self.removable.s or 0, self.removable.n
+        s, n = stretch_of(self.removable)
         card = _CARD.format(
             base=self.base,
             plural="s" * (n > 1),

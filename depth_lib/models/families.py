@@ -65,7 +65,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
     build = auto_class(config).from_config if module is None else type(module)._from_config
     sharded = getattr(config, "distributed_config", None) is not None
     try:
-        if module and not sharded and not any(weight.is_meta for weight in module.parameters()):
+        if module is not None and not sharded and not any(weight.is_meta for weight in module.parameters()):
             return discover(module, nullcontext())
         return discover(_without_weights(config, build), FakeTensorMode(allow_non_fake_inputs=True))
     except (DataDependentOutputException, DynamicOutputShapeException):

@@ -37,11 +37,18 @@ def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersMod
     known(llm)
     if isinstance(s, Mapping):
         raise ValueError("this is a result; give what dl.removable(result) returns, or s and n.")
-    if hasattr(s, "n"):
-        s, n = s.s, s.n
-        if not n:
-            raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
+    s, n = stretch_of(s) if hasattr(s, "n") else (s, n)
     return reorder_blocks(llm, order_without(s, n, len(llm.blocks)))
+
+
+def stretch_of(removed: Any) -> tuple[int, int]:
+    """The first block and the number of blocks of (s, n), or of what `dl.removable` returns; ValueError if that says
+    that none can go."""
+    if not hasattr(removed, "n"):
+        return removed
+    if not removed.n:
+        raise ValueError("no block can be removed at this cost; ask dl.removable with a larger at_most.")
+    return removed.s, removed.n
 
 
 def order_without(s: int, n: int, n_layers: int) -> list[int]:

@@ -177,6 +177,8 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
     assert AutoTokenizer.from_pretrained(tmp_path)(SUMS[0])["input_ids"] == ids[0].tolist()
     with pytest.raises(ValueError, match="no block can be removed at this cost"):
         dl.remove_blocks(llm, none)
+    with pytest.raises(ValueError, match="no block can be removed at this cost"):
+        dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)], removed=none)
 
 
 def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(monkeypatch):
