@@ -327,7 +327,9 @@ class Metric:
 
     def gap(self, curves: np.ndarray, threshold: float | None = None) -> np.ndarray:
         """The distance of curves [..., L] from the level: below zero where a layer has crossed it."""
-        level = self.level(curves, self.threshold if threshold is None else float(threshold)) if self.level else 0.0
+        if not self.level:
+            raise TypeError(f"a metric of {self.probe} that is not the papers' has no level to be compared with")
+        level = self.level(curves, self.threshold if threshold is None else float(threshold))
         return level - curves if self.above else curves - level
 
     def crosses(self, gaps: np.ndarray) -> np.ndarray:

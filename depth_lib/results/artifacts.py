@@ -43,9 +43,9 @@ def save_artifact(path: str | Path, result: Mapping, meta: Mapping) -> Path:
     'logitlens_3exps.pt'
 
     The file appears complete or not at all: temporary file in the same folder, fsync, rename. `meta` gains `schema`,
-    `probe`, `version` (of the probe) and `versions` (of packages). ArtifactError if a key is missing, has another shape
-    or is not finite, or if the file cannot be written. A file at `path` that is unreadable or was not written by
-    depth_lib is moved aside with a warning.
+    `probe` and, unless it has them, `version` (of the probe) and `versions` (of packages). ArtifactError if a key is
+    missing, has another shape or is not finite, or if the file cannot be written. A file at `path` that is unreadable
+    or was not written by depth_lib is moved aside with a warning.
     Cost: no forward pass; one copy of the tensors in memory.
     """
     path = Path(path)

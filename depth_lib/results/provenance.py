@@ -97,7 +97,7 @@ def judge(path: str | Path, wanted: Mapping) -> State:
         return State("stale", Path(path), [str(problem)])
     reasons = differing(meta, wanted)
     for key, value in (meta.get("settings") or {}).items():
-        if key not in wanted.get("settings", meta["settings"]):
+        if "settings" in wanted and key not in wanted["settings"]:
             reasons.append(f"settings.{key}: stored {value}, asked nothing")
     version = SCHEMAS[parse_name(path).probe].version
     stored = meta.get("version")

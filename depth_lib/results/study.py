@@ -84,9 +84,10 @@ class Study(dict):
             states = {}
             for path in paths:
                 name = parse_name(path)
-                state = judge(path, {})
                 if asked and not name.changed and asked.path(name.probe).name == path.name:
                     state = asked.state(name.probe)
+                else:
+                    state = judge(path, {})
                 if state.needs_replace:
                     states[name.key] = state
             yield from (f"{folder.parent.name} × {folder.name}: {line}" for line in not_done(states))

@@ -66,6 +66,8 @@ def test_after_runs_the_table_is_made_if_a_result_is_newer(command, study, monke
     result_of(out, "gsm8k", model)
     assert [len(command(*words).calls) for _ in range(2)] == [1, 0] and command.status == 0
     assert f"table and figures: no result is newer than outputs/{out.name}/effective_depth.ipynb" in command.output
+    (out / "report.html").unlink()
+    assert [len(command(*words).calls) for _ in range(2)] == [1, 0], "the page was not there"
     later = time.time() + 1
     os.utime(out / "gsm8k" / model / "relative_contribution.pt", (later, later))
     assert len(command(*words).calls) == 1
