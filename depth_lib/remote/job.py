@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import zstandard
@@ -18,7 +19,7 @@ from nnsight.intervention.backends.remote import RemoteBackend
 from nnsight.intervention.backends.remote import RemoteError as BackendError
 from nnsight.intervention.serialization import reduce_block
 from nnsight.schema.response import ResponseModel
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_before_delay, wait_exponential
 
 from ..files import hold, holder, move_aside, write_together
@@ -43,6 +44,21 @@ UNKNOWN = 600  # seconds, of a job without a status, after which it is lost
 RESULT_STAYS = 3600  # seconds that the address of a result is valid
 PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two questions
 _KEPT = "probe host job_id submitted meta".split()
+
+
+class _Entry(BaseModel):
+    """What is read of a journal entry. Never its host: results' folders are shared, and the key goes to the host."""
+
+    state: Literal["submitting", "submitted", "done"]
+    job_id: str | None = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")
+    submitted: float = Field(allow_inf_nan=False)
+    meta: dict | None = None
+
+    @model_validator(mode="after")
+    def _has_an_id(self):
+        if self.state != "submitting" and not self.job_id:
+            raise ValueError("a submitted job has an id")
+        return self
 
 
 class Job(RemoteBackend):
@@ -77,10 +93,10 @@ class Job(RemoteBackend):
             with hold(self._next):
                 lock.enter_context(hold(self.file.with_suffix(".lock")))
             try:
-                vars(self).update(json.loads(self.file.read_bytes()))
+                vars(self).update(_Entry.model_validate_json(self.file.read_bytes()))
             except FileNotFoundError:
                 pass
-            except ValueError:
+            except ValidationError:
                 say(f"{move_aside(self.file, 'unreadable')} cannot be read; submitting the job anew")
             try:
                 yield

@@ -1,13 +1,16 @@
 """The journal: there before anybody waits, kept while it is needed, and gone afterwards; kills, and several jobs."""
 
+import contextlib
 import errno
 import json
 import os
 import random
 import signal
+import threading
 import time
 import warnings
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,23 @@ def forked(function):
         finally:
             os._exit(0)
     return pid
+
+
+@contextlib.contextmanager
+def listening(seen):
+    """The URL of a server that notes the headers of what it is asked, and knows nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, dict(self.headers)))
+            self.send_error(404)
+
+        do_POST = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
 
 
 def kill(pid):
@@ -136,6 +156,45 @@ def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, tr
         compute()
     (file,) = artifact.parent.glob("a.pt.job/*.json")
     file.write_text('{"settings": "12')
+    with loopback.faults() as submitted:
+        same(compute(), truth)
+        assert submitted() == 1
+    assert "unreadable-1 cannot be read; submitting the job anew" in capfd.readouterr().err
+
+
+def test_a_foreign_journal_cannot_send_the_key_elsewhere(loopback, truth, compute, artifact):
+    with loopback.faults(poll=[401]), pytest.raises(NotReady):
+        compute()
+    (file,) = artifact.parent.glob("a.pt.job/*.json")
+    seen = []
+    with listening(seen) as elsewhere:
+        entry = json.loads(file.read_text()) | {"host": elsewhere, "_result": "elsewhere"}
+        file.write_text(json.dumps(entry))
+        same(compute(), truth)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        5,
+        [],
+        None,
+        "submitted",
+        {"job_id": 7},
+        {"job_id": None},
+        {"job_id": "../whoami"},
+        {"state": "new"},
+        {"submitted": "yesterday"},
+        {"submitted": float("nan")},
+        {"meta": [1]},
+    ],
+)
+def test_an_entry_with_a_wrong_value_is_kept_aside(loopback, truth, compute, artifact, capfd, changed):
+    with loopback.faults(poll=[401]), pytest.raises(NotReady):
+        compute()
+    (file,) = artifact.parent.glob("a.pt.job/*.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed if isinstance(changed, dict) else changed))
     with loopback.faults() as submitted:
         same(compute(), truth)
         assert submitted() == 1
