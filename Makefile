@@ -22,7 +22,7 @@ FLAGS = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),--keep-going) \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo real sweep table report pictures share status maps train experiment test test-all oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
+.PHONY: demo real sweep table report pictures share status maps train experiment test test-slow oracles test-oracles ndif test-ndif bench bench-counts docs lint pyright types clean help
 
 demo: ## three toy models on three embedded datasets: results, table and figures in outputs/demo
 real: ## a language model of 135M parameters, fetched once (93 MB), on three datasets: the same in outputs/real
@@ -66,10 +66,10 @@ $(READY): requirements.txt pyproject.toml
 # ---- the code
 
 test: $(READY) ## the quick tests (TESTS=tests/test_x.py for a part)
-	@$(PY) -m pytest -n 2 --dist loadscope -m "not slow" $(TESTS)
+	@$(PY) -m pytest -n 2 --dist loadscope -m "not slow" $(PYTEST) $(TESTS)
 
-test-all: $(READY) ## every test, with those marked slow
-	@$(PY) -m pytest -n 2 --dist loadscope $(PYTEST) $(TESTS)
+test-slow: $(READY) ## the other tests
+	@$(PY) -m pytest -n 2 --dist loadscope -m slow $(PYTEST) $(TESTS)
 
 oracles: $(READY) ## install other people's libraries, the extras `oracles` and `quantization`: make test then compares with them
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[oracles,quantization]' --constraint requirements.txt

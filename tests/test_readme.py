@@ -14,10 +14,6 @@ PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md",
 README = PAGES[ROOT / "README.md"]
 
 
-def test_the_readme_has_at_most_900_words():
-    assert len(README.split()) <= 900
-
-
 def test_every_link_to_a_file_leads_there_and_the_readme_to_every_page():
     missing = []
     for page, text in PAGES.items():

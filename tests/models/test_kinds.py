@@ -25,8 +25,8 @@ QUICK = "nemotron_h openai-gpt falcon_h1 hy_v4 gemma4_text mistral3".split()
 def test_a_kind_gives_what_plain_pytorch_gives(kind):
     outcome, found, off = state(kind)
     if outcome == "not built":
-        assert kind in NOT_BUILT or "ModuleNotFoundError" in found
-        pytest.skip(found)
+        assert kind in NOT_BUILT, found
+        return
     expected = "refused" if kind in REFUSED else "blocks only" if kind in WHOLE_BLOCKS else "all probes"
     assert outcome == expected
     assert all(error <= 1e-5 for error in off.values()), off

@@ -9,7 +9,6 @@ import depth_lib as dl
 from tests.calls import EVERY, FIVE
 
 MODEL = os.environ.get("NDIF_MODEL", "meta-llama/Llama-3.1-8B")
-REQUIRED = {"NDIF_LIVE": "1, to ask the real NDIF", "NDIF_API_KEY": "from login.ndif.us", "HF_HUB_OFFLINE": "0"}
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def hurried():
 @pytest.fixture(scope="module")
 def llm():
     if not os.environ.get("NDIF_LIVE") or not os.environ.get("NDIF_API_KEY") or os.environ["HF_HUB_OFFLINE"] == "1":
-        pytest.skip(f"needs {REQUIRED}")
+        pytest.skip("needs NDIF_LIVE=1, NDIF_API_KEY from login.ndif.us, and HF_HUB_OFFLINE=0")
     return dl.load_model(MODEL, remote=True)
 
 
