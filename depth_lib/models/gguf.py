@@ -55,25 +55,40 @@ def gguf_on_hub(name: str) -> tuple[str, str] | None:
 def dequantised(file: Path, dtype: object) -> Path:
     """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
 
-    Made once (one to two minutes per GB of the file), in the user's cache, and again when the file changes. Its
-    tokenizer begins texts with BOS as the file says, whatever this version of transformers makes of it. Raises what
-    transformers raises for a file that it cannot read, and ModelError for one without all the weights of its config.
+    Written once to the user's cache, under the file's hash. Raises what transformers raises for a file that it cannot
+    read, and ModelError for one without all the weights of its config. Cost: 1 to 2 minutes per GB of the file; later
+    its hash, 1 second per GB.
     """
-    stat = file.stat()
-    known = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_ctime_ns}".encode()).hexdigest()[:16]
-    folder = cache_folder("models") / f"{file.stem}-{known}-{str(dtype).removeprefix('torch.')}-bos"
+    with file.open("rb") as binary:
+        known = hashlib.file_digest(binary, "sha256").hexdigest()[:16]
+    folder = cache_folder("models") / f"{file.stem}-{known}-{str(dtype).removeprefix('torch.')}"
     if not folder.is_dir():
-        from transformers import AutoTokenizer  # seconds, and the second load does without
-
-        from .bos import follow
-
-        print(f"dequantising {file.name} ({stat.st_size / 1e9:.2g} GB), once: 1 to 2 minutes per GB", file=sys.stderr)
+        print(
+            f"dequantising {file.name} ({file.stat().st_size / 1e9:.2g} GB), once: 1 to 2 minutes per GB",
+            file=sys.stderr,
+        )
         with _whole(folder) as unfinished, _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
-            follow(tokenizer, _adds_bos(file), file.name)
-            tokenizer.save_pretrained(unfinished)
-            _plain_model(file, dtype).save_pretrained(unfinished)
+            _save_dequantised(file, dtype, unfinished)
     return folder
+
+
+def _save_dequantised(file, dtype, folder):
+    """Writes the file's model and tokenizer to `folder`, as transformers reads them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # seconds, and a second load needs none
+
+    from .bos import follow
+
+    options = {"gguf_file": file.name, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
+    follow(tokenizer, _adds_bos(file), file.name)
+    tokenizer.save_pretrained(folder)
+    plain = GgufConfig(dequantize=True)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        file.parent, quantization_config=plain, dtype=dtype, output_loading_info=True, **options
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part.")
+    model.save_pretrained(folder)
 
 
 @contextmanager
@@ -101,24 +116,6 @@ def _adds_bos(file):
     if says is None:
         return kind is not None and kind.contents() == "llama" or None
     return bool(says.contents())
-
-
-def _plain_model(file, dtype):
-    """The file's weights in a model that can be saved: transformers' own calls itself quantised and refuses."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    read, report = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True, trust_remote_code=False
-    )
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{file} has no {missing[0]}, which its config asks for; give a whole GGUF file, not a part.")
-    del read.config.quantization_config
-    with torch.device("meta"):
-        plain = AutoModelForCausalLM.from_config(read.config, dtype=dtype)
-    plain.load_state_dict(read.state_dict(), assign=True)
-    plain.tie_weights()
-    return plain
 
 
 def fetched(name: str) -> Path:

@@ -123,7 +123,14 @@ def test_code_beside_a_gguf_file_is_not_run_whatever_is_answered(tmp_path, monke
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_gguf_file_is_dequantised_once_and_again_when_it_changes(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*against what the checkpoint says")
+def test_a_gguf_file_is_dequantised_once_wherever_it_lies_and_again_when_it_changes(tmp_path, capfd):
     folders = [dequantised(written("llama", tmp_path / "a.gguf", says), torch.float32) for says in (True, False)]
-    assert dequantised(tmp_path / "a.gguf", torch.float32) == folders[1] != folders[0]
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "a.gguf").replace(tmp_path / "elsewhere" / "a.gguf")
+    assert dequantised(moved, torch.float32) == folders[1] != folders[0]
+    assert capfd.readouterr().err.count("dequantising a.gguf") == 2
     assert [begins_with_bos(AutoTokenizer.from_pretrained(folder)) for folder in folders] == [True, False]
+    assert "quantization_config" not in json.loads((folders[0] / "config.json").read_text())
+    written("llama", moved, True)  # of the same size, with the dates of the one before
+    assert dequantised(moved, torch.float32) == folders[0]

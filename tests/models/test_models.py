@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from huggingface_hub import constants
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import depth_lib as dl
 from depth_lib.data.tokens import end_tokens
@@ -130,3 +131,32 @@ def _rounded_to_8_bits(module, args):
 
 def every_probe(llm):
     return [EVERY[name](llm) for name in FIVE]
+
+
+@pytest.mark.parametrize("kind", ["Gemma3n", "Gemma4"])
+def test_layers_that_share_keys_and_values_are_right_without_a_cache(kind):
+    """Token by token with a cache, and all at once without one, as the probes run it."""
+    config = getattr(transformers, f"{kind}TextConfig")(
+        vocab_size=112,
+        vocab_size_per_layer_input=112,
+        hidden_size=32,
+        hidden_size_per_layer_input=8,
+        intermediate_size=64,
+        num_hidden_layers=6,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        sliding_window=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        **({"global_head_dim": 8} if kind == "Gemma4" else {}),
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    ids, cache, steps = torch.arange(3, 27)[None], None, []
+    with torch.no_grad():
+        at_once = model(input_ids=ids, use_cache=False).logits
+        for token in ids.T:
+            one = model(input_ids=token[None], past_key_values=cache, use_cache=True)
+            cache, steps = one.past_key_values, [*steps, one.logits]
+    torch.testing.assert_close(at_once, torch.cat(steps, 1), rtol=1e-4, atol=1e-4 * float(at_once.abs().max()))
