@@ -22,7 +22,7 @@ from nnsight import TransformersModel
 from .data.choices import Choice
 from .data.examples import Example
 from .data.orders import NAMED, checked_order, sizes_of
-from .data.tokens import answer_span, draw_four, end_tokens, skips_of, tokenize
+from .data.tokens import answer_span, draw_four, end_tokens, skips_of, texts_of, tokenize
 from .lenses.files import Lens, LensError, check_lens, load_lens
 from .models.check import verified_arch
 from .models.removal import order_without, stretch_of
@@ -523,8 +523,7 @@ def future_erasure(
 
 
 def _erased(probe, llm, arch, ids, baseline_prompts, remote, budget, **positions):
-    given = () if baseline_prompts is None else baseline_prompts
-    texts = [given] if isinstance(given, str) else list(given)
+    texts = texts_of(baseline_prompts)
     if not texts:
         raise ValueError("there are no baseline_prompts, of which the mean is taken; give some, dl.load_prompts(...).")
     baseline = tokenize(llm, texts)

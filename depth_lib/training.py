@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .api import logit_lens, relative_contribution
+from .data.tokens import texts_of
 from .effective_depth.tables import effective_depths
 from .figures.marks import COLOURS, STYLE
 from .files import write_together
@@ -34,7 +35,7 @@ class DepthLog:
     ) -> None:
         if isinstance(prompts, str):
             raise ValueError("prompts is one text; give a list of texts.")
-        self.prompts, self.tokenizer = list(prompts), tokenizer
+        self.prompts, self.tokenizer = texts_of(prompts), tokenizer
         self.path = None if path is None else Path(path)
         self._rows, self._kl = [], []
 

@@ -2,34 +2,105 @@
 
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from nnsight import TransformersModel
 
 from ..params import not_among
 
 
+def texts_of(texts: object, name: str = "prompt") -> list[str]:
+    """The texts as a list; ValueError for tables, whose column names would be measured, and for other things.
+
+    A text that is the name of an existing file is warned about. name: of one text, in messages.
+    """
+    texts = [texts] if isinstance(texts, str) else [] if texts is None else texts
+    if _columns(texts) is not None:
+        give = f"one column of it, {name}s{column}" if (column := _text_column(texts)) else "the texts themselves"
+        raise ValueError(f"a {type(texts).__name__} is not a list of texts; give {give}.")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise ValueError(f"{name}s is of type {type(texts).__name__}, not a list of texts; give a list of strings.")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if isinstance(text, Mapping):
+            of_text = [key for key, value in text.items() if isinstance(value, str)]
+            column = "text" if "text" in of_text or not of_text else of_text[0]
+            raise ValueError(f"{name} {number} is a row, not text; give [row[{column!r}] for row in {name}s].")
+        if not isinstance(text, str):
+            raise ValueError(f"{name} {number} is of type {type(text).__name__}, not text; give a list of strings.")
+        if len(text) < 200 and "\0" not in text and Path(text).suffix and _is_file(text):
+            warnings.warn(
+                f"{name} {number} is the name of a file, {text!r}, which is not read; dl.load_prompts(file) reads it",
+                stacklevel=3,
+            )
+    return texts
+
+
+def _columns(table):
+    """The names of a table's columns; None for what is not a table."""
+    if isinstance(table, Mapping):
+        return list(table)
+    return getattr(table, "column_names", getattr(table, "columns", None))  # of datasets, pandas and the like
+
+
+def _text_column(table):
+    """The index of the column `text`, or else of the first that holds texts: "['text']"; "" if there is none."""
+    names = _columns(table)
+    for name in sorted(names, key=lambda name: name != "text"):
+        column = table[name]
+        if _columns(column) is not None and (inner := _text_column(column)):
+            return f"[{name!r}]{inner}"
+        if not isinstance(column, str) and isinstance(column, Iterable) and isinstance(next(iter(column), None), str):
+            return f"[{name!r}]"
+    return ""
+
+
+def _is_file(text):
+    try:
+        return Path(text).is_file()
+    except OSError:  # no name that a file can have
+        return False
+
+
 def tokenize(llm: TransformersModel, prompts: Sequence[str], generate: int = 0) -> list[list[int]]:
-    """The token ids of each prompt, with the tokenizer's own special tokens.
+    """The token ids of each prompt, after the tokens that the tokenizer puts before a text.
 
     generate: how many tokens the model will append to each. ValueError for a prompt without tokens, or for more tokens
     than the model has positions.
     """
-    prompts = [prompts] if isinstance(prompts, str) else [] if prompts is None else list(prompts)
+    prompts = texts_of(prompts)
     if not prompts:
         raise ValueError("there are no prompts to measure; load some with dl.load_prompts(...).")
-    return [_tokenized(llm, prompt, f"prompt {p}", generate)["input_ids"] for p, prompt in enumerate(prompts)]
+    return [_tokenized(llm, prompt, f"prompt {p}", generate)[0] for p, prompt in enumerate(prompts)]
 
 
-def _tokenized(llm, text, name, generate=0, **options):
-    """What the tokenizer makes of a text, if the model can read it."""
-    if not isinstance(text, str):
-        raise ValueError(f"{name} is of type {type(text).__name__}, not text; give a list of strings.")
+def text_ids(tokenizer: Callable, text: str, offsets: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    """The token ids of a text, and of each token the characters that it covers ([] unless `offsets`).
+
+    What the tokenizer puts before a text (BOS) is there once, also if the text begins with it; what it appends (EOS) is
+    left out.
+    """
+    # the text alone, so that what it begins and ends with itself can be told apart
+    encoding = tokenizer(text, add_special_tokens=False, **({"return_offsets_mapping": True} if offsets else {}))
+    ids, whole = encoding["input_ids"], tokenizer(text)["input_ids"]
+    if not ids and whole[-1:] == [tokenizer.eos_token_id] != [tokenizer.bos_token_id]:
+        whole = whole[:-1]
+    found = (k for k in range(len(whole) - len(ids), -1, -1) if whole[k : k + len(ids)] == ids)
+    before = whole[: next(found, 0)]
+    if ids and (ids[: len(before)] == before or ids[0] == tokenizer.bos_token_id):
+        before = []
+    spans = [tuple(span) for span in encoding["offset_mapping"]] if offsets else []
+    return before + ids, [(0, 0)] * len(before) + spans
+
+
+def _tokenized(llm, text, name, generate=0, offsets=False):
+    """The ids of a text that the model can read, and the characters of each token (see `text_ids`)."""
     try:
-        encoding = llm.tokenizer(text, **options)
+        ids, spans = text_ids(llm.tokenizer, text, offsets)
     except (TypeError, UnicodeError) as error:
-        raise ValueError(f"{name} ({text!r}) cannot be tokenised: {error}; mend its text.") from error
-    ids, config = encoding["input_ids"], llm.config.get_text_config()
+        raise ValueError(f"{name} ({text!r}) cannot be tokenised: {error}; fix the text.") from error
+    config = llm.config.get_text_config()
     if not ids:
         raise ValueError(f"{name} ({text!r}) has no tokens; leave it out.")
     if max(ids) >= config.vocab_size:  # a GPU's process dies of a token that has no embedding
@@ -48,7 +119,7 @@ def _tokenized(llm, text, name, generate=0, **options):
             f"{name} has {len(ids)} tokens, and with {generate} generated ones more than the model's {limit:.0f} "
             f"positions; generate at most {limit - len(ids) + 1:.0f}, or use a shorter text."
         )
-    return encoding
+    return ids, spans
 
 
 def _n_positions(config):
@@ -88,8 +159,7 @@ def answer_span(llm: TransformersModel, question: str, answer: str) -> tuple[lis
     if not (isinstance(question, str) and isinstance(answer, str)):
         types = f"{type(question).__name__} and {type(answer).__name__}"
         raise ValueError(f"question and answer are of type {types}, not text; give two strings.")
-    encoding = _tokenized(llm, question + answer, "the question with its answer", return_offsets_mapping=True)
-    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    ids, offsets = _tokenized(llm, question + answer, "the question with its answer", offsets=True)
     places = [i for i, (_, end) in enumerate(offsets) if end > len(question)]  # special tokens end at 0
     if not answer.strip() or not places:
         raise ValueError(f"the answer {answer!r} has no token in {question + answer!r}; give a visible answer.")

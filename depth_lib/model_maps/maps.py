@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from nnsight import TransformersModel
 
+from ..data.tokens import texts_of
 from ..models.check import name_of, verified_arch
 from ..models.load import load_model
 from ..params import not_among
@@ -47,7 +48,7 @@ def linear_maps(
     if problem := not_among(("residual", "contribution"), "what", what):
         raise ValueError(problem)
     llms = [load_model(model) if isinstance(model, str) else model for model in (source, target)]
-    texts = read_texts(texts) if isinstance(texts, str | Path) else list(texts)
+    texts = read_texts(texts) if isinstance(texts, str | Path) else texts_of(texts, "text")
     documents = same_ids(llms[0].tokenizer, llms[1].tokenizer, texts)
     configs = [llm.config.get_text_config() for llm in llms]
     longest = min(LONGEST, *(getattr(config, "max_position_embeddings", None) or LONGEST for config in configs))

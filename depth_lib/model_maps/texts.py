@@ -8,6 +8,7 @@ from pathlib import Path
 from nnsight import TransformersModel
 
 from ..data.datasets import dataset_named
+from ..data.tokens import text_ids
 from ..embedded import DATASETS
 from ..hub import without_retries
 from ..params import ParamsError
@@ -82,7 +83,7 @@ def same_ids(source: TransformersModel, target: TransformersModel, texts: list[s
     """The token ids of every text; TextError at the first that the two tokenizers give different ids."""
     documents = []
     for number, text in enumerate(texts):
-        ids, others = source(text)["input_ids"], target(text)["input_ids"]
+        ids, others = (text_ids(tokenizer, text)[0] for tokenizer in (source, target))
         if ids != others:
             raise TextError(
                 f"the tokenizers differ: text {number} ({text[:30]!r}…) has {len(ids)} tokens in the source and "
