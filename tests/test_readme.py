@@ -1,13 +1,9 @@
-"""README and docs: short, with links and commands that are there."""
+"""README and docs: links lead somewhere, and the commands that are named exist."""
 
 import re
 from pathlib import Path
 
-import yaml
-
-import depth_lib as dl
 from depth_lib.sweep.cli import COMMANDS
-from depth_lib.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -38,15 +34,7 @@ def test_every_command_of_depth_lib_named_is_one():
         assert named <= set(COMMANDS), f"{page.name}: {named - set(COMMANDS)}"
 
 
-def test_the_example_of_a_dataset_of_ones_own_is_one(tmp_path, monkeypatch):
-    example = re.search(r"```yaml\n(.*?)```", PAGES[ROOT / "docs/prompts.md"], re.DOTALL)[1]
-    folder = tmp_path / "params/datasets"
-    folder.mkdir(parents=True)
-    (folder / f"{yaml.safe_load(example)['DATASET']}.yaml").write_text(example)
-    (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
-    monkeypatch.chdir(tmp_path)
-    (run,) = Plan(MODELS=["toy-4l"], DATASETS=["my-questions"]).runs()
-    assert run.params["SOURCE"] == "hub", "not what a toy's params file says"
-    assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"]
-    (tmp_path / "questions.jsonl").rename(folder / "questions.jsonl")
-    assert dl.load_prompts("my-questions", n_examples=1) == ["Question: 1 + 1?\nAnswer: 2"], "beside the YAML"
+def test_every_page_and_notebook_is_in_the_navigation_of_the_site():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    assert [str(file.relative_to(ROOT)) for file in files if f" {file.relative_to(ROOT)}\n" not in text] == []

@@ -56,9 +56,9 @@ def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
 def test_the_staircase_is_there_as_often_as_the_docs_say_and_in_the_sum_that_they_show_of_toy_4l_alone(name):
     found, by_chance = staircase.stairs(name)
     assert found[0] == (name == "toy-4l")
-    for page in ("docs/toys.md", "notebooks/quickstart.ipynb"):
+    for page in ("docs/oracles.md", "notebooks/quickstart.ipynb"):
         assert f"{name} in {sum(found)} of {len(found)}" in (ROOT / page).read_text(encoding="utf-8")
-    assert name == "toy-16l" or f"{by_chance:.1f} for {name}" in (ROOT / "docs/toys.md").read_text(encoding="utf-8")
+    assert name == "toy-16l" or f"{by_chance:.1f} for {name}" in (ROOT / "docs/oracles.md").read_text(encoding="utf-8")
 
 
 def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():

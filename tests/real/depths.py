@@ -1,4 +1,4 @@
-"""SmolLM2's effective depths, as docs/real_model.md has them: `python -m tests.real.depths [outputs/real]`.
+"""SmolLM2's effective depths, on three data sets: `python -m tests.real.depths [outputs/real]`.
 
 Writes depths.csv from the results of `make real`.
 """

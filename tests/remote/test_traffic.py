@@ -6,7 +6,7 @@ from tests.remote import traffic
 from tests.remote.loopback.fixture import TOY
 
 FIRST = {"layer_effects, future": 217e6}  # bytes, at first
-COUNTED = {"residual_erasure": 15.6e6, "increments": 30e6}  # as docs/remote.md has them
+COUNTED = {"residual_erasure": 15.6e6, "increments": 30e6}  # as docs/speed.md has them
 L, D, TOKENS = 8, 128, 415  # of toy-8l; and of the prompts
 
 

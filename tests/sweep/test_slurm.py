@@ -26,9 +26,9 @@ def slurm(tmp_path_factory):
 def test_the_job_array_of_the_documentation_does_each_run_and_goes_on_after_its_time_limit(study, command, slurm):
     """Slurm itself lets a task that was put back into the queue wait for two minutes, unless it is told not to."""
     (study / "gate").touch()
-    block = re.search(r"## Slurm\n.*?```\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.DOTALL)[1]
+    block = re.search(r"## Slurm\n.*?```bash\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.DOTALL)[1]
     sweep = f"{sys.prefix}/bin/depth-lib sweep --set demo --datasets gsm8k"
-    *lines, _ = block.replace("depth-lib sweep", sweep).splitlines()
+    lines = block.replace("depth-lib sweep", sweep).splitlines()
     environment = ENVIRONMENT | slurm | {"PYTHONPATH": str(study / "stand_in")}
     subprocess.run(["bash", "-ec", "\n".join(lines)], cwd=study, env=environment, check=True)
 
