@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .api import logit_lens, relative_contribution
@@ -42,21 +43,38 @@ class DepthLog:
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure a transformers model as it is now; the numbers of this step, a row of `to_frame`.
 
-        Runs the contribution and the lens without gradients, and leaves every module in the mode in which it was, train
-        or evaluation. A depth that is not there, as without signal, is NaN.
-        Cost: two forward passes per prompt, and the unembedding of every layer. Raises what `load_model` raises.
+        Runs the contribution and the lens without gradients, and leaves every module in its mode, train or evaluation.
+        A depth that is not there is NaN, and `reason` says why. Weights that became NaN, or cannot be measured any
+        more, give a row of NaN.
+
+        Raises ValueError for weights that are sharded over processes, and what `load_model` raises.
+        Cost: two forward passes per prompt, and the unembedding of every layer.
         """
+        refuse_sharded(model)
+        row = {"step": step, "loss": math.nan} | dict.fromkeys(METRICS, math.nan) | {"largest_kl": math.nan}
+        kl = []
         with _as_it_was(model), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "no effective depth")
-            llm = load_model(model, self.tokenizer)
-            lens = logit_lens(llm, self.prompts)
-            found = pd.concat([effective_depths(result) for result in (relative_contribution(llm, self.prompts), lens)])
-        ratios = found.ratio.astype(float).reindex(METRICS)
-        loss = float(lens["loss"][lens["n_tokens"] > 1].mean())  # nothing predicts a prompt of one token
-        row = {"step": step, "loss": loss} | {name: float(ratios[name]) for name in METRICS}
-        row["largest_kl"] = float(lens["res_kl_divs"].max())
+            try:
+                if name := next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), ""):
+                    raise FloatingPointError(f"{name} is not finite")
+                llm = load_model(model, self.tokenizer)
+                results = relative_contribution(llm, self.prompts), logit_lens(llm, self.prompts)
+            except FloatingPointError as error:
+                row["reason"] = str(error)
+            except ValueError as error:  # of a model that could be measured, its weights are the reason
+                if not self._rows:
+                    raise
+                row["reason"] = str(error)
+            else:
+                found = pd.concat([effective_depths(result) for result in results]).reindex(METRICS)
+                row |= found.ratio.astype(float).to_dict() | {"largest_kl": float(results[1]["res_kl_divs"].max())}
+                loss, n_tokens = results[1]["loss"], results[1]["n_tokens"]
+                row["loss"] = float(loss[n_tokens > 1].mean())  # nothing predicts a prompt of one token
+                row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
+                kl = results[1]["res_kl_divs"].tolist()
         self._rows.append(row)
-        self._kl.append(lens["res_kl_divs"].tolist())
+        self._kl.append(kl)
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_together({self.path: self.to_frame().to_csv(index=False).encode()})
@@ -64,8 +82,10 @@ class DepthLog:
 
     def to_frame(self) -> pd.DataFrame:
         """A row per measurement: step, loss of the prompts (nats per token), the ratios (ED + 1) / L by cosine, kl and
-        overlap, NaN where there is no depth, largest_kl (nats), and kl_0, kl_1, …: the lens's KL of each layer."""
-        return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(self._kl).add_prefix("kl_")], axis=1)
+        overlap, NaN where there is no depth, largest_kl (nats), the reason why a depth is missing ("" where none is),
+        and kl_0, kl_1, …: the lens's KL of each layer."""
+        kl = [{f"kl_{l}": value for l, value in enumerate(of_layers)} for of_layers in self._kl]
+        return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(kl)], axis=1)
 
     @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
     def plot(self) -> Figure:
@@ -102,6 +122,7 @@ class DepthCallback(TrainerCallback):
             raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
         self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
         self.log: DepthLog | None = None
+        self._measured = None  # the last step that was
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -109,7 +130,10 @@ class DepthCallback(TrainerCallback):
         tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
             raise ValueError("DepthCallback needs a tokenizer: give it one, or the Trainer processing_class=tokenizer.")
-        self.log = DepthLog(self.prompts, tokenizer, Path(args.output_dir or ".") / "depth_log.csv")
+        self._measured, self.log = (
+            None,
+            DepthLog(self.prompts, tokenizer, Path(args.output_dir or ".") / "depth_log.csv"),
+        )
         self._measure(state, trainer["model"])
 
     def on_step_end(
@@ -118,17 +142,39 @@ class DepthCallback(TrainerCallback):
         if state.global_step % self.every == 0:
             self._measure(state, trainer["model"])
 
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
+    ) -> None:
+        if control.should_training_stop:
+            self._measure(state, trainer["model"])
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
+        if control.should_training_stop:
+            self._measure(state, trainer["model"])
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        if state.global_step % self.every:
+        if not args.load_best_model_at_end:  # else the model may be an earlier step's by now
             self._measure(state, trainer["model"])
 
     def _measure(self, state, model):
-        if state.is_world_process_zero:
+        refuse_sharded(model)  # on every rank, before one of them waits for the others
+        measured, self._measured = self._measured, state.global_step
+        if state.is_world_process_zero and measured != state.global_step:
             row = self.log.measure(model, state.global_step)
             known = {f"depth_{name}": row[name] for name in METRICS if not math.isnan(row[name])}
             state.log_history.append({"step": state.global_step, "prompts_loss": row["loss"], **known})
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """ValueError for weights that are sharded over processes, on each of which only a part is."""
+    sharded = any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
+    if sharded or any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError(
+            "the weights are sharded (FSDP, ZeRO-3), and depth cannot be measured on a part of them; train with DDP, "
+            "or measure saved checkpoints"
+        )
 
 
 @contextmanager

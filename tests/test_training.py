@@ -1,11 +1,22 @@
 """Effective depth while a model trains, in a loop of one's own and in transformers' Trainer."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import depth_lib as dl
 from tests.tiny_tokenizers import VOCABULARY_SIZE, char_tokenizer
@@ -86,3 +97,59 @@ def test_the_trainers_log_has_the_depths_of_every_so_many_steps(tmp_path):
     bare = Trainer(small(), arguments, train_dataset=rows, callbacks=[dl.DepthCallback(PROMPTS)])
     with pytest.raises(ValueError, match="DepthCallback needs a tokenizer"):
         bare.train()
+
+
+class Losses(TrainerCallback):
+    """The prompts' mean loss after each step, in plain PyTorch."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def on_step_end(self, args, state, control, model, **trainer):
+        model.eval()
+        ids = [char_tokenizer()(prompt, return_tensors="pt")["input_ids"] for prompt in PROMPTS]
+        with torch.no_grad():
+            self.seen[state.global_step] = float(torch.stack([model(x, labels=x).loss for x in ids]).mean())
+        model.train()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_the_last_steps_entry_is_of_the_last_step_also_where_the_best_model_is_loaded_at_the_end(tmp_path, early):
+    tokenizer, losses, callback = char_tokenizer(), Losses(), dl.DepthCallback(PROMPTS, every=2)
+    rows = [{"input_ids": ids[:20], "labels": ids[:20]} for ids in tokenizer(PROMPTS * 8)["input_ids"]]
+    often = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    arguments = TrainingArguments(
+        tmp_path, max_steps=5, use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=1e-2, **often, **best
+    )
+    others = [EarlyStoppingCallback(2)] if early else []
+    callbacks = [losses, callback, *others]
+    data = {"train_dataset": rows, "eval_dataset": rows[:2]}
+    trainer = Trainer(small(), arguments, **data, processing_class=tokenizer, callbacks=callbacks)
+    trainer.train()
+    frame, last = callback.log.to_frame().set_index("step"), max(losses.seen)
+    assert trainer.state.best_global_step < last and frame.index[-1] == last and frame.index.is_unique
+    for step in frame.index[1:]:
+        assert np.isclose(frame.loss[step], losses.seen[step], rtol=1e-4)
+
+
+def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(tmp_path):
+    log, model = dl.DepthLog(PROMPTS, char_tokenizer(), tmp_path / "log.csv"), small()
+    log.measure(model, 0)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    log.measure(model, 1)
+    frame = log.to_frame()
+    assert frame.loss.isna().tolist() == [False, True]
+    assert frame.reason[1] == "model.layers.1.mlp.up_proj.weight is not finite" and frame.reason[0]
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "log.csv"), frame)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+def test_sharded_weights_are_refused_on_every_rank(tmp_path):
+    """Two processes with FSDP2, as a training loop has them."""
+    script = Path(__file__).with_name("sharded.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script, tmp_path]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=script.parent.parent)
+    said = [line for line in ended.stdout.splitlines() if "rank" in line]
+    assert len(said) == 2 and all("the weights are sharded (FSDP, ZeRO-3)" in line for line in said), ended.stderr

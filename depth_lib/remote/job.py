@@ -231,7 +231,14 @@ class Job(RemoteBackend):
                 retry=retry,
             )
         self.content = answer.raise_for_status().content
-        return plain(self.content)
+        result = plain(self.content)
+        if not isinstance(result, dict) or not all(isinstance(result.get(key), dict) for key in ("model", "result")):
+            raise ResultRefused(
+                "the job has completed, but its result lacks `model` or `result`; run again to fetch it again, or tell "
+                "those who run the server",
+                retry="ask",
+            )
+        return result
 
     # Patience
 
@@ -253,7 +260,7 @@ class Job(RemoteBackend):
             return ask()
         except BackendError as error:
             cause = error.__cause__
-        except (httpx.HTTPError, ValidationError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValidationError) as error:
             cause = error
         # outside of the handlers: the error itself shows what the server sent, which may quote the key
         raise self._failure(cause, submitting)

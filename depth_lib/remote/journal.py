@@ -74,5 +74,7 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
 
 def total_cost(jobs: list[dict]) -> str:
     """How long the jobs in artifacts' meta ran in all."""
-    seconds = sum((job.get("cost") or {}).get("runtime") or 0 for job in jobs)
+    costs = [job.get("cost") for job in jobs]
+    times = [cost.get("runtime") for cost in costs if isinstance(cost, dict)]
+    seconds = sum(time for time in times if isinstance(time, int | float))  # a server's words, checked here only
     return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all"

@@ -57,7 +57,7 @@ def method_there(remote: bool | str, method: str | None) -> str:
     if method or not remote or remote == "local":
         return method or "gradients"
     tags = _told(*host_and_key(remote), "whoami").get("tags")
-    return "gradients" if "trusted" in (tags or ()) else "increments"
+    return "gradients" if isinstance(tags, list) and "trusted" in tags else "increments"
 
 
 @functools.cache

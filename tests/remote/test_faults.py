@@ -1,11 +1,13 @@
 """Every fault of the way to the server and back: the right result or the right exception, and a rerun completes."""
 
+import io
 import json
 import socket
 import traceback
 
 import pytest
 import torch
+import zstandard
 
 import depth_lib as dl
 from depth_lib import remote, session
@@ -105,6 +107,13 @@ def test_a_young_job_without_a_status_is_waited_for_by_a_later_process_too(llm, 
         assert submitted() == 0
 
 
+def saved(value):
+    """The bytes that a server sends for what a session saved under this value."""
+    buffer = io.BytesIO()
+    torch.save({"result": value}, buffer)
+    return zstandard.compress(buffer.getvalue())
+
+
 ANSWER = {"id": "x", "status": "COMPLETED", "description": ""}
 FAILED = ANSWER | {"status": "ERROR", "description": "the model is not deployed"}
 REFUSED = [
@@ -122,6 +131,16 @@ REFUSED = [
     ({"result": ["truncated"] * 999}, remote.ResultRefused, "its result arrives damaged", "ask", (1, 0)),
     ({"result": [403] * 999}, remote.ServerUnreachable, "the address of its result is refused", "ask", (1, 0)),
     ({"result": ["no result"]}, remote.ResultRefused, "arrived whole, and cannot be read .*KeyError", None, (1, 1)),
+    (
+        {"poll": [(ANSWER | {"data": "http://127.0.0.1/\x00"}, 200)] * 999},
+        remote.ServerUnreachable,
+        "InvalidURL",
+        "ask",
+        (1, 0),
+    ),
+    ({"result": [(saved({"result": RIGHT}), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
+    ({"result": [(saved({"model": {}}), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
+    ({"result": [(saved([1]), 200)] * 999}, remote.ResultRefused, "lacks `model` or", "ask", (1, 0)),
     ({"end": [CANCELLED]}, remote.JobFailed, "cancelled or preempted.*run again to submit", "send", (1, 1)),
     ({"end": [TOO_LONG]}, remote.JobFailed, "make smaller jobs .set DEPTH_LIB_PROMPTS_PER_JOB or ", None, (1, 1)),
 ]

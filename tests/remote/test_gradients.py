@@ -27,7 +27,7 @@ def test_gradients_asked_for_are_had_where_no_key_has_a_tag(llm, here, loopback)
 
 
 TOLD = [({"tags": ["trusted"]}, "gradients")]
-TOLD += [(said, "increments") for said in ({"tags": []}, {"tags": None}, None, [], 7)]
+TOLD += [(said, "increments") for said in ({"tags": []}, {"tags": None}, {"tags": 5}, None, [], 7)]
 
 
 @pytest.mark.parametrize("identity, done", TOLD, ids=str)

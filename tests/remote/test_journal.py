@@ -284,6 +284,8 @@ def test_a_call_finds_its_job_after_another_found_a_shortcut_not_to_work(loopbac
 def test_a_cost_that_the_server_does_not_tell_counts_nothing():
     costs = [{"id": "a", "cost": {"runtime": None}}, {"id": "b", "cost": None}, {"id": "c", "cost": {"runtime": 2.0}}]
     assert total_cost(costs) == "3 jobs on the server: 2.0 s in all"
+    odd = [{"cost": {"runtime": "x"}}, {"cost": {"runtime": [1]}}, {"cost": 5}, {"cost": {"runtime": 2}}]
+    assert total_cost(odd) == "4 jobs on the server: 2.0 s in all"
 
 
 @pytest.mark.parametrize(
