@@ -1,5 +1,6 @@
 """Effective depth while a model trains, in a loop of one's own and in transformers' Trainer."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,8 +149,9 @@ def test_weights_that_are_not_finite_give_a_row_and_a_missing_depth_its_reason(t
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_sharded_weights_are_refused_on_every_rank(tmp_path):
     """Two processes with FSDP2, as a training loop has them."""
-    script = Path(__file__).with_name("sharded.py")
+    script, here = Path(__file__).with_name("sharded.py"), Path(__file__).parent.parent
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script, tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=script.parent.parent)
+    environment = os.environ | {"PYTHONPATH": str(here)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=here, env=environment)
     said = [line for line in ended.stdout.splitlines() if "rank" in line]
     assert len(said) == 2 and all("the weights are sharded (FSDP, ZeRO-3)" in line for line in said), ended.stderr
