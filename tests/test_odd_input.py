@@ -12,12 +12,8 @@ from depth_lib.data.examples import load_examples
 from depth_lib.data.orders import sizes_of
 from depth_lib.effective_depth.difficulty import Difficulty, depth_scores
 from depth_lib.effective_depth.intervals import Estimate
-from depth_lib.effective_depth.orders import order_losses
 from depth_lib.effective_depth.rules import METRICS
 from depth_lib.models import memory
-from depth_lib.training import DepthLog
-from tests.families import drawn
-from tests.probes.comparing import loaded
 
 TEXT = "5 + 7 = 12 and 3 + 4 = 7"
 
@@ -33,47 +29,11 @@ def test_one_text_is_one_prompt_and_a_generator_is_read_by_every_probe(toy):
         assert dl.effective_depths(toy, prompts).equals(expected)
 
 
-def test_a_step_that_is_measured_twice_has_a_row_and_a_curve_of_each(toy):
-    log = DepthLog([TEXT], toy.tokenizer)
-    for step in (0, 0, 10):
-        log.measure(toy._module, step)
-    frame = log.to_frame()
-    assert frame.step.tolist() == [0, 0, 10] and not frame.filter(regex="^kl_").isna().any(axis=None)
-    assert np.allclose(frame.largest_kl, frame.filter(regex=r"^kl_\d+$").max(axis=1))
-
-
 def test_prompts_of_one_token_which_nothing_predicts_do_not_make_a_model_one_without_signal(lens):
     values = {key: lens[key] for key in ("res_kl_divs", "loss", "shuffled_loss", "n_tokens")}
     assert not METRICS["kl"].no_signal(values)
     zeros = {key: torch.cat([values[key], torch.zeros(60)]) for key in ("loss", "shuffled_loss")}
     assert not METRICS["kl"].no_signal(values | zeros | {"n_tokens": torch.cat([values["n_tokens"], torch.ones(60)])})
-
-
-def test_a_fit_is_not_continued_with_another_models_sums(toy, tmp_path, monkeypatch):
-    other = drawn(toy.config)
-    other.get_output_embeddings().weight.data.copy_(toy._module.get_output_embeddings().weight)
-    other, texts, path = dl.load_model(other, toy.tokenizer), [TEXT, TEXT[::-1]], tmp_path / "new" / "lens.pt"
-    monkeypatch.setattr("depth_lib.lenses.fit._EVERY", 0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr("depth_lib.lenses.fit._lens", lambda done: 1 / 0)  # after the second text
-        with pytest.raises(ZeroDivisionError):
-            dl.fit_lens(toy, texts, path=path)
-    assert torch.equal(dl.fit_lens(other, texts, path=path)["A"], dl.fit_lens(other, texts)["A"])
-
-
-def test_results_in_memory_are_compared_as_what_they_are(toy):
-    of_parts = {part: dl.layer_effects(toy, [TEXT], part=part) for part in ("layer", "attention")}
-    with pytest.raises(ValueError, match="no probe on the same dataset in common: layer has layer_effects; attention"):
-        dl.compare(of_parts)
-    removed = dl.layer_effects(toy, [TEXT], mode="remove")
-    assert dl.compare({"a": removed, "b": dict(removed)}).results.keys() == {("", "layer_effects")}
-    with pytest.raises(ValueError, match='figure "foo" is not known'):
-        dl.compare({"a": removed, "b": removed}).plot("foo")
-
-
-def test_orders_keep_the_models_number_of_layers_though_none_has_its_last_block(toy):
-    rows = order_losses(dl.block_orders(toy, [TEXT], [[0, 1, 2], [0, 1], [0]]))
-    assert rows[["kind", "s", "n"]].to_numpy().tolist() == [["removals", 3, 1], ["removals", 2, 2], ["removals", 1, 3]]
 
 
 def test_orders_and_lenses_may_be_arrays_and_paths(toy, lens, tmp_path):
@@ -175,17 +135,6 @@ def test_a_lens_that_gives_no_number_is_an_error_of_the_answer_too(toy):
 
 def test_a_card_counts_texts_and_not_letters(toy):
     assert dl.prune(toy, TEXT, at_most=100).n_prompts == 1
-
-
-def test_one_block_has_a_lens_in_a_file(tmp_path):
-    from transformers import LlamaConfig
-
-    from tests.families import SHAPE
-
-    llm = loaded(drawn(LlamaConfig(**SHAPE | {"num_hidden_layers": 1})))
-    texts = ["abcdefghijklmnopqrstuvwxyz" * 2, "zyxwvutsrqponmlkjihgfedcba" * 2]
-    fitted = dl.fit_lens(llm, texts, path=tmp_path / "lens.pt")
-    assert torch.equal(dl.load_lens(tmp_path / "lens.pt")["A"], fitted["A"])
 
 
 def test_a_token_that_is_a_dollar_sign_is_written_in_a_legend():

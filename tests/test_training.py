@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 from transformers import (
     EarlyStoppingCallback,
@@ -77,27 +76,6 @@ def test_a_log_measures_without_changing_the_training_and_has_nan_where_there_is
     figure = log.plot()
     assert [line.get_label() for line in figure.axes[0].lines] == ["cosine", "kl", "overlap"]
     plt.close(figure)
-
-
-def test_the_trainers_log_has_the_depths_of_every_so_many_steps(tmp_path):
-    tokenizer, model = char_tokenizer(), small()
-    rows = [{"input_ids": ids, "labels": ids} for ids in tokenizer(PROMPTS * 8)["input_ids"]]
-    rows = [{key: value[:20] for key, value in row.items()} for row in rows]
-    arguments = TrainingArguments(
-        tmp_path, max_steps=5, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, learning_rate=1e-2
-    )
-    callback = dl.DepthCallback(PROMPTS, every=2)
-    trainer = Trainer(model, arguments, train_dataset=rows, processing_class=tokenizer, callbacks=[callback])
-    trainer.train()
-    assert callback.log.to_frame().step.tolist() == [0, 2, 4, 5]
-    logged = [entry for entry in trainer.state.log_history if "prompts_loss" in entry]
-    assert [entry["step"] for entry in logged] == [0, 2, 4, 5]
-    assert len(pd.read_csv(tmp_path / "depth_log.csv")) == 4
-    with pytest.raises(ValueError, match="every is 0; give a number of steps"):
-        dl.DepthCallback(PROMPTS, every=0)
-    bare = Trainer(small(), arguments, train_dataset=rows, callbacks=[dl.DepthCallback(PROMPTS)])
-    with pytest.raises(ValueError, match="DepthCallback needs a tokenizer"):
-        bare.train()
 
 
 class Losses(TrainerCallback):

@@ -265,23 +265,6 @@ def test_a_label_that_is_no_ending_is_refused(rows, label):
         load_choices("hellaswag", 1, path)
 
 
-def test_choices_are_what_a_template_writes_before_the_ending_and_the_ending(own, rows):
-    rows(*HELLASWAG)
-    own(FILE="rows.jsonl", TEMPLATE="Question: {{ ctx }} {{ ctx }} {{ endings[label | int] }}")
-    assert load_choices("mine", 2, "hub") == [
-        ("Question: A man opens a door. He A man opens a door. He", [" flies.", " walks in."], 1),
-        ("Question: A dog sits A dog sits", [" , then barks.", " sings."], 0),
-    ]
-    assert load_choices("hellaswag", 2, rows(*HELLASWAG)) == [
-        ("A man opens a door. He", [" flies.", " walks in."], 1),
-        ("A dog sits", [", then barks.", " sings."], 0),
-    ]
-    for template in ("{{ ctx }} {{ endings[0] }} or {{ endings[1] }}", "{{ endings[label | int] }} {{ ctx }}"):
-        own(FILE="rows.jsonl", TEMPLATE=template)
-        with pytest.raises(PromptError, match="mine's template does not end with endings"):
-            load_choices("mine", 1)
-
-
 @pytest.mark.parametrize("dataset", ["addition", "multiplication", "sums"])
 def test_a_file_is_read_for_what_is_drawn_otherwise(dataset, rows):
     with pytest.raises(PromptError, match="no file .*nonexistent.jsonl; check the path"):

@@ -1,7 +1,6 @@
 """The toys can do what they are there for, and the sample rows are what they say they are."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from depth_lib.data.prompts import ANSWER, QUESTION
 from depth_lib.embedded import TOYS, prompts_path, toy_path
 from experiments.training.corpus import ROWS, draw_sum, draw_text
-from tests.embedded import staircase
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", params=TOYS)
@@ -48,17 +44,6 @@ def test_at_least_95_percent_of_200_held_out_sums_are_answered_exactly(toy, toke
 
 def test_the_sum_that_the_probes_look_at_is_answered(toy, tokenizer):
     assert replies(toy, tokenizer, [QUESTION]) == [ANSWER]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # 31 erasures, each with the mean of ten prompts
-@pytest.mark.parametrize("name", TOYS)
-def test_the_staircase_is_there_as_often_as_the_docs_say_and_in_the_sum_that_they_show_of_toy_4l_alone(name):
-    found, by_chance = staircase.stairs(name)
-    assert found[0] == (name == "toy-4l")
-    for page in ("docs/oracles.md", "notebooks/quickstart.ipynb"):
-        assert f"{name} in {sum(found)} of {len(found)}" in (ROOT / page).read_text(encoding="utf-8")
-    assert name == "toy-16l" or f"{by_chance:.1f} for {name}" in (ROOT / "docs/oracles.md").read_text(encoding="utf-8")
 
 
 def test_a_text_of_each_kind_is_drawn_in_the_format_of_its_dataset():

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokenize
 from depth_lib.lenses.files import unembedding_hash
-from tests.families import D, L, build
-from tests.oracles import lenses as oracle
-from tests.probes.comparing import SIXTY, close, load, loaded
+from tests.families import D, L
+from tests.probes.comparing import SIXTY, load
 
 DRAW = torch.Generator().manual_seed(0)
 J = {l: torch.randn(D, D, generator=DRAW).half() for l in range(L - 1)}
@@ -49,14 +47,6 @@ def test_a_published_jacobian_of_the_output_of_block_l_reads_what_enters_block_l
     for l in J:
         assert torch.equal(lens["A"][l + 1], J[l].float())
     assert lens["A"].shape == (L, D, D) and not lens["b"].any()
-
-
-@pytest.mark.filterwarnings(UNDER_EMBEDDINGS)
-def test_a_checkpoint_of_a_fit_is_the_mean_of_its_sums(tmp_path):
-    sums = {l: 3 * matrix.float() for l, matrix in J.items()}
-    stored = {"jacobian_sum": sums, "n_done": 3, "next_idx": 4, "source_layers": [0, 1, 2], "target_layer": 3}
-    lens = dl.load_lens(saved(tmp_path, stored | {"skip_first": 16}))
-    assert all(torch.equal(lens["A"][l + 1], sums[l] / 3) for l in J)
 
 
 def test_the_hash_of_the_unembedding_is_that_of_tuned_lens(llama):
@@ -145,17 +135,6 @@ def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):
         assert "\n" not in str(caught.value)
 
 
-def test_in_half_precision_another_unembedding_is_a_warning():
-    lens = {"A": torch.eye(D).repeat(L, 1, 1), "b": torch.zeros(L, D), "unembedding": "0" * 64}
-    with pytest.warns(UserWarning, match="another unembedding.*rounding to torch.bfloat16"):
-        dl.logit_lens(loaded(build("llama", torch.bfloat16)), ["8 apples"], lens=lens)
-
-
-def test_their_hash_and_ours_agree_on_the_model_a_lens_was_fitted_for(llama, tmp_path):
-    lens = dl.load_lens(tuned(tmp_path, unembed_hash=unembedding_hash(llama[0])))
-    dl.logit_lens(llama[0], ["8"], lens=lens)
-
-
 def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path):
     asked = []
 
@@ -171,14 +150,3 @@ def test_a_lens_is_asked_of_the_hub_by_repository_and_path(monkeypatch, tmp_path
         ("neuronpedia/jacobian-lens", "gpt2-small/jlens/x.pt", {"repo_type": None, "revision": "abc"}),
         ("AlignmentResearch/tuned-lens", "lens/gpt2/config.json", {"repo_type": "space", "revision": None}),
     ]
-
-
-def test_the_lens_at_every_layer_is_the_models_own_of_what_the_layers_are_translated_to(llama):
-    llm, model = llama
-    draw = torch.Generator().manual_seed(1)
-    A, b = torch.eye(D) + 0.1 * torch.randn(L, D, D, generator=draw), torch.randn(L, D, generator=draw)
-    (ids,) = tokenize(llm, [SIXTY])
-    kl, overlaps = oracle.kl_and_overlap(oracle.translated(model, torch.tensor(ids), A.double(), b.double()))
-    ours = dl.logit_lens(llm, [SIXTY], lens={"A": A, "b": b})
-    close(ours["res_kl_divs"], kl, 1e-4)
-    close(ours["res_overlaps"], overlaps, 1e-4)

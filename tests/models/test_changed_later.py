@@ -50,17 +50,6 @@ PROBES = {
 
 
 @pytest.mark.parametrize("rope", ROPES)
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_longer_prompt_before_changes_no_number(probe, rope):
-    alone, llm = (wrapped(scaled(rope), char_tokenizer()) for _ in range(2))
-    dl.logit_lens(llm, [LONG])
-    truth, after = PROBES[probe](alone), PROBES[probe](llm)
-    for key, value in truth.items():
-        same = torch.equal(after[key], value) if torch.is_tensor(value) else after[key] == value
-        assert same or value.isnan().any(), key
-
-
-@pytest.mark.parametrize("rope", ROPES)
 def test_each_prompt_is_plain_pytorchs_whatever_its_order(rope):
     llm = wrapped(scaled(rope), char_tokenizer())
     both = dl.logit_lens(llm, [LONG, SHORT])
@@ -117,18 +106,6 @@ def test_what_a_hook_or_a_patch_changes_after_loading_is_refused_in_one_line(cha
         with pytest.raises(ArchitectureError) as raised:
             PROBES[probe](llm)
         assert len(str(raised.value).splitlines()) == 1
-
-
-def test_hooks_on_all_modules_at_once_are_seen(loaded):
-    of_blocks = type(loaded[0].model.layers[0])
-    hook = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, args, output: output + 5 if isinstance(module, of_blocks) else None
-    )
-    try:
-        with pytest.raises(ArchitectureError, match="a hook or another `forward` changes it"):
-            dl.logit_lens(loaded[1], [SHORT])
-    finally:
-        hook.remove()
 
 
 def test_a_hook_that_reads_only_changes_nothing_and_one_that_was_removed_neither(loaded):

@@ -1,6 +1,5 @@
 """Models that are in memory: of a training loop, or with adapters."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -121,25 +120,6 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
 
 def test_a_tokenizer_beside_a_name_is_refused(tokenizer):
     assert line("toy-4l", tokenizer) == "'toy-4l' has its own tokenizer; leave the other out: dl.load_model('toy-4l')."
-
-
-def test_a_model_in_memory_stays_on_its_device(model, tokenizer, monkeypatch):
-    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
-    moved = []
-    monkeypatch.setattr(type(model), "to", lambda self, *where, **how: moved.append(where) or self)
-    llm = dl.load_model(model, tokenizer)
-    dl.remove_blocks(llm, 1)
-    assert not [where for where in moved if "cuda" in str(where)] and llm.pipeline.device == torch.device("cpu")
-
-
-def test_a_path_is_a_folder_even_if_a_toy_is_called_so(model, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(2)
-    model.save_pretrained("toy-4l")
-    tokenizer.save_pretrained("toy-4l")
-    ours, toy = (dl.load_model(name)._module.lm_head.weight for name in (Path("toy-4l"), "toy-4l"))
-    assert torch.equal(ours, model.lm_head.weight) and not torch.equal(ours, toy)
 
 
 def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):

@@ -2,28 +2,22 @@
 
 import functools
 import threading
-from contextlib import nullcontext
 
 import pytest
 import torch
-import transformers as tf
 from tokenizers import Tokenizer, models
-from torch import nn
 from transformers import PreTrainedTokenizerFast
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import depth_lib as dl
 from depth_lib.data.tokens import tokenize
-from depth_lib.models.families import known
 from depth_lib.models.load import wrapped
-from tests.families import EXPERTS, HEAD_DIM, SHAPE, build, drawn, save_family
-from tests.models.kinds import blocks_of, errors, stream, tiny
+from tests.families import build, save_family
+from tests.models.kinds import blocks_of, stream, tiny
 from tests.oracles import curves
 from tests.oracles.streams import in_float64
 from tests.probes.comparing import close
 from tests.tiny_tokenizers import char_tokenizer
 
-FOUR_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 TEXT = "The quick brown fox jumps over 13 lazy"
 
 
@@ -44,38 +38,12 @@ def test_residuals_wider_than_the_head_are_unembedded_in_its_dtype(kind):
     assert len(blocks_of(model)) == len(ours)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        tf.MixtralConfig(**SHAPE | EXPERTS, output_router_logits=True),
-        tf.Qwen3MoeConfig(**SHAPE | HEAD_DIM | FOUR_EXPERTS, output_router_logits=True),
-    ],
-    ids=["mixtral", "qwen3_moe"],
-)
-def test_a_config_that_asks_for_the_routers_logits_changes_no_number(config):
-    model = drawn(config)
-    llm = wrapped(model, char_tokenizer())
-    assert max(errors(llm).values()) < 1e-4 and model.config.output_router_logits
-
-
 def test_a_tokenizer_that_knows_no_sentence_is_one_all_the_same():
     model = build("llama")
     core = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     llm = wrapped(model, PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
     truth = curves.logit_lens(in_float64(model), tokenize(llm, ["a"]))
     close(dl.logit_lens(llm, ["a"])["res_kl_divs"], truth["res_kl_divs"].float(), 1e-4)
-
-
-@pytest.mark.parametrize("loading, measuring", [(True, False), (False, True)])
-def test_inference_mode_around_a_call_changes_no_number(loading, measuring, tmp_path):
-    folder = save_family("llama", tmp_path)
-    plain = dl.load_model(folder)
-    truth = dl.logit_lens(plain, [TEXT])["res_kl_divs"], dl.integrated_gradients(plain, "5 + 7 = ", "12")["igrads"]
-    with torch.inference_mode() if loading else nullcontext():
-        llm = dl.load_model(folder)
-    with torch.inference_mode() if measuring else nullcontext():
-        found = dl.logit_lens(llm, [TEXT])["res_kl_divs"], dl.integrated_gradients(llm, "5 + 7 = ", "12")["igrads"]
-    assert all(map(torch.equal, found, truth))
 
 
 def test_two_threads_measure_one_after_the_other(tmp_path):
@@ -130,31 +98,6 @@ def test_numbers_that_are_not_finite_are_named_by_the_prompt_that_has_them(llama
     monkeypatch.setattr("depth_lib.api._layer_effects", nan_in_the_last)
     with pytest.warns(UserWarning, match="too short"):
         assert "is not finite at prompt 2, layer 0" in line(dl.layer_effects, llama, ["abc", TEXT, TEXT + TEXT])
-
-
-class Scaled(LlamaDecoderLayer):
-    """What attention adds is multiplied by a number that each block has learned."""
-
-    def __init__(self, *config):
-        super().__init__(*config)
-        self.scale = nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, hidden_states, **options):
-        hidden_states = hidden_states + self.scale * self.self_attn(self.input_layernorm(hidden_states), **options)[0]
-        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
-
-
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_number_that_each_block_has_learned_scales_what_it_adds(trained, monkeypatch):
-    config = build("llama").config
-    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaDecoderLayer", Scaled)
-    model = tf.LlamaForCausalLM(config).requires_grad_(trained)
-    scales = [0.5, 0.5, 0.50001, -2.0]
-    for block, scale in zip(model.model.layers, scales, strict=True):
-        block.scale.data.fill_(scale)
-    llm = wrapped(model, char_tokenizer())
-    assert [parts["attention"][0][1] for parts in known(llm).found.parts] == pytest.approx(scales, abs=1e-7)
-    assert max(errors(llm).values()) < 1e-4 and all(weight.requires_grad == trained for weight in model.parameters())
 
 
 def test_weights_that_are_nan_are_named_not_the_architecture():

@@ -4,17 +4,13 @@ import random
 
 import pytest
 import torch
-import yaml
 from transformers import AutoModelForCausalLM
 
 import depth_lib as dl
 from depth_lib.api import tokenize
-from tests.families import ARCHETYPES, drawn, of_families
-from tests.marks import slow
-from tests.models.kinds import tiny
+from tests.families import ARCHETYPES, of_families
 from tests.oracles import orders as oracle
-from tests.probes.comparing import SIXTY, TOLERANCE, close, compare_in_batch, ids_of, load, loaded
-from tests.probes.test_windows import neo
+from tests.probes.comparing import SIXTY, TOLERANCE, close, compare_in_batch, ids_of, load
 
 TEXTS = ["abcdefghijkl", SIXTY[:29]]
 KEYS = ("order_loss", "order_kl", "order_top1")
@@ -62,17 +58,6 @@ def test_the_order_that_a_model_has_changes_nothing(llama, monkeypatch, in_batch
     assert [found[key][0] for key in KEYS] == [0, 0, 1] and found["order_kl"][1] > 0.01
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", slow("qwen3_next")])
-def test_blocks_keep_their_own_kind_of_mixer_wherever_they_stand(name, tmp_path):
-    """Blocks of two kinds, by their windows or their mixers."""
-    llm = loaded(drawn(neo(8, 128)) if name == "gpt_neo" else tiny(name).float())
-    orders = [[2, 1, 0, 3], [0, 1, 2, 1, 2, 3], [3, 3, 0], [1, 0, 3, 2]]
-    ours = dl.block_orders(llm, TEXTS, orders)
-    for key, curve in zip(KEYS, oracle.block_orders(llm._module, ids_of(llm, TEXTS), orders), strict=True):
-        close(ours[key], curve.float(), 1e-4, 0.2)
-    check_reordered(llm, ORDERS[0], tmp_path)
-
-
 def test_a_reordered_model_runs_generates_and_is_saved_as_one(pair, tmp_path):
     for order in ORDERS:
         check_reordered(pair[0], order, tmp_path)
@@ -93,33 +78,6 @@ def check_reordered(llm, order, folder):
     again = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=llm.config._attn_implementation)
     torch.testing.assert_close(again(x, use_cache=False).logits, logits, rtol=0, atol=1e-6)
     assert len(dl.logit_lens(changed, TEXTS)["res_kl_divs"]) == len(order)
-
-
-def test_the_right_ending_is_the_likeliest_with_the_blocks_in_each_order():
-    llm, model = load("llama")
-    choices, orders = [(TEXTS[0], [" fox", "13"], 1), (TEXTS[1], [" and", "lazy"], 0)], [[0, 1, 2, 3], [0, 3], *ORDERS]
-
-    def log_prob(order, *texts):  # of a tokenizer of characters
-        ids = (llm.tokenizer(text, add_special_tokens=text in TEXTS)["input_ids"] for text in texts)
-        return oracle.ending_log_prob(oracle.in_order(model, order), *ids)
-
-    truth = torch.tensor([[[log_prob(order, text, e) for e in ends] for text, ends, _ in choices] for order in orders])
-    correct = (truth.argmax(2) == torch.tensor([1, 0])).float()
-    several = dl.choice_accuracy(llm, choices, order=orders)
-    close(several["log_probs"], truth, TOLERANCE)
-    assert torch.equal(several["correct"], correct) and torch.equal(several["accuracy"], correct.mean(1))
-    assert torch.equal(several["unchanged_correct"], correct[0])
-    for k, how in enumerate(({}, {"removed": (1, 2)}, {"order": ORDERS[0]})):
-        close(dl.choice_accuracy(llm, choices, **how)["log_probs"], truth[k], TOLERANCE)
-    with pytest.raises(ValueError, match="not both"):
-        dl.choice_accuracy(llm, choices, removed=(0, 1), order=[0])
-
-
-def test_mergekits_recipe_has_a_slice_for_each_stretch():
-    recipe = yaml.safe_load(dl.mergekit_yaml("owner/name", [0, 1, 2, 1, 2, 3, 5]))
-    ranges = [piece["sources"][0]["layer_range"] for piece in recipe["slices"]]
-    assert ranges == [[0, 3], [1, 4], [5, 6]] and recipe["merge_method"] == "passthrough"
-    assert recipe["slices"][0]["sources"][0]["model"] == "owner/name"
 
 
 def test_named_sets_are_what_they_say():

@@ -1,7 +1,5 @@
 """Removed blocks against transformers' model without them, as a probe and as a model."""
 
-import copy
-
 import pytest
 import torch
 import transformers as tf
@@ -9,7 +7,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import depth_lib as dl
 from depth_lib.api import tokenize
-from depth_lib.effective_depth.rules import removal_depth
 from depth_lib.embedded import toy_path
 from tests.families import GPT_SHAPE, SHAPE, drawn
 from tests.oracles import removal as oracle
@@ -101,35 +98,6 @@ def test_blocks_that_are_not_there_are_refused(llama, s, n, message):
         dl.remove_blocks(llama, s, n)
 
 
-def test_choices_are_worded_as_prompts_and_bad_ones_are_refused(llama):
-    choices = dl.load_choices("hellaswag", 3, source="embedded")
-    prompts = dl.load_prompts("hellaswag", 3, source="embedded")
-    assert [c.context + c.endings[c.right] for c in choices] == prompts
-    with pytest.raises(ValueError, match="has no ctx, endings and label"):
-        dl.load_choices("gsm8k", 1, source="embedded")
-    with pytest.raises(ValueError, match="blocks 3..4 cannot be removed from a model of 4: it has blocks 0..3"):
-        dl.choice_accuracy(llama, choices, (3, 2))
-    with pytest.raises(ValueError, match="the same number of endings"):
-        dl.choice_accuracy(llama, [])
-
-
-@pytest.mark.parametrize("places", [(4, 4), (2,)])
-def test_blocks_that_do_nothing_are_what_a_trained_model_can_do_without(places):
-    model = AutoModelForCausalLM.from_pretrained(toy_path("toy-4l"))
-    tokenizer, blocks = AutoTokenizer.from_pretrained(toy_path("toy-4l")), model.model.layers
-    for place in places:
-        blocks.insert(place, copy.deepcopy(blocks[0]))
-        for module in (blocks[place].self_attn.o_proj, blocks[place].mlp.down_proj):
-            module.weight.data.zero_()
-    numbered(model, len(blocks))
-    result = dl.block_removal(dl.load_model(model, tokenizer), SUMS, "all")
-    found = dl.removable(result, at_most=1e-4)
-    assert (found.n, found.s) == (len(places), places[0]) and found.low == len(places) <= found.high
-    assert found.ratio == 4 / len(blocks) and abs(found.loss) < 1e-5
-    rest = [result[key] for key in ("block_influence", "removal_loss", "removal_sizes")]
-    assert removal_depth(*rest) == len(blocks) - 1 - dl.removable(result).n
-
-
 def numbered(model, n_blocks):
     """Puts a changed list of blocks in order."""
     for l, block in enumerate(model.model.layers):
@@ -179,23 +147,6 @@ def test_what_can_be_removed_is_a_sentence_and_removing_it_gives_a_model_that_tr
         dl.remove_blocks(llm, none)
     with pytest.raises(ValueError, match="no block can be removed at this cost"):
         dl.choice_accuracy(llm, [("5 + 7 = ", ["12", "13"], 0)], removed=none)
-
-
-def test_the_sizes_between_the_doubling_ones_are_tried_where_the_answer_lies(monkeypatch):
-    llm = dl.load_model("toy-8l")
-    every = dl.block_removal(llm, SUMS[:2], sizes="all")
-    cheapest = every["removal_loss"].nan_to_num(torch.inf).amin(1)
-    for at_most in (0.05, 0.4, 0.7, 1.5, 100.0):
-        monkeypatch.setattr("depth_lib.api.AT_MOST", at_most)
-        refined = dl.block_removal(llm, SUMS[:2])
-        sizes = refined["removal_sizes"].long().tolist()
-        assert {1, 2, 4} <= set(sizes) and sizes == sorted(sizes)
-        n = dl.removable(refined, at_most).n
-        assert n == 7 or n + 1 in sizes, "the next larger number was tried"
-        assert n == 0 or (cheapest[:n] > at_most).any() or n == dl.removable(every, at_most).n
-        for key in ("removal_loss", "angular_distance", "removal_kl_by_prompt"):
-            rows = every[key][..., [size - 1 for size in sizes], :]
-            assert torch.allclose(refined[key], rows, atol=1e-5, equal_nan=True), key
 
 
 def test_a_prompt_of_one_token_enters_no_mean_of_losses(toy):

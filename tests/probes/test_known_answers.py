@@ -6,89 +6,15 @@ import torch
 import depth_lib as dl
 from depth_lib.data.tokens import answer_span
 from tests import oracles as oracle
+from tests.calls import EVERY
 from tests.families import L, build, make_identity
 from tests.oracles.streams import first, hooks, in_float64, with_first
 from tests.probes.comparing import TOLERANCE, close, ids_of, load, loaded, rounding
 
 TEXT = "The quick brown fox jumps over 13 lazy dogs"
 K = 2  # blocks K, K + 1, … are the identity
-PAIR, SUM = ("5 + 7 = ", "128"), ("5 + 7 + 5 = ", "17")
+SUM = "5 + 7 + 5 = ", "17"
 OF_TOY = rounding(4, 384)  # toy-4l: 4 blocks, an MLP of 384; probabilities are at most 1
-
-
-# plain, contributions inside modules, both norms and a soft-cap
-@pytest.fixture(scope="module", params=["llama", "bloom", "gemma2"])
-def shallow(request):
-    """A model of four blocks of which only the first two do anything."""
-    return loaded(make_identity(build(request.param), range(K, L)))
-
-
-def test_identity_blocks_contribute_nothing_and_the_residual_neither_turns_nor_moves(shallow):
-    found = dl.relative_contribution(shallow, [TEXT, "abc"])
-    for key in ("rc_att", "rc_mlp", "rc_layer", "norm_att", "norm_mlp", "max_norm_att"):
-        assert (found[key][:K] > 0.01).all() and not found[key][K:].any(), key
-    for key in ("att_cos", "mlp_cos", "layer_cos"):
-        assert found[key][:K].all() and not found[key][K:].any(), key
-    torch.testing.assert_close(found["io_cos"][K:], torch.ones(L - K))
-    assert found["angular"][:K, K:].min() > 1e-3 and not found["angular"][K:, K:].gt(1e-6).any()
-    torch.testing.assert_close(found["angular"], found["angular"].T)
-    torch.testing.assert_close(found["progress"][K:], torch.ones(L + 1 - K))
-    assert found["progress"][0].abs() <= TOLERANCE and found["first_change"].shape == (L, len(TEXT) + 1)
-    assert not found["first_change"][K:].abs().gt(1e-6).any()
-    assert (found["max_norm_residual"] >= found["norm_residual"]).all()
-
-
-def test_before_identity_blocks_the_lens_has_settled_and_is_as_sure_as_the_model(shallow):
-    found = dl.logit_lens(shallow, [TEXT, "abc"])
-    assert (found["res_kl_divs"][:K] > 0.01).all() and (found["res_overlaps"][:K] < 1).all()
-    for key in ("res_kl_divs", "res_jsd"):
-        assert found[key][K:].abs().max() <= 1e-6, key
-    for key in ("res_overlaps", "res_top1", "res_mrr", "res_settled"):
-        assert torch.equal(found[key][K:], torch.ones(L - K)), key
-    torch.testing.assert_close(found["res_entropy"][K:], found["res_entropy"][-1:].expand(L - K))
-    assert (found["res_settled"].diff() >= 0).all() and (found["res_jsd"] <= 1 + 1e-6).all()
-    for fewer, more in (("res_top1", "res_in_top3"), ("res_in_top3", "res_in_top5"), ("res_in_top5", "res_in_top10")):
-        assert (found[fewer] <= found[more]).all()
-
-
-def test_a_residual_erased_before_identity_blocks_is_missed_only_where_it_predicts(shallow):
-    erased, predicting = dl.residual_erasure(shallow, *PAIR, [TEXT])["erasure_effect"][K:], slice(-4, -1)
-    assert (erased - erased[:1]).abs().max() <= TOLERANCE and (erased[:, predicting] > 1e-3).all()
-    assert erased[:, : predicting.start].max() <= TOLERANCE and not erased[:, -1].any()
-    later = dl.future_erasure(shallow, *PAIR, [TEXT])
-    for key in ("future_erasure", "past_erasure"):
-        assert later[key][0].max() > 1e-3 and later[key][K:].max() <= TOLERANCE
-    assert not later["future_erasure"][:, -1].any() and not later["past_erasure"][:, :2].any()
-
-
-def test_gradients_behind_the_last_working_block_are_the_same_at_every_depth(shallow):
-    found = dl.integrated_gradients(shallow, *PAIR, quadrature=1.0)["igrads"]
-    assert found[K - 1].any()
-    torch.testing.assert_close(found[K - 1 :], found[K - 1 :][:1].expand(L - K + 1, -1))
-
-
-@pytest.mark.parametrize("at", ["attention", "mlp"])
-def test_a_contribution_that_is_the_same_for_all_tokens_has_no_attribution(shallow, at):
-    found = dl.integrated_gradients(shallow, *PAIR, quadrature=1.0, at=at)
-    largest = TOLERANCE * found["igrads"].abs().max()
-    assert (found["igrads"][:K].abs().amax(1) > largest).all()
-    assert not found["igrads"][K:].any() and found["f_difference"][K:].abs().max() <= largest
-    assert found["error"].isfinite().all()
-
-
-@pytest.mark.parametrize("mode, part", [("future", "layer"), ("all", "attention"), ("remove", "mlp")])
-def test_no_part_of_an_identity_block_has_an_effect(shallow, mode, part):
-    found = dl.layer_effects(shallow, [TEXT], mode=mode, part=part)
-    effect, output = found[f"max_{mode}_layer"], found[f"max_{mode}_out"]
-    assert output[0] > 1e-3 and effect[0, 1] > 1e-3
-    assert not effect[K:].any() and not effect[:, K:].any() and output[K:].max() <= TOLERANCE
-    assert found[f"{mode}_kl"][0] > 1e-4 and found[f"{mode}_kl"][K:].abs().max() <= TOLERANCE
-
-
-@pytest.mark.parametrize("mode", ["future", "all"])
-def test_a_block_that_writes_nothing_has_no_local_effect(shallow, mode):
-    local = dl.local_effects(shallow, [TEXT], mode=mode)[f"max_{mode}_local"]
-    assert local[0, 1] > 1e-3 and not local[1:].any() and not local.tril().any()
 
 
 def test_skipping_a_block_for_all_tokens_takes_away_all_it_contributes_and_nothing_before_it(toy):
@@ -140,3 +66,28 @@ def test_an_unknown_part_or_mode_is_named(toy):
         dl.layer_effects(toy, [TEXT], part="head")
     with pytest.raises(ValueError, match='"future", "all"'):
         dl.local_effects(toy, [TEXT], mode="remove")
+
+
+IDENTITY = {  # what blocks that do nothing have
+    "relative_contribution": {"rc_att": 0, "rc_mlp": 0, "rc_layer": 0, "layer_cos": 0, "io_cos": 1, "first_change": 0},
+    "logit_lens": {"res_kl_divs": 0, "res_jsd": 0, "res_overlaps": 1, "res_top1": 1, "res_mrr": 1},
+    "layer_effects, future, layer": {"max_future_layer": 0, "max_future_out": 0, "future_kl": 0},
+    "layer_effects, all, attention": {"max_all_layer": 0, "max_all_out": 0},
+    "layer_effects, remove, mlp": {"max_remove_layer": 0, "max_remove_out": 0},
+    "local_effects, future": {"max_future_local": 0},
+    "local_effects, all": {"max_all_local": 0},
+    "future_erasure": {"future_erasure": 0, "past_erasure": 0},
+    "gradients, attention": {"igrads": 0, "f_difference": 0},
+    "gradients, mlp": {"igrads": 0, "f_difference": 0},
+}
+
+
+# plain, contributions inside modules, both norms and a soft-cap
+@pytest.mark.parametrize("family", ["llama", "bloom", "gemma2"])
+def test_blocks_that_do_nothing_have_no_contribution_effect_or_attribution_and_the_lens_has_settled(family):
+    llm = loaded(make_identity(build(family), range(K, L)))
+    for call, keys in IDENTITY.items():
+        found = EVERY[call](llm)
+        for key, value in keys.items():
+            assert (found[key][:K] - value).abs().max() > 1e-4, (call, key)
+            assert (found[key][K:L] - value).abs().max() <= TOLERANCE, (call, key)

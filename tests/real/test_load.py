@@ -1,13 +1,10 @@
 """A GGUF file's weights are those that it holds, however it is named and however often it is loaded."""
 
-import time
-
 import pytest
 import torch
 from gguf import GGUFReader, dequantize
 
 import depth_lib as dl
-from depth_lib.models.gguf import dequantised
 from tests.marks import slow
 
 PLACES = {
@@ -65,23 +62,3 @@ def test_the_tokenizer_is_the_files_own(reader, llm):
         assert llm.tokenizer.decode(ids) == text
         assert llm.tokenizer.convert_ids_to_tokens(ids) == [tokens[i] for i in ids]
     assert llm.tokenizer.tokenize("12 = 3") == ["1", "2", "Ġ=", "Ġ", "3"]  # digit by digit, as it was trained
-
-
-def test_a_second_load_takes_seconds_and_gives_the_same_model(gguf, llm, tmp_path):
-    file = tmp_path / gguf.name
-    file.symlink_to(gguf)
-    dequantised(file, torch.float32)  # the first load
-    start = time.process_time()
-    again = dl.load_model(file)
-    assert time.process_time() - start < 10
-    for path, weight in llm._module.named_parameters():
-        assert torch.equal(again._module.get_parameter(path), weight), path
-    assert again.tokenizer("ab 12")["input_ids"] == llm.tokenizer("ab 12")["input_ids"]
-
-
-@pytest.mark.slow
-def test_weights_are_dequantised_to_the_dtype_that_is_asked_for(in_bfloat16, llm):
-    half = in_bfloat16
-    assert half.dtype == torch.bfloat16
-    for path, weight in llm._module.named_parameters():
-        assert torch.equal(half._module.get_parameter(path), weight.bfloat16()), path

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import depth_lib as dl
-from depth_lib.api import tokenize
 from tests import oracles
 from tests.marks import slow
 from tests.real import interventions
@@ -37,15 +36,6 @@ def in_float64(llm):
     return oracles.in_float64(llm._module)
 
 
-@pytest.mark.slow  # what they were is kept, see test_golden.py
-def test_contributions_and_lens_equal_the_oracle(llm):
-    texts = list(TEXTS.values())
-    for probe in ("relative_contribution", "logit_lens"):
-        ours = getattr(dl, probe)(llm, texts)
-        for key, curve in getattr(oracles, probe)(llm._module, tokenize(llm, texts)).items():
-            close(ours[key], curve)
-
-
 @each_text
 @each_mode
 def test_the_effects_of_every_block_equal_the_oracle(llm, name, mode):
@@ -61,28 +51,3 @@ def test_the_erasure_of_every_layer_equals_the_oracle(llm):
     close(ours[some], here)
     close_by_row(ours[some].flatten(), here.flatten())
     close(ours, TRUTH["erasure_effect"], 5e-5)  # float32 is 1e-5 to 2.5e-5 from float64, on two kinds of CPU
-
-
-@pytest.mark.slow
-@each_mode
-def test_the_effects_that_are_kept_are_those_that_are_computed(llm, in_float64, mode):
-    skips = [1, 28]
-    for key, found in oracles.layer_effects(in_float64, tokenize(llm, [TEXTS["short"]]), mode, skips=skips).items():
-        torch.testing.assert_close(found[skips].float(), TRUTH[f"{key}, short"][skips], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_the_erasure_that_is_kept_is_the_one_that_is_computed(llm, in_float64):
-    found = erasure(llm, in_float64, [14])
-    torch.testing.assert_close(found[14].float(), TRUTH["erasure_effect"][14], rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_five_prompts_and_ten_agree_on_what_can_be_removed_within_their_intervals(llm):
-    prompts = [text.split("Problem: ")[1][:115] for text in dl.load_prompts("gsm8k", 10, source="sample")]
-    result = dl.block_removal(llm, prompts, sizes=[1, 2, 3])
-    five = {"removal_loss_by_prompt": result["removal_loss_by_prompt"][:5]}
-    five |= {"removal_loss": five["removal_loss_by_prompt"].mean(0), "removal_sizes": result["removal_sizes"]}
-    for at_most in (0.05, 0.2, 0.5):
-        few, many = dl.removable(five, at_most), dl.removable(result, at_most)
-        assert few.low <= many.n <= few.high and many.low <= few.n <= many.high

@@ -16,7 +16,6 @@ from depth_lib.models.families import describe
 from depth_lib.remote import job
 from depth_lib.remote.job import QUIET, SILENCE  # as imported: tests are less patient
 from tests.calls import TEXTS
-from tests.remote.conditions import same
 from tests.remote.loopback.fixture import KEY, journal
 
 CANCELLED = "Your job was cancelled or preempted by the server."
@@ -207,40 +206,6 @@ def test_an_error_in_the_probe_comes_back_with_the_servers_traceback(llm, loopba
 
 def _divide(llm, number):
     return {"x": 1 / number}
-
-
-@pytest.mark.parametrize("older", [1, 2], ids=["of two calls", "of one call"])
-def test_jobs_of_two_deployments_are_refused_and_a_rerun_repeats_the_older(
-    llm, truth, loopback, monkeypatch, tmp_path, older
-):
-    """As if the first job for an artifact, or the second, had run on the model in float32."""
-    monkeypatch.setenv("DEPTH_LIB_PROMPTS_PER_JOB", "1")
-    result, results = job.Job.result, []
-
-    def completed(one, *rest):
-        done = result(one, *rest)
-        results.append(one)
-        return done | {"model": done["model"] | {"dtype": "float32"}} if len(results) == older else done
-
-    def both():
-        with remote.journalled(tmp_path / "a.pt"):
-            ask(llm, loopback)
-            return dl.logit_lens(llm, TEXTS, remote=loopback.host)
-
-    with loopback.faults() as submitted:
-        with monkeypatch.context() as patch, pytest.raises(remote.RemoteError, match="anew between.*float32.*repeat"):
-            patch.setattr(job.Job, "result", completed)
-            both()
-        same(both(), truth)
-        assert submitted() == 5 and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("key", ["COMPLETED", "id"])
-def test_a_key_that_occurs_in_the_protocol_changes_none_of_it(llm, loopback, monkeypatch, key):
-    monkeypatch.setenv("NDIF_API_KEY", key)
-    with loopback.faults(key=key) as submitted:
-        assert ask(llm, loopback) == RIGHT
-        assert submitted() == 1
 
 
 def test_a_tensor_that_cannot_be_read_is_refused_after_one_job(llm, loopback):

@@ -8,23 +8,18 @@ import random
 import signal
 import threading
 import time
-import warnings
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 import depth_lib as dl
 from depth_lib import api
 from depth_lib.data import tokens
 from depth_lib.files import cache_folder, holder
-from depth_lib.models.check import SHORTCUTS
 from depth_lib.models.families import known
 from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
-from depth_lib.remote.journal import Journal, total_cost
+from depth_lib.remote.journal import Journal
 from tests.calls import EVERY, TEXTS
 from tests.marks import slow
 from tests.probes.comparing import TOLERANCE
@@ -246,39 +241,6 @@ def test_of_two_equal_calls_at_once_the_second_takes_the_firsts_result(lens_ther
         assert submitted() == 1 and not journal()
         same(lens_there(), truth)
         assert submitted() == 2 and not journal()
-
-
-def test_no_file_is_removed_that_a_process_holds_open(lens_there, truth, monkeypatch):
-    """As a system does that refuses to remove them."""
-    unlink, held = Path.unlink, set()
-    acquire, release = FileLock.acquire, FileLock.release
-    monkeypatch.setattr(FileLock, "acquire", lambda lock, *a, **k: (acquire(lock, *a, **k), held.add(lock.lock_file)))
-    monkeypatch.setattr(FileLock, "release", lambda lock, *a, **k: (held.discard(lock.lock_file), release(lock)))
-
-    def refused(path, *how, **named):
-        if str(path) in held:
-            raise PermissionError(13, "it is being used by another process", str(path))
-        unlink(path, *how, **named)
-
-    monkeypatch.setattr(Path, "unlink", refused)
-    same(lens_there(), truth)
-    assert not journal()
-
-
-def test_a_call_finds_its_job_after_another_found_a_shortcut_not_to_work(loopback):
-    """What was measured of the model meanwhile is no part of what a call asks."""
-    llm = loopback.model("loopback/shared")
-    known(llm).found = replace(known(llm).found, **dict.fromkeys(SHORTCUTS, True))
-    with loopback.faults(poll=[401]) as submitted:
-        with pytest.raises(NotReady, match="Invalid API key"):
-            dl.layer_effects(llm, TEXTS, remote=loopback.host)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dl.check_model(llm, remote=loopback.host)
-        assert not all(getattr(known(llm).found, name) for name in SHORTCUTS) and submitted() == 2
-        dl.layer_effects(llm, TEXTS, remote=loopback.host)
-        assert submitted() == 2
-    assert not journal()
 
 
 def test_a_cost_that_the_server_does_not_tell_counts_nothing():

@@ -1,7 +1,5 @@
 """Remote runs against the loopback server: what is said before a job, what is refused, the check of its model."""
 
-from dataclasses import replace
-
 import nnsight
 import pytest
 import torch
@@ -11,7 +9,7 @@ import depth_lib as dl
 from depth_lib.models import families
 from depth_lib.models.errors import ArchitectureError, ModelError
 from depth_lib.params import Params
-from depth_lib.remote import JobFailed, NotReady, server
+from depth_lib.remote import NotReady
 from depth_lib.remote.job import Job
 from tests.calls import EVERY, TEXTS
 from tests.remote.conditions import differences, same
@@ -58,29 +56,6 @@ def test_a_host_is_one_wherever_it_is_given(remote):
     assert dl.load_model("toy-4l", remote=remote).dispatched == (remote == "local")
 
 
-def test_where_the_key_goes_is_said_once(monkeypatch, capfd):
-    monkeypatch.setattr(server, "_told", lambda *_: {})
-    for host in ("https://other.org", "http://lab:8001", "http://api.ndif.us"):
-        for expected in (f"NDIF_API_KEY is sent to {host} (unencrypted if that begins with http:)\n", ""):
-            server.tell_about(host, KEY)
-            assert capfd.readouterr().err == expected
-    server.tell_about("https://api.ndif.us", KEY)
-    server.tell_about("http://without.key", "")
-    assert not capfd.readouterr().err
-
-
-def test_other_versions_on_the_server_are_said_once_in_one_line_before_the_job(llm, truth, loopback, capfd):
-    server.tell_about.cache_clear()
-    with loopback.faults(
-        packages={"torch": "9.9", "transformers": "1.0", "nnsight": nnsight.__version__, "numpy": "0"}
-    ):
-        for _ in range(2):
-            same(dl.logit_lens(llm, TEXTS, remote=loopback.host), truth)
-    _, line = capfd.readouterr().err.splitlines()  # after where the key goes
-    here = f"torch 9.9 (here {torch.__version__.partition('+')[0]}"
-    assert line.startswith(f"{loopback.host} has {here}") and "transformers 1.0 (here 5" in line and "numpy" not in line
-
-
 def test_the_configured_server_needs_a_key_and_is_where_true_goes(llm, loopback, monkeypatch):
     monkeypatch.setenv("NDIF_HOST", loopback.host)
     with loopback.faults() as submitted:
@@ -115,37 +90,6 @@ def test_the_first_job_checks_the_servers_model(loopback, monkeypatch):
         with pytest.raises(ArchitectureError, match="identity 2 fails"):
             dl.logit_lens(llm, TEXTS, remote=loopback.host)
         assert submitted() == 1 and not journal()
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda a, m: (a, [(path, 1.01 * scale, bias) for path, scale, bias in m]), "identity 1 fails: what block"),
-        (lambda a, m: ([], a + m), "the MLP found in block 0 depends on earlier tokens"),
-        (lambda a, m: (m, a), "already ran past"),
-    ],
-)
-def test_a_servers_model_of_which_a_and_m_were_misread_is_refused(loopback, monkeypatch, change, message):
-    llm = loopback.model("loopback/llama")
-    arch = families.describe(llm)
-    arch.parts = [dict(zip(block, change(*block.values()), strict=True)) for block in arch.parts]
-    monkeypatch.setattr("depth_lib.models.check.describe", lambda llm: arch)
-    with loopback.faults() as submitted:
-        with pytest.raises((ArchitectureError, JobFailed), match=message):
-            dl.logit_lens(llm, TEXTS, remote=loopback.host)
-        assert submitted() == 1 and not journal()
-
-
-def test_a_shortcut_that_the_servers_model_does_not_allow_is_not_taken_in_the_first_job(loopback):
-    llm, here = loopback.model("loopback/shared"), loopback.here("loopback/shared")
-    shortcuts, says = ("can_skip_blocks", "can_add_rows"), "its blocks read more of earlier ones than the residual"
-    assert not any(getattr(families.describe(llm), shortcut) for shortcut in shortcuts)
-    families.known(llm).found = replace(families.known(llm).found, **dict.fromkeys(shortcuts, True))
-    text = ["The quick brown fox jumps over the lazy dog"]
-    with pytest.warns(UserWarning, match=says):
-        ours = dl.layer_effects(llm, text, "all", remote=loopback.host)
-    assert not differences(ours, dl.layer_effects(here, text, "all"))
-    assert not any(getattr(families.describe(llm), shortcut) for shortcut in shortcuts)
 
 
 def test_check_model_on_the_server_measures_what_it_measures_here(loopback):

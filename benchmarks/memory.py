@@ -1,4 +1,4 @@
-"""How much memory each probe takes above a loaded model, in GiB: python -m tests.real.memory MODEL DTYPE [PROBE …].
+"""How much memory each probe takes above a loaded model, in GiB: python -m benchmarks.memory MODEL DTYPE [PROBE …].
 
 The peak of resident memory in a call on one GSM8K prompt, or on a sum; Linux only.
 """

@@ -1,4 +1,4 @@
-"""What crosses the socket of NDIF's sandbox, counted for each probe: python -m tests.remote.traffic
+"""What crosses the socket of NDIF's sandbox, counted for each probe: python -m benchmarks.traffic
 
 On toy-8l, with prompts of 15 and 400 tokens, one job for each probe; increments in 4 steps.
 """
