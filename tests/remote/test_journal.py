@@ -19,7 +19,7 @@ from depth_lib.files import cache_folder, holder
 from depth_lib.models.families import known
 from depth_lib.remote import NotReady, journalled
 from depth_lib.remote.job import Job
-from depth_lib.remote.journal import Journal
+from depth_lib.remote.journal import Journal, total_cost
 from tests.calls import EVERY, TEXTS
 from tests.marks import slow
 from tests.probes.comparing import TOLERANCE
