@@ -34,7 +34,7 @@ FIVE_PROBES = ["relative_contribution", "layer_effects", "logit_lens", "residual
 
 
 class ParamsError(ValueError):
-    """Wrong parameters or names; one line per problem, with file, key and allowed values."""
+    """Wrong parameters or names: one line per problem, with file, key and allowed values."""
 
 
 # Flags of a field: how it is decided whether a stored result is stale. Without a flag the value itself is compared.

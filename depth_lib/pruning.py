@@ -73,17 +73,22 @@ class Pruned:
 def prune(
     llm: TransformersModel, prompts: list[str], at_most: float = AT_MOST, choices: Sequence[Choice] = ()
 ) -> Pruned:
-    """Remove as many consecutive blocks as cost at most so many nats per token.
+    """Remove as many consecutive blocks as cost at most `at_most` nats per token.
 
     >>> llm = dl.load_model("toy-8l")
     >>> pruned = dl.prune(llm, dl.load_prompts("gsm8k", 3, source="embedded"), at_most=0.5)
     >>> len(pruned.model.blocks) + pruned.removable.n
     8
 
-    prompts: list of strings, on which the blocks are chosen; choices: from `load_choices`, on which the accuracy is
-    measured before and after. Returns a `Pruned`, with `.model` and `.save(folder)`. Raises ValueError if no block can
-    go at this cost.
-    Cost: `block_removal`, of all sizes unless at_most is 0.05, and two forward passes per ending of the choices.
+    - llm: from `load_model`
+    - prompts: list of strings, on which the blocks are chosen
+    - at_most: nats per token
+    - choices: from `load_choices`, to compare the accuracy before and after
+
+    Returns a Pruned, with `.model` and `.save(folder)`.
+
+    Raises ValueError if no block can be removed at this cost.
+    Cost: that of `block_removal`, and two forward passes per ending of the choices.
     """
     sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
     result = block_removal(llm, prompts, sizes=sizes)

@@ -28,7 +28,9 @@ METRICS = ("cosine", "kl", "overlap")
 class DepthLog:
     """The effective depths of a model on the same prompts, step after step.
 
-    prompts: list of strings; tokenizer: the model's; path: a csv, written anew after each measurement.
+    - prompts: list of strings
+    - tokenizer: the model's
+    - path: a .csv file, rewritten after each measurement
     """
 
     def __init__(
@@ -109,10 +111,13 @@ class DepthLog:
 class DepthCallback(TrainerCallback):
     """Measures effective depths while transformers' Trainer trains: Trainer(…, callbacks=[DepthCallback(prompts)]).
 
-    Every so many steps, at the beginning and at the end; `log` is its `DepthLog`, written to depth_log.csv in the
-    Trainer's output folder as it goes (anew where training is resumed), and each measurement is an entry of
-    `trainer.state.log_history`: step, prompts_loss and, where there is a depth, depth_cosine, depth_kl, depth_overlap.
-    tokenizer: by default the Trainer's own (`processing_class`).
+    - prompts: list of strings
+    - every: steps between measurements; the first and the last step are measured too
+    - tokenizer: by default the Trainer's own
+
+    `log` is its `DepthLog`, written to depth_log.csv in the Trainer's folder. Each measurement is also an entry of
+    `trainer.state.log_history`: step, prompts_loss and, where there is a depth, depth_cosine, depth_kl and
+    depth_overlap.
     """
 
     def __init__(

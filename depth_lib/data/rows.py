@@ -12,7 +12,7 @@ from ..params import ParamsError
 
 
 class PromptError(ParamsError):
-    """Prompts cannot be read; the message is one line and ends with the next step."""
+    """Prompts cannot be read; the message says what to do next."""
 
 
 def check_count(name: str, count: object) -> None:

@@ -31,7 +31,7 @@ class Lens(TypedDict):
 
 
 class LensError(ParamsError):
-    """A lens that cannot be read, or is another model's; the message is one line and ends with the next step."""
+    """A lens cannot be read, or belongs to a different model; the message says what to do next."""
 
 
 def load_lens(source: str | Path, revision: str | None = None) -> Lens:
@@ -43,18 +43,19 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
     >>> dl.load_lens("lens.pt")["kind"]
     'ridge'
 
-    source: a `.pt` file with a Jacobian lens (published, a checkpoint of a fit, or what `fit_lens` wrote), or a folder
-    with a tuned lens, `params.pt` and `config.json`; on this machine, or on the Hub as `owner/name/path/in/it`, with
-    `spaces/` before it for a Space, such as "spaces/AlignmentResearch/tuned-lens/lens/gpt2", or
-    "neuronpedia/jacobian-lens/gpt2-small/jlens/Salesforce-wikitext/gpt2_jacobian_lens.pt".
+    - source: a `.pt` file with a Jacobian lens (published, or from `fit_lens`), or a folder with a tuned lens
+      (`params.pt` and `config.json`). On the Hub: `owner/name/path`, with `spaces/` before it for a Space
+    - revision: branch, tag or commit on the Hub
 
-    Published Jacobian files number the outputs of blocks: A_{l+1} = J[l]. They have none for the embeddings; there the
-    logit lens is left as it is, A_0 = 1, and a warning says so. Tuned lenses number inputs: A_l = 1 + W_l, b_l = c_l.
-    Returns a dict with `A` [L, d, d], `b` [L, d] float32, `kind` and `unembedding`. LensError for a file that is none
-    of these, lacks a layer, has matrices of different widths or is not finite. Whether it is the model's own is checked
-    where it is used: its layers, its width, and its unembedding where the file has a hash of it.
-    Cost: no pass; 4 L d² bytes. Sources: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); Belrose et al.
-    2023 (arXiv 2303.08112).
+    Published Jacobian files number the outputs of blocks: A_{l+1} = J[l]. They have no matrix for the embeddings,
+    so A_0 is the identity, and a warning says so. Tuned lenses number inputs: A_l = 1 + W_l.
+
+    Returns a Lens, as `fit_lens`.
+
+    Raises LensError for a file that is none of these, lacks a layer, or is not finite. Whether it fits the model is
+    checked where it is used.
+    Source: Gurnee et al. 2026 (transformer-circuits.pub/2026/workspace); Belrose et al. 2023 (arXiv 2303.08112).
+    Cost: no forward pass; 4 L d² bytes.
     """
     try:
         if str(source).endswith(".pt"):

@@ -1,4 +1,4 @@
-"""What is given as a model in memory: the transformers model in it, or one line that says why there is none."""
+"""The transformers model inside of what was given as a model in memory."""
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,8 @@ _INSIDE = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "Distribute
 def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The transformers model that `model` is, or that PEFT wraps, in evaluation mode.
 
-    Raises ModelError for anything else, and for a wrapper that computes other logits than the model in it, as PEFT's
-    prompt and prefix tuning do.
+    Raises ModelError for anything else, and for wrappers that compute different logits, as PEFT's prompt and prefix
+    tuning.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
@@ -35,7 +35,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     ids = tokenizer("The quick brown fox")["input_ids"]
     try:
         problem = differ(logits_of(base, ids), logits_of(model, ids))
-    except Exception as error:  # whatever adapters raise
+    except Exception as error:  # adapters raise anything
         raise ModelError(f"the adapted model does not run: {reason(error)}.") from error
     if problem:
         raise ModelError(
@@ -54,7 +54,7 @@ def logits_of(model: nn.Module, ids: list[int]) -> Tensor:
 
 
 def differ(ours: Tensor, theirs: Tensor) -> str:
-    """How two models' logits of one text differ by more than rounding; else ""."""
+    """How much two models' logits of one text differ, if by more than rounding; else ""."""
     if ours.shape != theirs.shape:
         return "they are of other tokens"
     off = float((ours - theirs.to(ours.device)).abs().max() / ours.abs().max())

@@ -1,4 +1,4 @@
-"""Whether texts begin with the BOS token: as the checkpoint says, where the tokenizer does otherwise."""
+"""Whether texts begin with the BOS token, as the checkpoint says."""
 
 import warnings
 
@@ -11,10 +11,9 @@ def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def follow(tokenizer: PreTrainedTokenizerBase, adds_bos: bool | None, name: str) -> None:
-    """Have the tokenizer add BOS or not, as its checkpoint says, and warn if it did otherwise.
+    """Make the tokenizer add BOS, or not, as its checkpoint says; warn if it did otherwise.
 
-    Versions of transformers differ in what they make of a checkpoint's `add_bos_token`, and a model without the BOS
-    that it was trained with is another model. adds_bos: None if the checkpoint says nothing.
+    Versions of transformers read `add_bos_token` differently. adds_bos: None if the checkpoint does not say.
     """
     if adds_bos is None or adds_bos == begins_with_bos(tokenizer) or tokenizer.bos_token_id is None:
         return

@@ -1,4 +1,4 @@
-"""Verifies a model's detected architecture on the running model, and reports both."""
+"""Checks a model's detected architecture on the running model."""
 
 import threading
 import warnings
@@ -34,7 +34,7 @@ def check_call(llm: TransformersModel) -> tuple[Callable, dict]:
 
 
 def _distinct_tokens(llm):
-    """N_TOKENS different ordinary tokens: a sentence's first, and where it has fewer that the model knows, others."""
+    """N_TOKENS different ordinary tokens: those of a sentence, then others that the model knows."""
     tokenizer, n_known = llm.tokenizer, llm.config.get_text_config().vocab_size
     special = {*tokenizer.all_special_ids} - {tokenizer.bos_token_id}
     ids = [*tokenizer(_SENTENCE)["input_ids"], *range(n_known)]
@@ -43,10 +43,10 @@ def _distinct_tokens(llm):
 
 
 def verified_arch(llm: TransformersModel) -> Arch:
-    """`describe(llm)`, for a call: of the model that was verified, or that is verified again.
+    """`describe(llm)` of a verified model.
 
-    Weights may have other values than then. Where modules, hooks, `forward`s or the places of weights are others, the
-    identities are measured anew. Raises ArchitectureError if they fail, or for modules in training mode.
+    The identities are measured again if modules, hooks, `forward`s or the places of weights have changed.
+    Raises ArchitectureError if they fail, or for modules in training mode.
     """
     record = known(llm)
     if llm.dispatched:
@@ -62,15 +62,16 @@ def verified_arch(llm: TransformersModel) -> Arch:
 
 
 def state_of(model: PreTrainedModel) -> list:
-    """What a model's numbers depend on beside the values of its weights: two lists of one model are equal if nothing of
-    it was replaced."""
+    """All that a model's numbers depend on besides the values of its weights; equal lists mean that nothing was
+    replaced.
+    """
     hooks = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
     state: list = [[*hook] for hook in hooks]
     for module in model.modules():
         state.append((id(module), id(vars(module).get("forward")), *module._forward_hooks, *module._forward_pre_hooks))
     for weight in model.parameters():
         state.append((id(weight), weight.dtype, weight.device))
-        if type(weight) is nn.Parameter:  # others may lie in several places
+        if type(weight) is nn.Parameter:  # subclasses may share memory
             state.append(weight.data_ptr())
     return state
 
@@ -93,18 +94,20 @@ def running(llm: TransformersModel) -> dict[str, str | bool | None]:
 
 
 def judge(llm: TransformersModel, measured: dict) -> dict:
-    """Record the result of `identities`, drop shortcuts that do not work, and return what `check_model` does;
-    ArchitectureError if the detected architecture is wrong."""
+    """Record what `identities` measured, drop the shortcuts that do not work, and return the result of `check_model`.
+
+    Raises ArchitectureError if the detected architecture is wrong.
+    """
     record, arch, eps, name = known(llm), describe(llm), measured["eps"], name_of(llm)
     if not measured["finite"]:
         raise ModelError(
             f"{name}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
             'infinite, or numbers overflow; mend the checkpoint, or load it with dtype="float32" or "bfloat16".'
         )
-    tolerance, much = max(1e-5, eps / 4), eps**0.5  # rounding explains no change that is larger than `much`
+    tolerance, much = max(1e-5, eps / 4), eps**0.5  # changes above `much` are not rounding
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]
     order, logits = "parallel" if arch.parallel else "sequential", max(tolerance, 2 * measured["eps_of_logits"])
-    problems = {  # what was measured, and where it is wrong; NaN is in the first four, in the others a part is missing
+    problems = {  # the measured value, and whether it is wrong; NaN is wrong in the first four
         "what block {l} reads is not what the block before returned: a hook or another `forward` changes it": (
             measured["passes_on"],
             ~(measured["passes_on"] <= eps),
@@ -129,7 +132,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
             measured["attention_mixes"],
             measured["attention_mixes"] <= 2 * eps,
         ),
-        # what reads a as well may mix tokens once more, as a short convolution after the MLP does
+        # a module that reads a may mix tokens again, as a short convolution after the MLP
         "the MLP found in block {l} depends on earlier tokens": (mixes, (mixes > much) & ~(change > much)),
         f"the MLP found in block {{l}} is not {order} to attention": (
             change,
@@ -154,8 +157,10 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
 
 
 def check_here(llm: TransformersModel) -> None:
-    """Measure the identities of a model whose weights are here, and that it gives the logits that probes read. Raises
-    ArchitectureError if one of these fails."""
+    """Measure the identities of a model whose weights are here, and compare its logits with those that probes read.
+
+    Raises ArchitectureError if one of these fails.
+    """
     function, arguments = check_call(llm)
     try:
         with ONE_AT_A_TIME, torch.inference_mode(False), torch.no_grad():
@@ -164,10 +169,10 @@ def check_here(llm: TransformersModel) -> None:
             with llm.trace(arguments["ids"], use_cache=False):
                 read = llm.output.logits.save()
             problem = differ(read, logits_of(llm._module, arguments["ids"]))
-    except Exception as error:  # whatever the model raises
+    except Exception as error:  # models raise anything
         raise not_computed(llm, error) from error
     judge(llm, measured)
-    if problem:  # what hooks of the model itself, and its own `forward`, do is not in what nnsight reads
+    if problem:  # nnsight does not see the model's own hooks and `forward`
         raise ArchitectureError(
             f"{name_of(llm)}: a hook or another `forward` of the model changes its logits: {problem}."
         )
@@ -182,7 +187,7 @@ def not_computed(llm: TransformersModel, error: Exception) -> ArchitectureError:
 
 
 def report(llm: TransformersModel) -> str:
-    """The detected architecture of a model, a prompt's first tokens, and the errors of its identities, in lines."""
+    """Lines for `depth-lib check`: the architecture, a prompt's first tokens, and the errors of the identities."""
     found, tokens = known(llm).found, llm.tokenizer.tokenize("The capital of France is", add_special_tokens=True)
     return "\n".join(
         [
@@ -199,7 +204,7 @@ def report(llm: TransformersModel) -> str:
 
 
 def in_words(found: Architecture) -> list[str]:
-    """What a and m of each block are made of."""
+    """The modules that a and m of each block consist of."""
     after = ", all times one number" if found.rescales else ""
     return [f"a = {_sum(parts['attention'])}, m = {_sum(parts['mlp'])}{after}" for parts in found.parts or ()]
 

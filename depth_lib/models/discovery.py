@@ -1,13 +1,9 @@
-"""Detects a causal language model's architecture (its residual stream and the modules that add to it) from the
-autograd graph of one forward pass.
+"""Finds a causal language model's architecture from the autograd graph of one forward pass.
 
-The output of every module is marked, the model runs once, and autograd keeps how each tensor was made. The blocks are
-the longest list of modules of which each reads what the one before returned. What leaves a block is followed back
-through sums and numbers to what entered it: whatever was added on the way is an output of a module. The logits are
-followed back to the last block in the same way. Of blocks that are alike only the first runs. No weights are needed: a
-model on the meta device runs as well.
-
-`probes/identities.py` then measures every block of the model that runs.
+Every module's output is marked, and the model runs once. The blocks are the longest list of modules in which each
+reads the output of the one before. What leaves a block is followed back, through sums and factors, to what entered
+it: all other terms are outputs of modules. The logits are followed back to the last block in the same way. Of
+blocks that are alike, only the first runs. Weights are not needed: a model on the meta device runs as well.
 """
 
 import logging
@@ -31,49 +27,47 @@ from ..probes.residual_stream import hidden_states, with_hidden_states
 from .errors import ArchitectureError
 
 N_TOKENS = 8
-# Autograd's nodes whose output has the values of their input, in another shape, dtype or place.
+# Autograd's nodes that keep their input's values and change shape, dtype or place.
 RESHAPES = re.compile(
     "(UnsafeView|View|ReshapeAlias|Clone|ToCopy|Squeeze|Unsqueeze|Alias|Slice|Transpose|Permute|Expand)Backward.*"
 )
-# What an MLP and a token mixer are called, in a path or a class name; `identities` measures whether that is so.
+# Names of MLPs and token mixers, in paths or class names; `identities` then measures them.
 _MLP = re.compile(r"(mlp|moe|ffn|feed_?forward|fc2|experts)\b|\w+(MLP|MoE)\b")
 _MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
-# Fake tensors write the traceback of every error to their log.
+# Fake tensors log the traceback of every error.
 _QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled", True)
 
 # A module's settings and buffers.
 _FACTS = (bool, int, float, str, Tensor)
 
-Addend = tuple[str, float, str | None]  # a module's path, what its output is multiplied by, a parameter added to that
+Addend = tuple[str, float, str | None]  # a module's path, the factor of its output, a parameter added to that
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The detected architecture. Paths are those of `named_modules`; those of parts are relative to their block."""
+    """A detected architecture. Paths are those of `named_modules`; those of parts are relative to their block."""
 
     blocks: str
     streams: tuple[int, ...]  # the shape of a token's residual: (d,), or (n, d') of n streams
-    n_other_outputs: (
-        int | None
-    )  # how many things blocks return in a tuple beside the residual; None: they return it alone
-    tail: tuple[str, ...]  # the modules that make logits of the last residual: final norm, if any, to unembedding
+    n_other_outputs: int | None  # how many values blocks return beside the residual stream; None: it alone
+    tail: tuple[str, ...]  # the modules from the last residual stream to the logits: final norm, if any, to unembedding
     logit_scale: float
     logit_softcap: float | None
-    parts: tuple[dict[str, list[Addend]], ...] | None  # of each block, "attention" (a) and "mlp" (m); None: unknown
+    parts: tuple[dict[str, list[Addend]], ...] | None  # per block: "attention" (a) and "mlp" (m); None: unknown
     missing: str  # why there are no parts
-    rescales: bool  # blocks multiply h + a + m by one number each
+    rescales: bool  # each block multiplies h + a + m by a number
     parallel: bool  # the MLP reads h_l, as attention does
-    can_skip_blocks: bool  # the pass may begin at any block: blocks read nothing but the residual from earlier ones
+    can_skip_blocks: bool  # blocks read only the residual stream from earlier ones, so a pass may start at any block
     can_add_rows: bool  # the batch may grow between blocks
-    in_place: tuple[str, ...]  # modules in blocks whose outputs the block changes once they are there
+    in_place: tuple[str, ...]  # modules whose outputs the block later changes in place
 
 
 class Mark(torch.autograd.Function):
-    """The identity, as a node of the graph that records a module's call: the module's path, the number of the call,
-    the node of the first tensor that it read, the shape of the first that it returned, and its other outputs (None: it
-    returns one tensor).
+    """The identity, as an autograd node that records a module's call.
 
-    The anchor requires a gradient, so that the graph is kept though no parameter does.
+    It keeps the module's path, the number of the call, the node of the first tensor that the module read, the shape
+    of the first tensor that it returned, and its other outputs (None if there is one tensor only). The anchor
+    requires a gradient, so the graph is kept although no parameter does.
     """
 
     @staticmethod
@@ -85,8 +79,11 @@ class Mark(torch.autograd.Function):
 
 
 def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architecture:
-    """Read `model`, which is in evaluation mode. mode: a FakeTensorMode for one on the meta device, else an empty
-    context. Raises ArchitectureError with the reason if it cannot be read, and whatever the model raises."""
+    """The architecture of `model`, which is in evaluation mode.
+
+    mode: a FakeTensorMode for a model on the meta device, else an empty context. Raises ArchitectureError with the
+    reason, and any error of the model.
+    """
     exemplars = _exemplars(model)
     for n_rows in (2, 1):
         try:
@@ -97,8 +94,10 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
 
 
 def _exemplars(model):
-    """{a block's path: that of the first block that adds the same parts in the same way}, of lists that are in no
-    other. Such blocks have the same modules, sizes, settings, buffers and single numbers that were learned."""
+    """{a block's path: the path of the first block that adds the same parts in the same way}.
+
+    Such blocks have the same modules, sizes, settings, buffers and single learned numbers.
+    """
     exemplars, firsts = {}, {}
     for path, blocks in model.named_modules():
         if not isinstance(blocks, nn.ModuleList) or re.search(r"\.\d+\.", path):
@@ -119,11 +118,11 @@ def _is_single(weight):
 
 
 def _read(model, mode, exemplars, n_rows):
-    """The architecture in one pass, with so many rows from the first block on."""
+    """The architecture from one pass, with this many rows from the first block on."""
     logits, calls, in_place = _run(model, mode, exemplars, n_rows)
     path, blocks = _blocks(model, calls, n_rows)
     h, others = blocks[-1], blocks[0].others
-    # where integers go that a block returns is not in the graph
+    # integers that a block returns leave no trace in the graph
     hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
     return Architecture(
@@ -141,8 +140,11 @@ def _read(model, mode, exemplars, n_rows):
 
 
 def _run(model, mode, exemplars, n_rows):
-    """The node of the logits, {path: the marks of its calls} for all modules, and the paths of modules whose
-    outputs are changed in place later. A block returns its input if one like it ran before."""
+    """The node of the logits, {path: the marks of its calls}, and the paths of modules whose outputs are later changed
+    in place.
+
+    A block returns its input if a block like it has run.
+    """
     anchor, calls, returned, marks = torch.zeros((), requires_grad=True), {}, {}, []
 
     def call(path, forward, *args, **kwargs):
@@ -165,7 +167,7 @@ def _run(model, mode, exemplars, n_rows):
     with ExitStack() as stack, mode, _QUIET, torch.inference_mode(False), torch.enable_grad():
         for weight in [p for p in model.parameters() if p.dim() < 2 and p.is_floating_point()]:
             stack.callback(weight.requires_grad_, weight.requires_grad)
-            # biases that are added outside of a module are then seen in the graph, and single numbers are none of it
+            # biases added outside a module then show in the graph; single numbers do not
             weight.requires_grad_(weight.numel() > 1)
         for path, module in [*model.named_modules()][1:]:
             stack.enter_context(mock.patch.object(module, "forward", partial(call, path, module.forward)))
@@ -180,7 +182,7 @@ def _blocks(model, calls, n_rows):
     problem = "no list of its modules passes one residual stream on"
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
         blocks = [mark for l in range(n_blocks) for mark in calls.get(f"{path}.{l}", ())]
-        shapes = {mark.shape for mark in blocks if mark}  # no mark of a call without gradients
+        shapes = {mark.shape for mark in blocks if mark}  # calls without gradients have no mark
         if len(blocks) < n_blocks or len(shapes) != 1 or shapes.pop()[:2] != (n_rows, N_TOKENS):
             continue
         if len(blocks) > n_blocks:
@@ -201,16 +203,16 @@ def _makers(node):
 
 
 def _plain(node):
-    """The node whose values this one has."""
+    """The node that has the same values, without changes of shape, dtype or place."""
     while node is not None and RESHAPES.fullmatch(node.name()):
         node = _makers(node)[0]
     return node
 
 
 def _terms(node, h):
-    """{node: number} of which this node is the sum, where one is h, or else a module's output, if it can be.
+    """{node: factor} of the sum that this node is: h, or outputs of modules where possible.
 
-    The number is NaN where only weights that are not here know it.
+    The factor is NaN if it depends on weights that are not here.
     """
     node = _plain(node)
     if node is None or node is h:
@@ -237,7 +239,7 @@ def _terms(node, h):
 
 
 def _tail(node, h, calls):
-    """How the last residual h becomes the logits: through which modules, and how scaled and capped."""
+    """The modules between the last residual stream and the logits, with scale and cap."""
     tail, scale, cap = [], 1.0, None
     while node is not h:
         (node, s), *others = _terms(node, h).items()
@@ -255,7 +257,7 @@ def _tail(node, h, calls):
 
 
 def _parts(model, blocks):
-    """What each block adds to the residual, by which modules, and in which order."""
+    """The modules that make up a and m of each block, and whether they run in parallel."""
     found = {"parts": None, "missing": "", "rescales": False, "parallel": False}
     try:
         added = {block.path: _added(model, block) for block in blocks}
@@ -270,7 +272,7 @@ def _parts(model, blocks):
 
 
 def _added(model, block):
-    """The parts of a block, the number that multiplies h, and whether the MLP's modules are parallel to attention."""
+    """The parts of a block, the factor of h, and whether the MLP is parallel to attention."""
     module, h, l = model.get_submodule(block.path), _plain(block.read), block.path.rpartition(".")[2]
     names, terms = {weight: name for name, weight in module.named_parameters()}, _terms(block, h)
     k = terms.pop(h, 0)
@@ -294,7 +296,7 @@ def _added(model, block):
 
 
 def _behind(node, h):
-    """The nodes that lead to this one, and itself, as far as what enters the block."""
+    """This node and all that lead to it, back to what enters the block."""
     seen, left = set(), [node]
     while left:
         node = left.pop()
@@ -305,6 +307,6 @@ def _behind(node, h):
 
 
 def _reads_back(path, before, block):
-    """Whether a block reads more of those up to the one before than the residual."""
+    """Whether a block reads more of earlier blocks than the residual stream."""
     marks = [node for node in _behind(block, before) if hasattr(node, "path")]
     return any(mark.path.startswith(f"{path}.") and mark.order < before.order for mark in marks)

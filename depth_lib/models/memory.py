@@ -1,4 +1,4 @@
-"""What this machine can do for a model: its memory, devices, dtypes and quantisation, asked before any download."""
+"""Whether this machine has the memory, devices, dtypes and quantisation for a model; asked before any download."""
 
 import ctypes
 from contextlib import suppress
@@ -16,7 +16,7 @@ from ..probes.ranks import from_rank_0
 from .errors import ModelError, reason
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
-QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes a weight
+QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes per weight
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
@@ -27,10 +27,12 @@ class DoesNotFit(ModelError):
 def check_fits(
     source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None, n_ranks: int = 1
 ) -> None:
-    """DoesNotFit if the checkpoint's files, in this dtype or quantisation, are larger than the free memory; nothing
-    where their sizes are not to be had."""
+    """Raise DoesNotFit if the checkpoint's files, in this dtype or quantisation, exceed the free memory.
+
+    If their sizes are not known, it does nothing.
+    """
     needed = _size_of_files(source, revision) * _change_of_size(source, revision, dtype, quantization)
-    # agreed, or one rank would stop without the others
+    # decided together, or one rank would stop alone
     needed, free = from_rank_0((needed, _free_bytes(device_map, n_ranks)), n_ranks > 1)
     if needed > free:
         raise DoesNotFit(
@@ -51,7 +53,7 @@ def _size_of_files(source, revision):
 
 
 def _change_of_size(source, revision, dtype, quantization):
-    """The bytes of a loaded weight, relative to one in the files: 1 for files that are quantised themselves."""
+    """The bytes of a loaded weight, relative to the file's; 1 for files that are quantised."""
     try:
         with without_retries(source):
             config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
@@ -63,7 +65,7 @@ def _change_of_size(source, revision, dtype, quantization):
 
 
 def _free_bytes(device_map, n_ranks):
-    """Of the devices that the weights may go to."""
+    """The free bytes of the devices for the weights."""
     gpus = [torch.cuda.mem_get_info(gpu)[0] for gpu in range(torch.cuda.device_count())]
     if n_ranks > 1 and gpus:
         return n_ranks * min(gpus[:n_ranks])  # equal shares
@@ -76,19 +78,18 @@ def _free_bytes(device_map, n_ranks):
 
 
 def give_back_at_once(module: torch.nn.Module) -> None:
-    """Have glibc return freed tensors to the system, where the weights on the CPU have 1 GiB or more.
+    """Make glibc return freed tensors to the system, if the weights on the CPU have 1 GiB or more.
 
-    By default it comes to keep freed blocks of up to 32 MiB: of a model of 1.5B two to four times what a probe holds.
-    The new pages that this costs are a tenth of such a model's time, and a quarter of a small one's. It holds for the
-    process.
+    By default it keeps freed memory: for a model of 1.5B, two to four times what a probe holds. Returning it costs
+    a tenth of such a model's time, and a quarter of a small one's. The setting holds for the process.
     """
     if sum(weight.nbytes for weight in module.parameters() if weight.device.type == "cpu") >= 2**30:
-        with suppress(OSError, TypeError, AttributeError):  # other systems have no such setting
+        with suppress(OSError, TypeError, AttributeError):  # only glibc has this setting
             ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The torch dtype of that name, None for None; ModelError if it is no floating-point type."""
+    """The torch dtype of this name, None for None; ModelError if it is not a floating-point type."""
     if dtype is None:
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
@@ -98,7 +99,7 @@ def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def check_quantization(quantization: str | None, weights_here: bool) -> None:
-    """Refuse, before any download, an unknown quantisation or one whose library is not installed."""
+    """Raise ModelError for an unknown quantisation, or one whose library is not installed."""
     if quantization is None:
         return
     if problem := not_among(QUANTIZATIONS, "quantization", quantization):
@@ -116,7 +117,7 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
 
 
 def check_devices(device_map: str | dict | None) -> None:
-    """Refuse before any download a device that this machine does not have."""
+    """Raise ModelError for a device that this machine does not have."""
     places = device_map.values() if isinstance(device_map, dict) else [device_map]
     for place in places:
         if place in (None, "disk", *SPREADS):

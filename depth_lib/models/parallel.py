@@ -1,9 +1,8 @@
 """Tensor parallelism: one model on several GPUs, each with a slice of every layer, by torch.distributed.
 
-`torchrun --nproc-per-node N` starts N processes, the ranks. transformers gives each its slices, nnsight shows each the
-whole tensors, and every rank runs the same code: a module's collectives wait for all of them. So whatever decides what
-runs next has to be the same on every rank; what may differ is rank 0's to decide
-(`probes.ranks.from_rank_0`).
+`torchrun --nproc-per-node N` starts N processes, the ranks. transformers gives each its slices, nnsight shows each
+the whole tensors, and every rank runs the same code, because collectives wait for all ranks. So everything that
+decides what runs next must be the same on all ranks, or be decided by rank 0.
 """
 
 import datetime
@@ -21,7 +20,7 @@ from transformers import PreTrainedConfig
 from ..probes.ranks import is_sharded
 from .errors import ModelError
 
-try:  # it has moved between versions of transformers
+try:  # it moved between versions of transformers
     from transformers.distributed import tensor_parallel
 except ImportError:
     tensor_parallel = None
@@ -41,16 +40,17 @@ def check_ranks(n_ranks: int) -> None:
 
 
 def join_ranks(n_ranks: int) -> None:
-    """Meet the other ranks, so that rank 0 can decide before any of them loads a model; nothing for a single one."""
+    """Wait for the other ranks, so that rank 0 can decide before any rank loads a model."""
     check_ranks(n_ranks)
     if n_ranks > 1 and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(hours=2))  # loading takes long, and differs
+        dist.init_process_group(backend, timeout=datetime.timedelta(hours=2))  # loading takes long, and times differ
 
 
 def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
-    """Refuse, before any weight is loaded, a degree that the model's heads and widths cannot be divided by, or versions
-    that cannot load slices together."""
+    """Raise ModelError if the model's heads or widths cannot be divided by `degree`, or these versions cannot load
+    slices.
+    """
     if n_ranks > 1 and not hasattr(tensor_parallel, "_get_parameter_plan"):  # nnsight reads it at the first trace
         raise ModelError(
             f"nnsight {nnsight.__version__} cannot read models in slices of transformers {transformers.__version__}; "
@@ -63,15 +63,12 @@ def check_degree(name: str, config: PreTrainedConfig, n_ranks: int) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes results: rank 0, or the only one."""
+    """Whether this process writes results: rank 0, or the only process."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def check_same(llm: TransformersModel, what: str, value: object) -> None:
-    """Refuse a call on a sharded model that differs between ranks, which would wait for each other for ever.
-
-    Raises RuntimeError, on every rank, that names the ranks.
-    """
+    """Raise RuntimeError, on every rank, for a call on a sharded model that differs between ranks."""
     if not is_sharded(llm):
         return
     digests = [None] * dist.get_world_size()

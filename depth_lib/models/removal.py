@@ -1,4 +1,4 @@
-"""A model with its blocks in another order, or without some of them, for whatever takes a model."""
+"""A model without some of its blocks, or with its blocks in a different order."""
 
 import copy
 import warnings
@@ -21,18 +21,21 @@ _OF_NNSIGHT = ("forward", "__nnsight__")
 
 
 def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersModel:
-    """A copy of `llm` without blocks s..s + n − 1, which shares the weights of the others.
+    """A copy of a model without blocks s..s + n − 1, which shares the weights of the others.
 
     >>> llm = dl.load_model("toy-4l")
     >>> len(dl.remove_blocks(llm, 1, 2).blocks)
     2
 
-    s may be what `dl.removable` returns, which has both. Every probe takes the copy, `dl.save_model` saves it, and
-    `model._module` is the transformers model, for `generate`: the number of layers in its config, and the lists there
-    with one item per layer, are those of the blocks that stay. Where a model of that config would compute something
-    else, as where a block's number scales its attention, that is said, and saving refused. Raises ValueError if there
-    are no such blocks, if none is left, or if the model is spread over several devices.
-    Cost: no weight is copied; the passes of `load_model`, and two of 8 tokens.
+    - llm: from `load_model`
+    - s: the first block to remove, or what `dl.removable` returned
+    - n: how many
+
+    Returns a model for every probe and for `dl.save_model`. `model._module` is the transformers model, for
+    `generate`. If its config cannot say which blocks were kept, a warning says so and saving is refused.
+
+    Raises ValueError if there are no such blocks, if none is left, or if the model is spread over several devices.
+    Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     known(llm)
     if isinstance(s, Mapping):
@@ -42,8 +45,7 @@ def remove_blocks(llm: TransformersModel, s: Any, n: int = 1) -> TransformersMod
 
 
 def stretch_of(removed: Any) -> tuple[int, int]:
-    """The first block and the number of blocks of (s, n), or of what `dl.removable` returns; ValueError if that says
-    that none can go."""
+    """The first block and the number of blocks of (s, n), or of a Removable; ValueError if it removes none."""
     if not hasattr(removed, "n"):
         return removed
     if not removed.n:
@@ -52,7 +54,7 @@ def stretch_of(removed: Any) -> tuple[int, int]:
 
 
 def order_without(s: int, n: int, n_layers: int) -> list[int]:
-    """The blocks but s..s + n − 1; ValueError if there are no such blocks, or no others."""
+    """The blocks except s..s + n − 1; ValueError if there are no such blocks, or no others."""
     for name, value in (("s", s), ("n", n)):
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}; give a whole number: dl.remove_blocks(llm, s, n).")
@@ -64,26 +66,28 @@ def order_without(s: int, n: int, n_layers: int) -> list[int]:
 
 
 def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> TransformersModel:
-    """A copy of `llm` that runs these blocks one after the other, such as [0, 1, 2, 1, 2, 3]; it shares their weights.
+    """A copy of a model that runs its blocks in this order, and shares their weights.
 
     >>> llm = dl.load_model("toy-4l")
     >>> len(dl.reorder_blocks(llm, [0, 1, 2, 1, 2, 3]).blocks)
     6
 
-    order: block numbers, which may repeat or be absent. A block keeps its own kind of attention; the lists of the
-    config with one item per layer follow. Every probe takes the copy, `dl.save_model` saves it, a repeated block as so
-    many copies, and `model._module` is the transformers model, for `generate`. Where a model of that config would
-    compute something else, as where a block's number scales its attention, that is said, and saving refused. Raises
-    ValueError for an order without blocks or of blocks that the model does not have, or if it is spread over several
-    devices; ModelError for a model whose weights are not here. Cost: the passes of `load_model`, and two of 8 tokens to
-    see whether it can be saved; no weight is copied.
+    - llm: from `load_model`
+    - order: block numbers, which may repeat or be absent
+
+    Returns a model for every probe and for `dl.save_model`, which saves a repeated block as several copies. If its
+    config cannot say which blocks run, a warning says so and saving is refused.
+
+    Raises ValueError for an order that is empty or has unknown numbers, or if the model is spread over several
+    devices, and ModelError if its weights are not here.
+    Cost: no weight is copied; a few passes of 4 to 8 tokens.
     """
     blocks_path = _with_weights(llm).found.blocks
     module, order = llm._module, checked_order(order, len(llm.blocks))
     if len({weight.device for weight in module.parameters()}) > 1:
         raise ValueError("the model is spread over several devices; load it on one to change its blocks.")
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    of_nnsight = {  # what it put there refers to the whole model
+    of_nnsight = {  # nnsight's attributes refer to the whole model
         id(part.__dict__.get(name)): None for part in module.modules() for name in _OF_NNSIGHT
     }
     changed = copy.deepcopy(module, shared | of_nnsight)
@@ -103,7 +107,7 @@ def reorder_blocks(llm: TransformersModel, order: Sequence[int]) -> Transformers
 
 
 def _reorder(config, order, n_layers):
-    """Give a config's layers this order."""
+    """Put the layers of a config into this order."""
     for name, value in vars(config).items():
         if not isinstance(value, list) or "token" in name:
             continue
@@ -117,15 +121,18 @@ def _reorder(config, order, n_layers):
 
 
 def save_model(llm: TransformersModel, folder: str | Path) -> None:
-    """Write model and tokenizer as a folder that transformers' `from_pretrained` reads.
+    """Write a model and its tokenizer as a folder that transformers' `from_pretrained` reads.
 
     >>> llm = dl.load_model("toy-4l")
     >>> dl.save_model(dl.remove_blocks(llm, 1, 2), "shorter")
     >>> len(dl.load_model("shorter").blocks)
     2
 
-    Raises ModelError for a model that would be another once it is loaded, as after `remove_blocks` of some kinds.
-    Cost: the weights are written.
+    - llm: a model, such as one of `dl.remove_blocks`
+    - folder: where; it may not be an existing file
+
+    Raises ModelError for a model that would compute something else when it is loaded again.
+    Cost: writes the weights.
     """
     _with_weights(llm)
     llm._module.save_pretrained(folder)
@@ -133,7 +140,7 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
 
 
 def _with_weights(llm):
-    """What is known of a model, whose weights must be here: else ModelError."""
+    """The Record of a model; ModelError if its weights are not here."""
     record = known(llm)
     if llm._module.device.type == "meta":
         raise ModelError("its weights are on the server; load the model here: dl.load_model(name).")
@@ -141,7 +148,7 @@ def _with_weights(llm):
 
 
 def _cannot_be_saved(model: PreTrainedModel) -> str:
-    """Why a saved copy of this model would be another, or ""; it is built as loading would build it."""
+    """Why a saved copy of this model would compute something else, or ""."""
     ids = [n % model.config.get_text_config().vocab_size for n in range(8)]
     try:
         config = type(model.config).from_dict(model.config.to_dict())
@@ -157,12 +164,12 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
 
 
 def _save(model, problem, folder, **options):
-    """save_pretrained of a changed model: refused, or with the weights of repeated blocks once for each of them."""
+    """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
     embeddings, weights, seen = model.get_input_embeddings().weight, {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():
-        again = id(weight) in seen and weight is not embeddings  # which the unembedding may be tied to
+        again = id(weight) in seen and weight is not embeddings  # the unembedding may be tied to them
         weights[name] = weight.clone() if again else weight
         seen.add(id(weight))
     type(model).save_pretrained(model, folder, state_dict=weights, **options)

@@ -1,17 +1,19 @@
-"""What can go wrong in a remote run: four kinds of RemoteError."""
+"""Errors of remote runs: four kinds of RemoteError."""
 
 import re
 
 
 class RemoteError(Exception):
-    """A remote run ended without a result; the message is one line and ends with the next step.
+    """A remote run ended without a result; the message says what to do next.
 
-    host: the server's URL; job_id: None if no job is known; server_text: the server's own words, whole, or None. retry:
-    what the same call does if it is made again: "ask" goes on with the job that runs (or, before there is one, asks the
-    server again), "send" sends the job anew; None: it would fail again, change what the message names first.
+    - host: the server's URL
+    - job_id: None if no job is known
+    - server_text: the server's own words, or None
+    - retry: what the same call would do: "ask" asks for the running job again, "send" sends a new one; None: it
+      would fail again
     """
 
-    host: str | None = None  # this and the next are filled in where the job is journalled
+    host: str | None = None  # this and the next are set by the journal
     job_id: str | None = None
 
     def __init__(self, message: str, server_text: str | None = None, retry: str | None = None):
@@ -20,26 +22,25 @@ class RemoteError(Exception):
 
 
 class NotReady(RemoteError):
-    """Something is missing for a job (a key, a source that is up to date), or the server read the request and refused
-    it (400, 401, 403 …)."""
+    """Something is missing for a job, such as a key, or the server refused the request (400, 401, 403 …)."""
 
 
 class ServerUnreachable(RemoteError):
-    """The server refused connections, answered 5xx or nonsense for too long, did not say whether it took the job, or
-    had not finished it at the deadline."""
+    """The server refused connections, answered 5xx or nonsense for too long, or had not finished the job at the
+    deadline.
+    """
 
 
 class JobFailed(RemoteError, RuntimeError):
-    """The server ran the job, or tried to, and reports an error (`server_text` has its traceback), or has lost it."""
+    """The server reports an error of the job (`server_text` has its traceback), or has lost it."""
 
 
 class Forgotten(JobFailed):
-    """The server does not know the job any more, or has no result of it any more."""
+    """The server does not know the job, or its result, any more."""
 
 
 class ResultRefused(RemoteError, ValueError):
-    """The result has something that could run code here or cannot be read, or numbers that are not finite; it is not
-    kept."""
+    """The result could run code here, cannot be read, or has numbers that are not finite. It is not kept."""
 
 
 AGAIN = "run again to submit the job anew"
@@ -66,5 +67,5 @@ def job_failed(text: str) -> JobFailed:
 
 
 def one_line(error: Exception) -> str:
-    """The kind of an exception and the first line of what it says."""
+    """The kind of an error and its first line."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]

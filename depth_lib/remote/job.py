@@ -1,6 +1,6 @@
-"""One job: sent once, waited for, and its result read, whatever happens to this process meanwhile.
+"""One job: sent once, awaited, and its result read, whatever happens to this process.
 
-It is nnsight's client, with patience, with its state on the disk, and running no code that the server sends.
+It is nnsight's client with retries and state on disk, and it runs no code from the server.
 """
 
 import contextlib
@@ -38,16 +38,16 @@ from .plain import plain
 from .server import host_and_key, say
 from .travel import pickled, settings_hash
 
-SILENCE = 300  # seconds in which a server may refuse connections or send nonsense
-QUIET = 60  # seconds without a byte after which a question is asked again
-UNKNOWN = 600  # seconds, of a job without a status, after which it is lost
-RESULT_STAYS = 3600  # seconds that the address of a result is valid
-PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two questions
+SILENCE = 300  # seconds during which a server may refuse connections or send nonsense
+QUIET = 60  # seconds without a byte until a request is repeated
+UNKNOWN = 600  # seconds without a status until a job is lost
+RESULT_STAYS = 3600  # seconds for which the address of a result is valid
+PAUSES = wait_exponential(multiplier=0.5, exp_base=1.5, max=15)  # seconds between two requests
 _KEPT = "probe host job_id submitted meta".split()
 
 
 class _Entry(BaseModel):
-    """What is read of a journal entry. Never its host: results' folders are shared, and the key goes to the host."""
+    """The fields of a journal entry that are read; never the host, to which the key would be sent."""
 
     state: Literal["submitting", "submitted", "done"]
     job_id: str | None = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")
@@ -62,23 +62,22 @@ class _Entry(BaseModel):
 
 
 class Job(RemoteBackend):
-    """One job, and its entry in the journal's folder; a session that is given it as its backend is sent, and ends.
+    """One job and its journal entry. As the backend of a session, it sends the session.
 
-    remote: True (NDIF_HOST, or https://api.ndif.us) or the server's URL. asked: what decides the result beside the
-    probe's source, the server and the model; the hash of all that names the entry. state: "new", "submitting" (sent,
-    no answer yet), "submitted" (it has a job_id) or "done" (its result is here). Raises NotReady if there is no key, no
-    such host.
+    remote: True (NDIF_HOST, or https://api.ndif.us) or a URL. asked: all that decides the result; its hash names
+    the entry. state: "new", "submitting" (no answer yet), "submitted" (with a job_id) or "done". Raises NotReady
+    without a key or host.
     """
 
     def __init__(self, llm: TransformersModel, remote: bool | str, folder: Path, probe: Callable, asked: dict):
         host, key = host_and_key(remote)
         super().__init__(llm.to_model_key(), host=host, api_key=key, env=llm._remoteable_get_env(), blocking=False)
         self.compress = True
-        self.http = httpx.Client(timeout=QUIET)  # one for all questions: to make one reads the certificates
+        self.http = httpx.Client(timeout=QUIET)  # one for all requests: creating one reads the certificates
         self.deadline = 3600 * float(os.environ.get("DEPTH_LIB_DEADLINE") or 12)
         settings = settings_hash(probe, args=asked, host=host, model=self.model_key, env=self.env)
         self.probe, self.state = probe.__qualname__, "new"
-        self.submitted = self.told = 0.0  # when it was sent, and when the server last told a status
+        self.submitted = self.told = 0.0  # when it was sent, and when the server last gave a status
         self.runs = None  # the model that computed the result, in words
         self.file = folder / f"{settings}.json"
         self._result, self._next = self.file.with_suffix(".result"), self.file.with_suffix(".next")
@@ -106,31 +105,32 @@ class Job(RemoteBackend):
                 raise
 
     def keep(self, state: str) -> None:
-        """Remember the new state, on disk before this returns; and the bytes of a result that is done, before that."""
+        """Write the new state to disk, after the bytes of a finished result."""
         files = {self._result: self.content} if state == "done" else {}
         entry = {"state": state} | {name: getattr(self, name) for name in _KEPT}
         write_together(files | {self.file: json.dumps(entry, indent=1).encode()})
         self.state = state
 
     def drop(self) -> None:
-        """Remove the entry: the next equal call sends the job anew."""
+        """Remove the entry, so the next equal call sends a new job."""
         self.state = "new"
         self.file.unlink(missing_ok=True)
         self._result.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove the entry, unless an equal call waits for it: that takes the result, and forgets it. The locks' files
-        stay, as some systems remove no file that is open."""
+        """Remove the entry, unless an equal call is waiting for it. Lock files stay: some systems cannot remove open
+        files.
+        """
         if not holder(self._next):
             self.drop()
 
-    # From the request to the result
+    # From request to result
 
     def result(self, send: Callable, accept: Callable) -> dict:
-        """What the job saved: kept on the disk, running on the server, or sent now.
+        """The job's saved values: from disk, from the running job, or from a new one.
 
         send: runs a session with this backend. accept: checks a result, and may raise ResultRefused. A job that the
-        server has forgotten is sent again, once; no other is. Raises RemoteError and its kinds.
+        server has lost is sent again once. Raises RemoteError.
         """
         try:
             return self._result_once(send, accept)
@@ -182,7 +182,7 @@ class Job(RemoteBackend):
                 self.drop()
             raise
 
-    # What nnsight's client calls
+    # Called by nnsight's client
 
     def _serialize(self, tracer):
         frame = tracer.info.frame
@@ -194,11 +194,11 @@ class Job(RemoteBackend):
         response = self._patiently(partial(super()._post, request, blob), submitting=True)
         self.job_id, self.submitted = response.id, time.time()
         self._check(response)
-        self.keep("submitted")  # before the server is asked about it
+        self.keep("submitted")  # before the server is asked about the job
         return response
 
     def poll(self) -> dict | None:
-        """The result, or None while there is none. As nnsight's, which waits ten minutes for a server that hangs."""
+        """The result, or None if there is none yet. nnsight's own waits ten minutes for a server that hangs."""
         answer = self.http.get(f"{self.host}/response/{self.job_id}", headers={"ndif-api-key": self.api_key})
         if answer.status_code == 404:
             if time.time() - max(self.submitted, self.told) > UNKNOWN:
@@ -215,7 +215,7 @@ class Job(RemoteBackend):
             raise job_failed(response.description)
 
     def download_result(self, url: str) -> dict:
-        """The result at this address. As nnsight's, which waits ten minutes too, and follows no redirect."""
+        """The result at this address. Redirects are not followed."""
         if not str(url).startswith(("http://", "https://")):
             raise ResultRefused(
                 "the job has completed, but the server sent no address of its result; tell those who run it, or run "
@@ -243,8 +243,9 @@ class Job(RemoteBackend):
     # Patience
 
     def _patiently(self, ask, submitting=False):
-        """ask(), repeated for SILENCE seconds while its errors may pass; submitting: while it is certain that the
-        server took no job."""
+        """ask(), repeated for SILENCE seconds if its errors may pass. submitting: only if the server certainly took no
+        job.
+        """
 
         return Retrying(
             retry=retry_if_exception(lambda error: getattr(error, "retry", None) == "ask"),
@@ -255,14 +256,14 @@ class Job(RemoteBackend):
         )(self._named, ask, submitting)
 
     def _named(self, ask, submitting):
-        """ask(), whose errors get the names of errors.py."""
+        """ask(), with errors of errors.py."""
         try:
             return ask()
         except BackendError as error:
             cause = error.__cause__
         except (httpx.HTTPError, httpx.InvalidURL, ValidationError) as error:
             cause = error
-        # outside of the handlers: the error itself shows what the server sent, which may quote the key
+        # outside of the handlers: the original error may quote the key
         raise self._failure(cause, submitting)
 
     def _failure(self, error, submitting):
@@ -289,5 +290,5 @@ class Job(RemoteBackend):
         return ServerUnreachable(what.format(problem), text, retry)
 
     def _without_key(self, text):
-        """A server may quote the key it was sent; it must not come into a notebook's output that way."""
+        """The text without the key, which a server may quote."""
         return text.replace(self.api_key or "\0", "<the key>")

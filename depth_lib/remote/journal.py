@@ -1,8 +1,8 @@
-"""The journal of submitted jobs, on disk before the client waits for them, so that a killed kernel loses none.
+"""The journal of submitted jobs, on disk before the client waits, so that a killed process loses none.
 
-One small JSON file per job, named by the hash of its settings, and beside it the bytes of its result once they have
-arrived. They lie in `<artifact>.job/` beside the artifact that they are for (`journalled`), else in the user's cache
-folder. A process holds the lock of a job's file while it works on the job. The API key is never written.
+One JSON file per job, named by the hash of its settings, and beside it the bytes of its result. They are in
+`<artifact>.job/` beside the artifact (`journalled`), or in the user's cache. A process locks a job's file while it
+works on the job. The API key is never written.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from .errors import RemoteError
 
 @dataclass
 class Journal:
-    """The folder of jobs that are for one artifact, or of all others."""
+    """A folder of jobs: those of one artifact, or all others."""
 
     folder: Path
     artifact: bool = False
@@ -26,9 +26,10 @@ class Journal:
     facts: list[dict] = field(default_factory=list)  # `id` and `cost` of each, for the artifact's meta
 
     def finish(self, jobs: list) -> None:
-        """The results of a call's jobs are returned: keep what an artifact's meta says of them, else forget them.
+        """Move a call's jobs to the artifact's meta, or forget them.
 
-        RemoteError if the model was deployed anew between two jobs for one result: the next run repeats the older.
+        Raises RemoteError if the model was deployed again between two jobs of one result; the next run repeats the
+        older one.
         """
         self.finished += jobs
         last = jobs[-1]
@@ -57,11 +58,10 @@ def journal() -> Journal:
 
 @contextlib.contextmanager
 def journalled(artifact: str | Path) -> Iterator[list[dict]]:
-    """Journal the remote jobs of this block beside `artifact`, and forget them when the block ends without an error.
+    """Journal this block's remote jobs beside `artifact`, and forget them if the block ends without an error.
 
-    Write the artifact inside the block: if that fails, or the process dies, the next run finds the results that have
-    arrived and the jobs that still run, and submits nothing twice. Yields a list of the block's jobs, for the
-    artifact's meta: `id` and `cost` (the server's report of run time and memory).
+    Write the artifact inside the block: if that fails, the next run finds the results and the running jobs. Yields
+    a list of the jobs for the artifact's meta: `id` and `cost` (run time and memory, as the server reports them).
     """
     beside = Journal(Path(f"{artifact}.job"), artifact=True)
     token = _JOURNAL.set(beside)
@@ -73,8 +73,8 @@ def journalled(artifact: str | Path) -> Iterator[list[dict]]:
 
 
 def total_cost(jobs: list[dict]) -> str:
-    """How long the jobs in artifacts' meta ran in all."""
+    """How long the jobs of these artifacts ran in all."""
     costs = [job.get("cost") for job in jobs]
     times = [cost.get("runtime") for cost in costs if isinstance(cost, dict)]
-    seconds = sum(time for time in times if isinstance(time, int | float))  # a server's words, checked here only
+    seconds = sum(time for time in times if isinstance(time, int | float))  # from a server: check the type
     return f"{len(jobs)} jobs on the server: {seconds:.1f} s in all"

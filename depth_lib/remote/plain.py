@@ -1,4 +1,4 @@
-"""Reads a result's bytes as tensors and plain values, without running anything that a server sends."""
+"""Reads a result's bytes as tensors and plain values, without running anything from the server."""
 
 import functools
 import io
@@ -22,18 +22,17 @@ _OPCODES = set(
 
 
 def plain(content: bytes) -> dict:
-    """What a session saved, from the compressed bytes of torch.save, read without running any of it.
+    """The saved values of a session, from the compressed bytes of torch.save.
 
-    torch.load would run code: it hands an archive that looks like TorchScript to torch.jit, and its
-    `weights_only=True` reads pickle protocol 2 only, where servers write 4. So the archive is read by Python's zipfile
-    alone, which also checks each record's CRC, and the pickle by a reader that knows tensors and plain containers.
-    Raises ResultRefused, which names what else the result asks for, with `retry="ask"` if the bytes are not those that
-    were sent: fetching them again may help.
+    torch.load could run code: it passes an archive that looks like TorchScript to torch.jit, and its
+    `weights_only=True` reads pickle protocol 2 only. So Python's zipfile reads the archive and checks each record's
+    CRC. A reader that knows tensors and plain containers reads the pickle. Raises ResultRefused, with retry="ask"
+    if the bytes are damaged.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(zstandard.decompress(content)))
         records = {name: archive.read(name) for name in archive.namelist()}
-    except Exception as error:  # zstandard and zipfile raise a dozen kinds for what is cut or damaged
+    except Exception as error:  # zstandard and zipfile raise many kinds for damaged bytes
         raise ResultRefused(
             f"the job has completed, but its result arrives damaged ({one_line(error)}); run again to fetch it again",
             retry="ask",
@@ -50,21 +49,21 @@ def plain(content: bytes) -> dict:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads an archive's `data.pkl`: no opcode but those that build plain containers, no name but those below.
+    """Reads an archive's `data.pkl`, with the opcodes that build plain containers and the names below only.
 
-    BUILD is not among the opcodes: it sets attributes, of torch's own classes too.
+    BUILD is not among them: it sets attributes, also on torch's own classes.
     """
 
     def __init__(self, records: dict[str, bytes]):
         self._records = records
-        self._storage = functools.cache(self._read)  # tensors that shared a storage on the server share it here
+        self._storage = functools.cache(self._read)  # tensors that share a storage on the server share it here
         for opcode, _, _ in pickletools.genops(records["archive/data.pkl"]):
             if opcode.name not in _OPCODES:
                 raise _refused(f"the pickle opcode {opcode.name}")
         super().__init__(io.BytesIO(records["archive/data.pkl"]))
 
     def find_class(self, module: str, name: str) -> object:
-        """What a name stands for; a kind of storage is its dtype."""
+        """The meaning of a name; a kind of storage is its dtype."""
         if (module, name) in _NAMES:
             return _NAMES[module, name]
         if module == "torch" and name.endswith("Storage"):

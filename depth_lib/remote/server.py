@@ -1,4 +1,4 @@
-"""The server that `remote` names: its address, the key for it, and what it says before a job is sent."""
+"""The server that `remote` names: its address, its key, and its answers before a job is sent."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ NO_GRADIENTS_THERE = (
 
 def host_of(remote: bool | str) -> str:
     """The URL of the server that `remote` names; NotReady if it names none."""
-    # the environment as it is now: nnsight's CONFIG has it as it was when nnsight was imported
+    # the current environment; nnsight's CONFIG has that of its import
     host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
     if not re.fullmatch(HOST, str(host)):
         raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
@@ -29,15 +29,15 @@ def host_of(remote: bool | str) -> str:
 
 
 def host_and_key(remote: bool | str) -> tuple[str, str]:
-    """The server that `remote` names, and the key for it, which may be "" for a server of one's own.
+    """The server that `remote` names and the key for it, which may be "" for your own server.
 
-    Raises NotReady if it is no host, or NDIF without a key.
+    Raises NotReady without a host, or for NDIF without a key.
     """
     host = host_of(remote)
     if not (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY):
         CONFIG._from_env()  # a Colab secret may have been granted since
     key = (os.environ.get("NDIF_API_KEY") or CONFIG.API.APIKEY or "").strip()
-    # httpx's error for a line break in a key shows the key
+    # httpx's error for a line break in a key would show the key
     if not re.fullmatch("[!-~]+", key) and (key or host == host_of(True)):
         raise NotReady(
             f"there is no NDIF key for {host}, or it has characters that no key has; get one at https://login.ndif.us "
@@ -47,10 +47,10 @@ def host_and_key(remote: bool | str) -> tuple[str, str]:
 
 
 def method_there(remote: bool | str, method: str | None) -> str:
-    """ "gradients" or "increments": what was asked for, or unless it was, what a server is known to be able to do.
+    """ "gradients" or "increments": as requested, or as the server allows.
 
-    Jobs of keys with the tag `trusted` run beside the weights, others in the sandbox, which no gradient leaves; of a
-    server that knows no such key, or no keys at all, it is not known. Raises NotReady if there is no key or no host.
+    NDIF runs jobs of keys with the tag `trusted` beside the weights, and others in a sandbox, which returns no
+    gradients. Raises NotReady without a key or host.
     """
     if method and (problem := not_among(("gradients", "increments"), "method", method)):
         raise ValueError(problem)
@@ -62,8 +62,9 @@ def method_there(remote: bool | str, method: str | None) -> str:
 
 @functools.cache
 def tell_about(host: str, key: str) -> None:
-    """Print, once for a server: that the key goes to it, if that is not NDIF; and which of the packages that decide
-    numbers have other versions there."""
+    """Print once per server: that the key is sent there, unless it is NDIF, and which packages have different versions
+    there.
+    """
     if key and host != "https://api.ndif.us":
         say(f"NDIF_API_KEY is sent to {host} (unencrypted if that begins with http:)")
     there = _told(host, key, "env")
@@ -75,7 +76,7 @@ def tell_about(host: str, key: str) -> None:
 
 
 def _told(host, key, what):
-    """What a server answers to GET /<what>; {} where it does not say."""
+    """The server's answer to GET /<what>; {} if there is none."""
     try:
         answer = httpx.get(f"{host}/{what}", headers={"ndif-api-key": key}, timeout=10).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
@@ -84,5 +85,5 @@ def _told(host, key, what):
 
 
 def say(sentence: str) -> None:
-    """Print a line to stderr, whether or not progress is shown."""
+    """Print a line to stderr, even if progress is not shown."""
     print(sentence, file=sys.stderr)

@@ -1,9 +1,7 @@
 """Serialises functions as source text, under file names with a hash of it and without paths of this machine.
 
-A server compiles a function that it is sent, and nnsight there caches each trace block by file name and line, for as
-long as the server lives: an edited helper would run as it was first seen. So every function that a probe reaches is
-sent under the file name `depth_lib/probes/layer_effects.py#<hash of the file's source>`: edited source is another
-file, and the path of this machine's home stays here.
+nnsight on the server caches each trace block by file name and line, as long as the server lives. So a function is
+sent as `depth_lib/probes/layer_effects.py#<hash of the source>`: edited source has a new name.
 """
 
 import contextlib
@@ -24,15 +22,15 @@ from .errors import NotReady
 # What a function finds on the server by name, and may use: an older server refuses others. It has the module time as
 # well, but where several processes run one request, what depends on a clock differs, and they wait for ever.
 ON_SERVER = set("builtins torch numpy math einops collections typing operator pandas enum".split())
-_DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # a third of what would travel
-_OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # what a request itself is made of
+_DOCSTRING = re.compile(r'(?<=:\n)([ ]+)"""((?:[^"\\]|"(?!""))*)"""')  # docstrings are a third of the source
+_OF_REQUESTS = {"nnsight", "cloudpickle", "copyreg"}  # parts of every request
 
 
 class Pickler(CustomCloudPickler):
-    """nnsight's, which writes functions as their source, with public names in place of this machine's paths.
+    """nnsight's pickler, with public names in place of this machine's paths.
 
-    `reached` has every function it wrote: its public name and the values it finds by name and by default. Raises
-    NotReady if a source was edited after it was imported (what would travel is not what runs here).
+    `reached` has every function that it wrote, with the values it finds by name and by default. Raises NotReady if
+    a source was edited after it was imported: the server would run something different.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -40,7 +38,7 @@ class Pickler(CustomCloudPickler):
         self.reached = {}
 
     def reducer_override(self, value: object) -> object:
-        if isinstance(value, SerializedFrame):  # of the session's block
+        if isinstance(value, SerializedFrame):  # the session's block
             value.f_code.co_filename = "session"
         return super().reducer_override(value)
 
@@ -67,11 +65,10 @@ def pickled(value: object) -> tuple[bytes, dict]:
 
 
 def settings_hash(function: FunctionType, **settings: object) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all that decides what a function computes on a server.
+    """The first 16 hexadecimal digits of the SHA-256 of all that decides a function's result on a server.
 
-    That is the source of all that it reaches, the values these functions find in their module, closure and defaults,
-    and the settings. Equal settings, equal hash, in any process. Raises NotReady for a setting that has no form in JSON
-    and is no tensor.
+    It covers the source of all functions that it reaches, the values in their modules, closures and defaults, and
+    the settings. Raises NotReady for a setting that is neither JSON nor a tensor.
     """
     _, reached = pickled(function)
     text = json.dumps([sorted(reached.values()), settings], sort_keys=True, default=_digest)
@@ -79,12 +76,12 @@ def settings_hash(function: FunctionType, **settings: object) -> str:
 
 
 def _described(value):
-    """What stands in JSON for what a function finds: a function or module is its name, as its source is hashed too."""
+    """The JSON form of a value that a function finds; functions and modules by name, as their source is hashed too."""
     return getattr(value, "__name__", None) or _digest(value)
 
 
 def _digest(value):
-    """What stands for a tensor in JSON; NotReady for anything else, two of which might look the same."""
+    """The JSON form of a tensor; NotReady for anything else."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(raw).hexdigest()]
@@ -92,11 +89,11 @@ def _digest(value):
 
 
 def _public_name(function):
-    """The name that a function's file has on the server."""
+    """The name of a function's file on the server."""
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     source = "".join(linecache.getlines(filename, function.__globals__))
-    with contextlib.suppress(SyntaxError):  # it is no Python now, though it was when it was imported
+    with contextlib.suppress(SyntaxError):  # it was Python when it was imported
         if function.__code__ in _codes(_compiled(source, filename, "exec", dont_inherit=True)):
             digest = hashlib.sha256(source.encode()).hexdigest()[:16]
             return f"{function.__module__.replace('.', '/')}.py#{digest}"

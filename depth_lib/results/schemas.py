@@ -18,11 +18,11 @@ from ..params import FIVE_PROBES
 
 
 class ArtifactError(Exception):
-    """A probe's result cannot be written or read; the message names the file and the next step."""
+    """A result cannot be written or read; the message names the file and the next step."""
 
 
 class MissingArtifact(ArtifactError, FileNotFoundError):
-    """A probe's result is missing; the message has the command that computes it."""
+    """A result is missing; the message has the command that computes it."""
 
 
 @dataclass(frozen=True)
