@@ -1,4 +1,4 @@
-"""A progress bar for a probe, by tqdm: on a terminal, in a notebook, and in the log of a sweep's run."""
+"""A progress bar for a probe, by tqdm: on a terminal, in a notebook, and in a run's log."""
 
 import contextlib
 import os
@@ -9,20 +9,20 @@ from typing import Any, TextIO
 from tqdm import tqdm as plain
 from tqdm.auto import tqdm
 
-LOG = "DEPTH_LIB_LOG"  # in a sweep's run: the file that its bars are written to
+LOG = "DEPTH_LIB_LOG"  # the file for a run's bars
 
 
 def steps(items: Sequence, label: str) -> Iterator:
-    """The items one after the other under a bar; a single one has none."""
+    """The items one by one, under a bar if there are several."""
     return iter(_bar(label, iterable=items) if len(items) > 1 else items)
 
 
 @contextlib.contextmanager
 def ticked(label: str) -> Iterator[Callable[[float], object]]:
-    """tick(share), for a probe that is one call: another share of its work is done."""
+    """tick(share), for a probe that is one call: this further share of its work is done."""
     with _bar(label, total=1) as bar:
         yield bar.update
-        bar.update(max(0, bar.total - bar.n))  # shares may add up to a little less than 1
+        bar.update(max(0, bar.total - bar.n))  # shares may add up to slightly less than 1
 
 
 def _bar(label: str, **how: Any) -> plain:

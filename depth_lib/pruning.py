@@ -1,4 +1,4 @@
-"""A model without the blocks that it can do without, saved, with what that costs."""
+"""Remove the blocks that a model can do without, save it, and say what that costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,8 +35,7 @@ model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCa
 
 @dataclass(frozen=True, repr=False)
 class Pruned:
-    """What `prune` returns: the blocks that went, the model without them, and, if choices were given, a sentence on the
-    accuracy before and after. As text it is both sentences."""
+    """The shorter model, the removed blocks and, if choices were given, a sentence on the accuracy before and after."""
 
     removable: Removable
     model: TransformersModel
@@ -45,13 +44,13 @@ class Pruned:
     n_prompts: int
 
     def __repr__(self) -> str:
-        """Which blocks went, and what that does to the accuracy."""
+        """The removed blocks, and the accuracy before and after."""
         return f"{self.removable}\n{self.accuracy}".strip()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model, its tokenizer and README.md, a card that says what was removed, as transformers reads them.
+        """Write the model, its tokenizer and a model card, README.md, as a folder that transformers reads.
 
-        ValueError for a model whose config cannot say which blocks it has.
+        Raises ValueError for a model whose config cannot say which blocks it has.
         """
         save_model(self.model, folder)
         s, n = stretch_of(self.removable)
@@ -90,7 +89,7 @@ def prune(
     Raises ValueError if no block can be removed at this cost.
     Cost: that of `block_removal`, and two forward passes per ending of the choices.
     """
-    sizes = "refined" if at_most == AT_MOST else "all"  # refined about the default cost
+    sizes = "refined" if at_most == AT_MOST else "all"  # "refined" is exact for the default only
     result = block_removal(llm, prompts, sizes=sizes)
     found = removable(result, at_most)
     if not found.n:

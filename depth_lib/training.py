@@ -1,4 +1,4 @@
-"""Effective depth while a model trains: a log for a loop of one's own, and a callback for transformers' Trainer."""
+"""Effective depth while a model trains: a log for your own loop, and a callback for transformers' Trainer."""
 
 import math
 import warnings
@@ -43,13 +43,12 @@ class DepthLog:
         self._rows, self._kl = [], []
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure a transformers model as it is now; the numbers of this step, a row of `to_frame`.
+        """Measure a transformers model as it is now, and return the row of this step.
 
-        Runs the contribution and the lens without gradients, and leaves every module in its mode, train or evaluation.
-        A depth that is not there is NaN, and `reason` says why. Weights that became NaN, or cannot be measured any
-        more, give a row of NaN.
+        Runs contribution and lens without gradients, and keeps every module's mode. A missing depth is NaN, and
+        `reason` says why. Weights that became NaN give a row of NaN.
 
-        Raises ValueError for weights that are sharded over processes, and what `load_model` raises.
+        Raises ValueError for weights that are sharded over processes, and ModelError as `load_model` does.
         Cost: two forward passes per prompt, and the unembedding of every layer.
         """
         refuse_sharded(model)
@@ -64,7 +63,7 @@ class DepthLog:
                 results = relative_contribution(llm, self.prompts), logit_lens(llm, self.prompts)
             except FloatingPointError as error:
                 row["reason"] = str(error)
-            except ValueError as error:  # of a model that could be measured, its weights are the reason
+            except ValueError as error:  # the model was measured before, so its weights are the reason
                 if not self._rows:
                     raise
                 row["reason"] = str(error)
@@ -72,7 +71,7 @@ class DepthLog:
                 found = pd.concat([effective_depths(result) for result in results]).reindex(METRICS)
                 row |= found.ratio.astype(float).to_dict() | {"largest_kl": float(results[1]["res_kl_divs"].max())}
                 loss, n_tokens = results[1]["loss"], results[1]["n_tokens"]
-                row["loss"] = float(loss[n_tokens > 1].mean())  # nothing predicts a prompt of one token
+                row["loss"] = float(loss[n_tokens > 1].mean())  # a prompt of one token has no prediction
                 row["reason"] = "; ".join(found.note[found.ratio.isna()].dropna().unique())
                 kl = results[1]["res_kl_divs"].tolist()
         self._rows.append(row)
@@ -83,15 +82,17 @@ class DepthLog:
         return row
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per measurement: step, loss of the prompts (nats per token), the ratios (ED + 1) / L by cosine, kl and
-        overlap, NaN where there is no depth, largest_kl (nats), the reason why a depth is missing ("" where none is),
-        and kl_0, kl_1, …: the lens's KL of each layer."""
+        """One row per measurement.
+
+        - step
+        - kl_0, kl_1, …: the lens's KL divergence at each layer
+        """
         kl = [{f"kl_{l}": value for l, value in enumerate(of_layers)} for of_layers in self._kl]
         return pd.concat([pd.DataFrame(self._rows), pd.DataFrame(kl)], axis=1)
 
     @plt.rc_context(STYLE)  # pyright: ignore[reportCallIssue] (it decorates, too)
     def plot(self) -> Figure:
-        """The ratios of effective depth over steps, and below them the KL divergence of each layer."""
+        """Draw the ratios of effective depth over steps, and below them the KL divergence of each layer."""
         frame = self.to_frame()
         if frame.empty:
             raise ValueError("nothing was measured yet: log.measure(model, step).")
@@ -127,7 +128,7 @@ class DepthCallback(TrainerCallback):
             raise ValueError(f"every is {every!r}; give a number of steps, such as 50.")
         self.prompts, self.every, self.tokenizer = prompts, every, tokenizer
         self.log: DepthLog | None = None
-        self._measured = None  # the last step that was
+        self._measured = None  # the last measured step
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -160,11 +161,11 @@ class DepthCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        if not args.load_best_model_at_end:  # else the model may be an earlier step's by now
+        if not args.load_best_model_at_end:  # otherwise an earlier step's model may have been restored
             self._measure(state, trainer["model"])
 
     def _measure(self, state, model):
-        refuse_sharded(model)  # on every rank, before one of them waits for the others
+        refuse_sharded(model)  # on every rank, before any rank waits for the others
         measured, self._measured = self._measured, state.global_step
         if state.is_world_process_zero and measured != state.global_step:
             row = self.log.measure(model, state.global_step)
@@ -173,7 +174,7 @@ class DepthCallback(TrainerCallback):
 
 
 def refuse_sharded(model: nn.Module) -> None:
-    """ValueError for weights that are sharded over processes, on each of which only a part is."""
+    """Raise ValueError for weights that are sharded over processes."""
     sharded = any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
     if sharded or any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ValueError(
@@ -184,7 +185,7 @@ def refuse_sharded(model: nn.Module) -> None:
 
 @contextmanager
 def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """Leaves the mode of every module, and the state of random numbers, as they were."""
+    """Restore the mode of every module, and the state of random numbers."""
     modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         try:

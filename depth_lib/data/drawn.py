@@ -7,7 +7,7 @@ DRAWN = ("addition", "multiplication", "sums")
 
 
 def drawn_rows(dataset: str, seed: int) -> Iterator[tuple[str, dict]]:
-    """Rows of a dataset in DRAWN: two operands a and b of six digits; or a sum of 2 to 6 digits with its answer."""
+    """Rows of a data set in DRAWN: two operands of six digits, or a sum of 2 to 6 digits with its answer."""
     rng = random.Random(seed)
     while True:
         if dataset == "sums":

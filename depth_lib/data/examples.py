@@ -1,4 +1,4 @@
-"""Questions with a level of difficulty, from the rows of a dataset or drawn at random."""
+"""Questions by level of difficulty, from the rows of a data set or drawn at random."""
 
 import random
 import warnings
@@ -17,10 +17,10 @@ TERMS = range(2, 7)  # of drawn sums
 
 
 class Example(NamedTuple):
-    """A question with its level of difficulty, and its answer, which follows the question immediately.
+    """A question with its level and its answer, which follows it immediately.
 
-    within: effects are measured after positions drawn inside the answer, for worked solutions; otherwise from the
-    position that predicts the first token of the answer.
+    within: measure effects at positions drawn inside the answer, for worked solutions; otherwise from the position
+    that predicts the answer's first token.
     """
 
     level: int
@@ -61,7 +61,7 @@ def _sums(n_per_level: int, seed: int) -> list[Example]:
     rng, examples = random.Random(seed), []
     for terms in TERMS:
         answers = {}
-        while len(answers) < min(n_per_level, 10**terms):  # each once, and there are no more
+        while len(answers) < min(n_per_level, 10**terms):  # without repetition
             answers.update([one_sum(rng, terms)])
         examples += [Example(terms, *pair) for pair in answers.items()]
     return examples

@@ -34,9 +34,8 @@ def find_pair(
 ) -> Pair:
     """The pair of this name, or these two strings.
 
-    name: one of PAIRS, or "addition" or "multiplication": the first prompt that load_prompts draws with this seed.
-    The label of your own pair is its first words and a hash of both strings. Raises PromptError for an unknown name, or
-    for one of question and answer without the other.
+    name: one of PAIRS, or "addition" or "multiplication" (the first prompt of this seed). The label of your own
+    pair is its first words and a hash. Raises PromptError for an unknown name, or a question without an answer.
     """
     if question is None and answer is None:
         if name in DRAWN_PAIRS:

@@ -1,6 +1,6 @@
-"""Lenses as files: published Jacobian lenses, tuned lenses, and our own; checked against the model they are for.
+"""Lens files: published Jacobian lenses, tuned lenses, and our own; checked against the model that they are used with.
 
-A lens is a dict, `Lens`; h_l is what enters block l.
+A lens is a dict, `Lens`; h_l enters block l.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ..params import ParamsError
 
 
 class Lens(TypedDict):
-    """A_l h_l + b_l is h_l in the last layer's coordinates."""
+    """A_l h_l + b_l expresses h_l in the last layer's coordinates."""
 
     A: torch.Tensor  # [L, d, d], float32
     b: torch.Tensor  # [L, d], float32
@@ -72,7 +72,7 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
 
 
 def _found(source, revision):
-    """Where a file is on this machine, which is here already or comes from the Hub."""
+    """The path of a file that is here or on the Hub."""
     path = Path(source).expanduser()
     if path.is_file():
         return path
@@ -95,7 +95,7 @@ def _stored(source, revision):
 
 
 def _jacobian(stored, source):
-    """The lens in a Jacobian artifact or in a checkpoint of a fit, published or ours."""
+    """The lens in a Jacobian file or in a checkpoint of a fit."""
     of_fit = "jacobian_sum" in stored
     J = {l: x / stored["n_done"] for l, x in stored["jacobian_sum"].items()} if of_fit else stored["J"]
     if "A_0" not in stored:
@@ -109,7 +109,7 @@ def _jacobian(stored, source):
 
 
 def _tuned(stored, config):
-    """The lens in the parameters of a tuned lens, whose translators give what is added to h_l."""
+    """The lens in a tuned lens's parameters, whose translators give what is added to h_l."""
     layers, d = range(config["num_hidden_layers"]), config["d_model"]
     A = torch.stack([stored[f"{l}.weight"].float() + torch.eye(d) for l in layers])
     b = torch.stack([stored.get(f"{l}.bias", torch.zeros(d)).float() for l in layers])
@@ -124,9 +124,9 @@ def finite(lens: Any, name: str | Path) -> Lens:
 
 
 def check_lens(llm: TransformersModel, lens: Lens) -> None:
-    """LensError unless a lens has the model's layers and width and, where both are here, its unembedding.
+    """Raise LensError unless a lens has the model's depth, width and, if both are known, unembedding.
 
-    In half precision, whose rounding changes the hash, another unembedding is a warning.
+    In half precision rounding changes the hash, so a different unembedding is a warning.
     """
     if not isinstance(lens, Mapping) or not {"A", "b"} <= lens.keys():
         raise LensError("a lens is a dict with A [L, d, d] and b [L, d]; read a file with dl.load_lens(file)")
@@ -148,12 +148,13 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
 
 
 def unembedding_hash(llm: TransformersModel) -> str | None:
-    """The hash of the unembedding that tuned-lens keeps: of its corners, printed with one digit. None if the weights
-    are not here."""
+    """The hash that tuned-lens keeps: of the unembedding's corners, printed with one digit. None if the weights are
+    not here.
+    """
     weight = llm._module.get_output_embeddings().weight
     if weight.is_meta or not weight.is_floating_point():
         return None
-    if len(weight) > 7 and 7 * weight.shape[1] > 1000:  # print four rows and three as it would all
+    if len(weight) > 7 and 7 * weight.shape[1] > 1000:  # printing four rows and three gives the same text
         weight = torch.cat([weight[:4], weight[-3:]])
     corners = weight.detach().float().cpu().numpy()
     printed = np.array2string(corners, precision=1, threshold=1000, edgeitems=3, max_line_width=75)
