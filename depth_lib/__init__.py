@@ -41,6 +41,7 @@ _HOMES = {
     "block_removal": "api",
     "choice_accuracy": "api",
     "compare": "comparison",
+    "chat_prompts": "data.prompts",
     "check_model": "session",
     "deep_thinking_ratio": "effective_depth.rules",
     "depth_by_difficulty": "api",

@@ -191,8 +191,9 @@ class DatasetFile(_OfBoth, _OfDataset):
     LENGTH_TOKENIZER: str | None = Field(
         default=None, description="the tokenizer that counts MAX_TOKENS, the same for all models"
     )
-    QUESTION_TEMPLATE: str | None = Field(default=None, description="a row's question, for datasets with levels")
-    ANSWER_TEMPLATE: str | None = Field(default=None, description="a row's answer, for datasets with levels")
+    QUESTION_TEMPLATE: str | None = Field(default=None, description="a row's question: a jinja template")
+    ANSWER_TEMPLATE: str | None = Field(default=None, description="a row's answer, which follows the question")
+    ANSWERS: str | None = Field(default=None, description="the field of a stored response to the question")
 
 
 def flagged(flag: str) -> list[str]:

@@ -6,8 +6,9 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from ..embedded import choices_path
 from .datasets import dataset_named
-from .rows import PromptError, check_count
+from .rows import PromptError, check_count, file_rows
 
 _HERE = "\0"
 
@@ -32,7 +33,10 @@ def load_choices(dataset: str = "hellaswag", n_examples: int = 100, source: str 
     """
     check_count("n_examples", n_examples)
     kind, choices = dataset_named(dataset, source), []
-    for where, row in itertools.islice(kind.rows(source), n_examples):
+    rows = kind.rows(source)
+    if source in ("embedded", "sample") and (more := choices_path(dataset)).is_file():
+        rows = itertools.chain(rows, file_rows(more))
+    for where, row in itertools.islice(rows, n_examples):
         endings, label = _checked(where, row)
         # where the template writes the ending: once, at the end of what it writes for any label
         context, *after = kind.prompt(where, row | {"endings": [_HERE] * len(endings), "label": label}).split(_HERE)

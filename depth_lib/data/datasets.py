@@ -100,10 +100,25 @@ class Dataset(DatasetFile):
         for number, row in enumerate(rows, 1):
             yield f"{self.REPOSITORY} row {number}", row
 
-    def prompt(self, where: str, row: dict | str) -> str:
-        """A row as a prompt; PromptError, beginning with `where`, if it does not fit the template."""
+    def prompt(self, where: str, row: dict | str, part: str = "all") -> str:
+        """A row as a prompt, or a part of it; PromptError, beginning with `where`, if it does not fit the template.
+
+        part: "all", "question", or "answer": the stored response where ANSWERS names its field, else the row's answer.
+        """
         if isinstance(row, str):  # the prompt itself
+            if part == "answer":
+                raise PromptError(
+                    f"{where} is a text and has no answer; give a .jsonl file with {self.DATASET}'s fields"
+                )
             return row
+        if part == "answer" and self.ANSWERS:
+            if not isinstance(response := row.get(self.ANSWERS), str):
+                raise PromptError(
+                    f"{where} has no text in {self.ANSWERS!r}; write the response there, or change ANSWERS"
+                )
+            return response
+        if part != "all":
+            return self._write(f"{part.upper()}_TEMPLATE", where, row)
         if self.TEMPLATE or not self.QUESTION_TEMPLATE:
             return self._write("TEMPLATE", where, row)
         return "".join(self.pair(where, row))

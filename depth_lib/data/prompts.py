@@ -2,11 +2,16 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jinja2 import TemplateError
+from nnsight import TransformersModel
+
+from ..params import not_among
 from .datasets import dataset_named
 from .rows import PromptError, check_count, from_hub
+from .tokens import positions_of, text_ids, texts_of
 
 # The papers' pair for residual erasure and integrated gradients.
 QUESTION = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -19,44 +24,59 @@ def load_prompts(
     source: str | Path = "hub",
     tokenizer: Callable | None = None,
     seed: int = 123,
+    part: str = "all",
+    llm: TransformersModel | None = None,
 ) -> list[str]:
     """The first n_examples prompts of a dataset, as the papers word them (arXiv 2505.13898, 2512.14064).
 
     >>> dl.load_prompts("gsm8k", 1, source="embedded")[0][:40]
     'Given the following problem, reason and '
 
-    dataset: "gsm8k", "hellaswag", "aime24", or drawn with `seed` from operands of six digits: "addition",
-    "multiplication"; with levels of difficulty (see `load_examples`) "mquake", "math" and, drawn, "sums"; or the name
-    of a file params/datasets/<name>.yaml in the working directory; or a .txt file, one prompt per line. n_examples: 10
-    unless given, 5 for aime24, all where the dataset is a .txt file; with fewer rows than that, all there are and a
-    warning. source: "hub"; what ships with the package: "embedded" (rows of our own, of the kind that the toys were
-    trained on) or "sample" (for language models: the first 12 rows of GSM8K's test split, of the others ours); the path
-    of a .jsonl or .parquet file whose rows have the Hub's fields; or of a .txt file, one prompt per line. tokenizer:
-    aime24 keeps only prompts of at most 400 of its tokens; left out, the Hub's rows are counted by
-    Qwen2.5-1.5B-Instruct's tokenizer, as the papers do, and other sources are not filtered. Raises PromptError: unknown
-    dataset or source, Hub unreachable, no rows, a row that does not fit.
+    - dataset: "gsm8k", "hellaswag", "aime24"; drawn with `seed`: "addition", "multiplication", "sums"; with levels of
+      difficulty "mquake", "math"; the name of a file params/datasets/<name>.yaml; or a .txt file, one prompt per line.
+    - n_examples: default 10, for aime24 5, of a .txt file all. With fewer rows, all there are and a warning.
+    - source: "hub"; "embedded" (ships, of the kind that the toys were trained on); "sample" (ships, for language
+      models: the first 12 rows of GSM8K's test split, of other datasets ours); or a .jsonl, .parquet or .txt file.
+    - tokenizer: counts aime24's tokens, of which at most 400 are kept (default: on the Hub as the papers do).
+    - part: "all", the question with its answer, as in the papers; "question"; or "answer".
+    - llm: leave out prompts that are longer than this model's positions, with a warning.
+
+    Raises PromptError: unknown dataset or source, Hub unreachable, no rows, a row that does not fit.
     Cost: no forward pass.
     """
     if n_examples is not None:
         check_count("n_examples", n_examples)
+    if problem := not_among(("all", "question", "answer"), "part", part):
+        raise PromptError(problem)
     alone = Path(dataset).suffix == ".txt"
     if alone:
         dataset, source = Path(dataset).stem, Path(dataset).expanduser()
-    kind, prompts, too_long = dataset_named(dataset, source), [], 0
+    kind, prompts, too_long, left_out = dataset_named(dataset, source), [], 0, 0
     wanted = n_examples or (math.inf if alone else 10 if kind.LEVEL else kind.N_EXAMPLES)
     limit = kind.MAX_TOKENS if tokenizer or source == "hub" else None
     if limit and not tokenizer:
         if not kind.LENGTH_TOKENIZER:
             raise PromptError(f"{kind.path} has MAX_TOKENS without LENGTH_TOKENIZER; give its name too, or tokenizer=")
         tokenizer = _length_tokenizer(dataset, kind.LENGTH_TOKENIZER)
+    n_positions = positions_of(llm) if llm is not None else None
     for where, row in kind.rows(source, seed):
-        prompt = kind.prompt(where, row)
-        if limit and tokenizer and len(tokenizer.encode(prompt)) > limit:
+        if limit and tokenizer and len(tokenizer.encode(kind.prompt(where, row))) > limit:
             too_long += 1
+            continue
+        prompt = kind.prompt(where, row, part)
+        if n_positions and len(text_ids(llm.tokenizer, prompt)[0]) > n_positions:
+            left_out += 1
             continue
         prompts.append(prompt)
         if len(prompts) == wanted:
-            return prompts
+            break
+    if left_out:
+        warnings.warn(
+            f"{left_out} prompts of {dataset} are longer than the model's {n_positions:.0f} positions and are left out",
+            stacklevel=2,
+        )
+    if len(prompts) == wanted:
+        return prompts
     longer = f" ({too_long} more are longer than {limit} tokens)" if too_long else ""
     name = source if alone or Path(source).suffix == ".txt" else f"{dataset} from {source}"
     if not prompts:
@@ -64,6 +84,40 @@ def load_prompts(
     if wanted < math.inf:
         warnings.warn(f"{name} has {len(prompts)} prompts{longer}, not {wanted}: using those", stacklevel=2)
     return prompts
+
+
+def chat_prompts(
+    llm: TransformersModel, questions: Sequence[str], system: str | None = None, **template_options: object
+) -> list[str]:
+    """Questions as a chat model reads them, up to where its response begins.
+
+    >>> llm = dl.load_model("toy-4l")
+    >>> llm.tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %} assistant:"
+    >>> dl.chat_prompts(llm, ["5 + 7 = ?"])
+    ['user: 5 + 7 = ? assistant:']
+
+    - llm: from `load_model`; its tokenizer's chat template is applied.
+    - questions: list of strings, one user message each.
+    - system: the system message, if any.
+    - template_options: what the template knows, such as enable_thinking=False.
+
+    Raises ValueError for a tokenizer without a chat template, or messages that its template refuses.
+    Cost: no forward pass.
+    """
+    if not llm.tokenizer.chat_template:
+        raise ValueError(
+            f"the tokenizer of {llm.config._name_or_path or 'this model'} has no chat template; give plain prompts, or "
+            "set llm.tokenizer.chat_template"
+        )
+    before = [{"role": "system", "content": system}] if system else []
+    options = template_options | {"add_generation_prompt": True, "tokenize": False}
+    try:
+        return [
+            llm.tokenizer.apply_chat_template([*before, {"role": "user", "content": question}], **options)
+            for question in texts_of(questions, "question")
+        ]
+    except TemplateError as error:
+        raise ValueError(f"the chat template refuses these messages: {error}; change system or the options") from None
 
 
 def _length_tokenizer(dataset: str, name: str) -> Callable:

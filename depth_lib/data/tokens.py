@@ -109,7 +109,7 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
             "model's; give its own, or model.resize_token_embeddings(len(tokenizer))."
         )
     # after the last position, learned embeddings fail (a GPU's process dies) and rotary ones give nonsense
-    limit, n_tokens = _n_positions(config), len(ids) + max(generate - 1, 0)  # nobody reads the last one
+    limit, n_tokens = positions_of(llm), len(ids) + max(generate - 1, 0)  # nobody reads the last one
     if limit and n_tokens > limit:
         if not generate or len(ids) > limit:
             raise ValueError(
@@ -122,7 +122,9 @@ def _tokenized(llm, text, name, generate=0, offsets=False):
     return ids, spans
 
 
-def _n_positions(config):
+def positions_of(llm: TransformersModel) -> float | None:
+    """How many tokens the model can read; None if its config does not say."""
+    config = llm.config.get_text_config()
     limit, rope = getattr(config, "max_position_embeddings", None), getattr(config, "rope_parameters", None) or {}
     if limit and rope.get("rope_type") in ("linear", "dynamic", "yarn"):  # some configs keep the unscaled length
         limit = max(limit, (rope.get("original_max_position_embeddings") or limit) * rope["factor"])

@@ -25,3 +25,8 @@ def prompts_path(dataset: str, published: bool = False) -> Path:
         if path.is_file():
             return path
     raise ValueError(f"no embedded prompts for {dataset!r}; choose one of {', '.join(SAMPLES)}")
+
+
+def choices_path(dataset: str) -> Path:
+    """JSONL file of further questions of `dataset` with endings to choose from, which no prompts are made of."""
+    return HERE / "prompts/choices" / f"{dataset}.jsonl"

@@ -1,11 +1,15 @@
 """Prompts, letter by letter, from each kind of source; and what is said when there are none."""
 
+import json
 import re
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import depth_lib as dl
 from depth_lib.data.choices import load_choices
 from depth_lib.data.datasets import dataset_named
 from depth_lib.data.examples import load_examples
@@ -294,3 +298,74 @@ def test_a_revision_of_a_dataset_is_asked_of_the_hub_and_part_of_its_definition(
         assert load_prompts("mine", 1) == ["a"]
         definitions.append(dataset_named("mine").definition)
     assert [how["revision"] for how in asked] == [None, "abc"] and len({*definitions}) == 2
+
+
+@pytest.mark.parametrize("dataset", ["gsm8k", "hellaswag", "aime24", "math", "mquake", "sums"])
+def test_a_question_and_its_answer_are_the_prompt(dataset):
+    whole, *parts = (dl.load_prompts(dataset, 3, source="sample", part=part) for part in ("all", "question", "answer"))
+    assert [question + answer for question, answer in zip(*parts, strict=True)] == whole
+
+
+def test_a_questions_row_needs_no_answer_and_stored_responses_have_a_field(own, tmp_path):
+    rows = [{"q": "5 + 7 =", "response": " 12, I think"}, {"q": "2 + 2 ="}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    own(FILE="rows.jsonl", QUESTION_TEMPLATE="{{ q }}", ANSWERS="response")
+    assert dl.load_prompts("mine", 2, part="question") == ["5 + 7 =", "2 + 2 ="]
+    assert dl.load_prompts("mine", 1, part="answer") == [" 12, I think"]
+    with pytest.raises(PromptError, match="row 2 has no text in 'response'; write the response there"):
+        dl.load_prompts("mine", 2, part="answer")
+    with pytest.raises(PromptError, match='part "answers" is not known; did you mean answer'):
+        dl.load_prompts("mine", 2, part="answers")
+
+
+def test_our_own_prompts_that_are_too_long_for_a_model_are_left_out_and_counted(toy):
+    whole = dl.load_prompts("gsm8k", 12, source="sample")
+    n_tokens = [len(toy.tokenizer(prompt)["input_ids"]) for prompt in whole]
+    limit = sorted(n_tokens)[5]
+    with patched(toy.config, max_position_embeddings=limit):
+        with pytest.warns(UserWarning, match="6 prompts of gsm8k are longer than the model's .* and are left out"):
+            few = dl.load_prompts("gsm8k", 12, source="sample", llm=toy)
+        assert few == [prompt for prompt, n in zip(whole, n_tokens, strict=True) if n <= limit]
+        with pytest.raises(ValueError, match="positions; use a shorter text"):
+            dl.logit_lens(toy, whole)
+        with pytest.warns(UserWarning, match="are left out"):
+            dl.paper("4a", toy)
+
+
+@contextmanager
+def patched(thing, **values):
+    before = {name: getattr(thing, name) for name in values}
+    vars(thing).update(values)
+    yield
+    vars(thing).update(before)
+
+
+def test_the_shipped_choices_are_sixty_whose_right_ending_is_the_longest_in_about_one_of_four():
+    choices = dl.load_choices("hellaswag", 60, source="embedded")
+    assert len({choice.context for choice in choices}) == 60 and all(len(one.endings) == 4 for one in choices)
+    assert all(len(set(choice.endings)) == 4 for choice in choices)
+    lengths = [[len(ending) for ending in choice.endings] for choice in choices]
+    longest = [max(n) == n[choice.right] and n.count(max(n)) == 1 for n, choice in zip(lengths, choices, strict=True)]
+    assert sum(longest) == 15
+    assert min(Counter(choice.right for choice in choices).values()) >= 12
+    prompts = dl.load_prompts("hellaswag", 14, source="embedded")
+    assert prompts == [choice.context + choice.endings[choice.right] for choice in choices[:14]]
+
+
+def test_questions_become_what_a_chat_model_reads(toy):
+    template = (
+        "{{ bos_token }}{% if messages[0].role == 'system' and not sys %}{{ raise_exception('no system') }}{% endif %}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+    )
+    with pytest.raises(ValueError, match="has no chat template; give plain prompts, or set llm.tokenizer"):
+        dl.chat_prompts(toy, ["5 + 7?"])
+    with patched(toy.tokenizer, chat_template=template):
+        bos = toy.tokenizer.bos_token or ""
+        assert dl.chat_prompts(toy, "5 + 7?") == [f"{bos}<user>5 + 7?<bot>"]
+        assert (
+            dl.chat_prompts(toy, ["a", "b"], system="Be brief.", sys=True)[1] == f"{bos}<system>Be brief.<user>b<bot>"
+        )
+        with pytest.raises(ValueError, match="the chat template refuses these messages: no system"):
+            dl.chat_prompts(toy, ["a"], system="Be brief.")
+        with pytest.raises(ValueError, match="is not a list of texts"):
+            dl.chat_prompts(toy, {"question": ["a"]})
