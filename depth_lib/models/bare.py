@@ -27,6 +27,8 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
         raise ModelError(
             f"a {type(model).__name__} is no transformers model; give a model of AutoModelForCausalLM, or a name."
         )
+    if base.config.is_encoder_decoder:
+        raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")
     if base.get_output_embeddings() is None:
         raise ModelError(f"a {type(base).__name__} has no head that gives logits; give one of AutoModelForCausalLM.")
     model.eval()

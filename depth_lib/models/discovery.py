@@ -2,8 +2,8 @@
 
 Every module's output is marked, and the model runs once. The blocks are the longest list of modules in which each
 reads the output of the one before. What leaves a block is followed back, through sums and factors, to what entered
-it: all other terms are outputs of modules. The logits are followed back to the last block in the same way. Of
-blocks that are alike, only the first runs. Weights are not needed: a model on the meta device runs as well.
+it: all other terms are outputs of modules. The logits are followed back to the last block in the same way.
+Weights are not needed: a model on the meta device runs as well.
 """
 
 import logging
@@ -29,16 +29,14 @@ from .errors import ArchitectureError
 N_TOKENS = 8
 # Autograd's nodes that keep their input's values and change shape, dtype or place.
 RESHAPES = re.compile(
-    "(UnsafeView|View|ReshapeAlias|Clone|ToCopy|Squeeze|Unsqueeze|Alias|Slice|Transpose|Permute|Expand)Backward.*"
+    "(UnsafeView|View|ReshapeAlias|Clone|ToCopy|Squeeze|Unsqueeze|Alias|Slice|Transpose|Permute|Expand"
+    "|BackwardHookFunction)Backward.*"
 )
 # Names of MLPs and token mixers, in paths or class names; `identities` then measures them.
 _MLP = re.compile(r"(mlp|moe|ffn|feed_?forward|fc2|experts)\b|\w+(MLP|MoE)\b")
 _MIXER = re.compile(r"attn|attention|mamba|mixer", re.IGNORECASE)
 # Fake tensors log the traceback of every error.
 _QUIET = mock.patch.object(logging.getLogger(FakeTensor.__module__), "disabled", True)
-
-# A module's settings and buffers.
-_FACTS = (bool, int, float, str, Tensor)
 
 Addend = tuple[str, float, str | None]  # a module's path, the factor of its output, a parameter added to that
 
@@ -84,81 +82,53 @@ def discover(model: PreTrainedModel, mode: AbstractContextManager) -> Architectu
     mode: a FakeTensorMode for a model on the meta device, else an empty context. Raises ArchitectureError with the
     reason, and any error of the model.
     """
-    exemplars = _exemplars(model)
-    for n_rows in (2, 1):
-        try:
-            return _read(model, mode, exemplars, n_rows)
-        except Exception as error:  # noqa: BLE001 (a row that does not fit)
-            problem = error
-    raise problem
+    try:
+        return _read(model, mode, 2)
+    except Exception:  # noqa: BLE001 (a row that does not fit)
+        return _read(model, mode, 1)
 
 
-def _exemplars(model):
-    """{a block's path: the path of the first block that adds the same parts in the same way}.
-
-    Such blocks have the same modules, sizes, settings, buffers and single learned numbers.
-    """
-    exemplars, firsts = {}, {}
-    for path, blocks in model.named_modules():
-        if not isinstance(blocks, nn.ModuleList) or re.search(r"\.\d+\.", path):
-            continue
-        for l, block in enumerate(blocks):
-            facts = [
-                {name: value for name, value in (vars(module) | module._buffers).items() if isinstance(value, _FACTS)}
-                | {name: x if x.is_meta else x.item() for name, x in module._parameters.items() if _is_single(x)}
-                | {"layer_idx": 0}
-                for module in block.modules()
-            ]
-            exemplars[f"{path}.{l}"] = firsts.setdefault(f"{path} {block} {facts}", f"{path}.{l}")
-    return exemplars
-
-
-def _is_single(weight):
-    return weight is not None and weight.numel() == 1
-
-
-def _read(model, mode, exemplars, n_rows):
+def _read(model, mode, n_rows):
     """The architecture from one pass, with this many rows from the first block on."""
-    logits, calls, in_place = _run(model, mode, exemplars, n_rows)
-    path, blocks = _blocks(model, calls, n_rows)
-    h, others = blocks[-1], blocks[0].others
+    lists = [(path, len(part)) for path, part in model.named_modules() if isinstance(part, nn.ModuleList)]
+    first = {f"{path}.0": n_rows for path, _ in lists if not re.search(r"\.\d+\.", path)}
+    logits, calls, changed = _run(model, mode, first)
+    path, blocks = _blocks(lists, calls, n_rows)
+    others = [block.others for block in blocks]
     # integers that a block returns leave no trace in the graph
-    hides = any(isinstance(x, Tensor) and not x.is_floating_point() for block in blocks for x in block.others or ())
+    hides = any(isinstance(x, Tensor) and not x.is_floating_point() for of_block in others for x in of_block or ())
     starts = not hides and not any(_reads_back(path, *two) for two in pairwise(blocks))
+    inside = re.compile(rf"{re.escape(path)}\.\d+\.")
     return Architecture(
         blocks=path,
-        streams=tuple(h.shape[2:]),
-        n_other_outputs=None if others is None else len(others),
-        **_tail(logits, h, calls),
-        **_parts(model, [calls[exemplars.get(block.path, block.path)][0] for block in blocks]),
+        streams=tuple(blocks[-1].shape[2:]),
+        n_other_outputs=None if others[0] is None else len(others[0]),
+        **_tail(logits, blocks[-1]),
+        **_parts(model, blocks),
         can_skip_blocks=starts,
         can_add_rows=starts and n_rows > 1,
-        in_place=tuple(
-            sorted({re.sub(rf"{path}\.\d+\.", "", name) for name in in_place if name.startswith(f"{path}.")})
-        ),
+        in_place=tuple(sorted({inside.sub("", name) for name in changed if inside.match(name)})),
     )
 
 
-def _run(model, mode, exemplars, n_rows):
+def _run(model, mode, n_rows):
     """The node of the logits, {path: the marks of its calls}, and the paths of modules whose outputs are later changed
     in place.
 
-    A block returns its input if a block like it has run.
+    n_rows: {path of a module: how many rows it and what follows are given}.
     """
-    anchor, calls, returned, marks = torch.zeros((), requires_grad=True), {}, {}, []
+    anchor, calls, marks = torch.zeros((), requires_grad=True), {}, []
 
     def call(path, forward, *args, **kwargs):
         h = hidden_states((*args, *kwargs.values(), None))
-        if n_rows > 1 and path in exemplars and path.endswith(".0"):
-            h = torch.cat([h] * n_rows)
+        if n_rows.get(path, 1) > 1:
+            h = torch.cat([h] * n_rows[path])
             args, kwargs = ((h, *args[1:]), kwargs) if args else (args, kwargs | {next(iter(kwargs)): h})
-        read, like = getattr(h, "grad_fn", None), returned.get(exemplars.get(path))  # before the module adds in place
-        output = forward(*args, **kwargs) if like is None else with_hidden_states(like, h)
+        read = getattr(h, "grad_fn", None)  # before the module adds in place
+        output = forward(*args, **kwargs)
         y, others = hidden_states(output), tuple(output[1:]) if isinstance(output, tuple | list) else None
         if not isinstance(y, Tensor) or not y.is_floating_point():
             return output
-        if path in exemplars and y.shape == getattr(h, "shape", None):
-            returned[path] = output
         y = Mark.apply(y, anchor, path, len(marks), read, others)
         calls.setdefault(path, []).append(y.grad_fn)
         marks.append((y, y.grad_fn))
@@ -176,24 +146,17 @@ def _run(model, mode, exemplars, n_rows):
     return logits.grad_fn, calls, [mark.path for y, mark in marks if y.grad_fn is not mark]
 
 
-def _blocks(model, calls, n_rows):
+def _blocks(lists, calls, n_rows):
     """The path of the list of blocks, and the marks of their calls."""
-    lists = [(path, len(module)) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     problem = "no list of its modules passes one residual stream on"
     for path, n_blocks in sorted(lists, key=lambda item: -item[1]):
-        blocks = [mark for l in range(n_blocks) for mark in calls.get(f"{path}.{l}", ())]
-        shapes = {mark.shape for mark in blocks if mark}  # calls without gradients have no mark
-        if len(blocks) < n_blocks or len(shapes) != 1 or shapes.pop()[:2] != (n_rows, N_TOKENS):
+        blocks = [mark for l in range(n_blocks) for mark in calls.get(f"{path}.{l}", [None])]
+        if None in blocks or {mark.shape[:2] for mark in blocks} != {(n_rows, N_TOKENS)}:
             continue
         if len(blocks) > n_blocks:
-            problem = (
-                f"the blocks of {path} run {len(blocks) / n_blocks:g} times in a pass, and are read where they run once"
-            )
-        elif (
-            None not in blocks
-            and blocks[0].read
-            and all(_plain(then.read) is block for block, then in pairwise(blocks))
-        ):
+            times = f"{len(blocks) / n_blocks:g} times"
+            problem = f"the blocks of {path} run {times} in a pass, and are read where they run once"
+        elif blocks[0].read and all(_plain(then.read) is block for block, then in pairwise(blocks)):
             return path, blocks
     raise ArchitectureError(problem)
 
@@ -238,21 +201,19 @@ def _terms(node, h):
     return Counter({node: 1.0})
 
 
-def _tail(node, h, calls):
-    """The modules between the last residual stream and the logits, with scale and cap."""
+def _tail(node, h):
+    """The modules between the last residual stream h and the logits, with scale and cap."""
     tail, scale, cap = [], 1.0, None
-    while node is not h:
-        (node, s), *others = _terms(node, h).items()
+    while (terms := _terms(node, h)) != {h: 1.0}:
+        (node, s), *others = terms.items()
         scale *= s
-        if hasattr(node, "path") and not others and abs(scale) > 0:
+        if hasattr(node, "path") and not others and abs(scale) > 0 and len(tail) < 3:
             tail.insert(0, node.path)
-            node = _plain(calls[node.path][-1].read)
+            node = node.read
         elif node and node.name() == "TanhBackward0" and cap is None:
             (node,), cap, scale = _makers(node), scale, 1.0
-        elif node is not h:
-            break
-    if node is not h or len(tail) > 3:
-        raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
+        else:
+            raise ArchitectureError("identity 2: no three modules make its logits of the last residual")
     return {"tail": tuple(tail), "logit_scale": scale * (cap or 1.0), "logit_softcap": cap}
 
 
@@ -260,10 +221,9 @@ def _parts(model, blocks):
     """The modules that make up a and m of each block, and whether they run in parallel."""
     found = {"parts": None, "missing": "", "rescales": False, "parallel": False}
     try:
-        added = {block.path: _added(model, block) for block in blocks}
+        parts, numbers, orders = zip(*(_added(model, block) for block in blocks), strict=True)
     except ArchitectureError as missing:
         return found | {"missing": str(missing)}
-    parts, numbers, orders = zip(*(added[block.path] for block in blocks), strict=True)
     parallel = set().union(*orders)
     if len(parallel) > 1:
         return found | {"missing": "in some of its blocks the MLP reads what attention added, in others not"}

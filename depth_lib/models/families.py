@@ -4,7 +4,9 @@ nnsight aliases let probes and users read `llm.blocks[l]`, `llm.ln_final` and `l
 """
 
 import math
+import re
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,11 +15,18 @@ from inspect import isdatadescriptor
 import torch
 from nnsight import Envoy, TransformersModel
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import import_utils
 
 from ..probes.arch import Arch
 from .discovery import Architecture, discover
-from .errors import ArchitectureError, reason
+from .errors import ArchitectureError, ModelError, reason
 
 
 @dataclass
@@ -30,11 +39,12 @@ class Record:
     running: dict | None = None  # the device and dtype of its last run
 
 
-_ASKED = (
-    "output_router_logits",
-    "output_hidden_states",
-    "output_attentions",
-)  # outputs that a config may request, and that are not needed
+# What transformers computes with its own code. It downloads and runs others, if the package kernels is installed.
+_OWN_CODE = {
+    "attn_implementation": ("sdpa", "eager", "flex_attention"),
+    "experts_implementation": ("grouped_mm", "batched_mm", "eager"),
+}
+_ASKED = ("output_router_logits", "output_hidden_states", "output_attentions")  # what a config may request
 RECORDS = weakref.WeakKeyDictionary()  # nnsight model -> Record
 
 
@@ -50,6 +60,29 @@ def known(llm: TransformersModel) -> Record:
     raise ArchitectureError(
         f"a {type(llm).__name__} is not what dl.load_model returns; give dl.load_model(model, tokenizer)."
     )
+
+
+def read_config(source: str, revision: str | None = None) -> PreTrainedConfig:
+    """The config of a folder or Hub id; ModelError if it names attention or experts from outside transformers."""
+    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    for part in _with_parts(config):
+        for setting, own in _OWN_CODE.items():
+            asked = getattr(part, f"_{setting}", None)
+            version = re.fullmatch(r"flash_attention_(\d)", str(asked))
+            installed = version and getattr(import_utils, f"is_flash_attn_{version[1]}_available", lambda: False)()
+            if asked is not None and asked not in own and not installed:
+                raise ModelError(
+                    f'{source} asks for {setting} "{asked}", which is not part of transformers and not run; write '
+                    f'"{setting}": "{own[0]}" in its config.json.'
+                )
+    return config
+
+
+def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    yield config
+    for name in config.sub_configs:
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            yield from _with_parts(part)
 
 
 def auto_class(config: PreTrainedConfig) -> type:
@@ -73,7 +106,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
     try:
         if module is not None and not sharded and not any(weight.is_meta for weight in module.parameters()):
             return discover(module, nullcontext())
-        return discover(_without_weights(config, build), FakeTensorMode(allow_non_fake_inputs=True))
+        return discover(without_weights(config, build), FakeTensorMode(allow_non_fake_inputs=True))
     except (DataDependentOutputException, DynamicOutputShapeException):
         problem = "its code asks for numbers that only its weights give; load it where they are (remote=False)"
     except ArchitectureError as error:
@@ -83,7 +116,7 @@ def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None
     raise ArchitectureError(f"{config.model_type}: {problem}.")
 
 
-def _without_weights(config, build):
+def without_weights(config: PreTrainedConfig, build: Callable[..., PreTrainedModel]) -> PreTrainedModel:
     """A model of this config on the meta device, in its published size."""
     config = deepcopy(config)
     for part in (config, config.get_text_config()):

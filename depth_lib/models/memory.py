@@ -2,18 +2,16 @@
 
 import ctypes
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import torch
-from huggingface_hub import HfApi
-from transformers import AutoConfig
 from transformers.utils.import_utils import is_bitsandbytes_available
 
 from ..hub import without_retries
 from ..params import not_among
 from ..probes.ranks import from_rank_0
 from .errors import ModelError, reason
+from .families import auto_class, read_config, without_weights
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's ways to spread blocks over devices
 QUANTIZATIONS = {"8bit": 1.0, "4bit": 0.5}  # bytes per weight
@@ -27,11 +25,12 @@ class DoesNotFit(ModelError):
 def check_fits(
     source: str, revision: str | None, dtype: str, quantization: str | None, device_map: str | None, n_ranks: int = 1
 ) -> None:
-    """Raise DoesNotFit if the checkpoint's files, in this dtype or quantisation, exceed the free memory.
+    """Raise DoesNotFit if the config's weights, in this dtype or quantisation, exceed the free memory.
 
-    If their sizes are not known, it does nothing.
+    It does nothing without a config, or for a quantised checkpoint.
     """
-    needed = _size_of_files(source, revision) * _change_of_size(source, revision, dtype, quantization)
+    check_devices(device_map)
+    needed = _n_weights(source, revision) * QUANTIZATIONS.get(quantization, getattr(torch, dtype).itemsize)
     # decided together, or one rank would stop alone
     needed, free = from_rank_0((needed, _free_bytes(device_map, n_ranks)), n_ranks > 1)
     if needed > free:
@@ -41,27 +40,13 @@ def check_fits(
         )
 
 
-def _size_of_files(source, revision):
-    if Path(source).is_dir():
-        return sum(file.stat().st_size for file in Path(source).glob("model*.safetensors"))
-    try:
-        with without_retries(source):
-            files = HfApi().model_info(source, revision=revision, files_metadata=True).siblings
-    except Exception:  # noqa: BLE001 (no network, no such model: loading says so)
-        return 0
-    return sum(file.size for file in files if Path(file.rfilename).match("model*.safetensors"))
-
-
-def _change_of_size(source, revision, dtype, quantization):
-    """The bytes of a loaded weight, relative to the file's; 1 for files that are quantised."""
-    try:
-        with without_retries(source):
-            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except Exception:  # noqa: BLE001 (loading says so)
-        return 0
-    if config.dtype is None or getattr(config, "quantization_config", None):
-        return 1
-    return QUANTIZATIONS.get(quantization, getattr(torch, dtype).itemsize) / config.dtype.itemsize
+def _n_weights(source, revision):
+    """The number of weights of a config; 0 if unknown."""
+    with suppress(Exception), without_retries(source):  # loading names any problem
+        config = read_config(source, revision)
+        if getattr(config, "quantization_config", None) is None:
+            return without_weights(config, auto_class(config).from_config).num_parameters()
+    return 0
 
 
 def _free_bytes(device_map, n_ranks):
@@ -89,11 +74,11 @@ def give_back_at_once(module: torch.nn.Module) -> None:
 
 
 def floating_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The torch dtype of this name, None for None; ModelError if it is not a floating-point type."""
-    if dtype is None:
+    """The torch dtype of this name, None for None or "auto"; ModelError if it is not a floating-point type."""
+    if dtype in (None, "auto"):
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+    if not (isinstance(found, torch.dtype) and found.is_floating_point and found.itemsize > 1):
         raise ModelError(f"dtype {dtype!r} is not a torch floating-point type; use float32, bfloat16 or float16.")
     return found
 
@@ -118,12 +103,13 @@ def check_quantization(quantization: str | None, weights_here: bool) -> None:
 
 def check_devices(device_map: str | dict | None) -> None:
     """Raise ModelError for a device that this machine does not have."""
-    places = device_map.values() if isinstance(device_map, dict) else [device_map]
+    places = [*device_map.values()] if isinstance(device_map, dict) else [device_map]
     for place in places:
-        if place in (None, "disk", *SPREADS):
+        if place in (None, *SPREADS) or (place == "disk" and {*map(str, places)} != {"disk"}):
             continue
         try:
-            torch.empty(0, device=place)
+            if place == "disk" or torch.empty(0, device=place).is_meta:
+                raise ValueError("weights there cannot be read")
         except Exception as error:  # each backend raises its own
             raise ModelError(
                 f"device_map names {place!r}, which is not here ({reason(error)}); "

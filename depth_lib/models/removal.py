@@ -111,10 +111,11 @@ def _reorder(config, order, n_layers):
     for name, value in vars(config).items():
         if not isinstance(value, list) or "token" in name:
             continue
-        if len(value) == n_layers:  # one item per layer
+        numbers = all(type(item) is int for item in value)
+        if numbers and (sorted(value) == [*range(n_layers)] or ("layer" in name and len(value) != n_layers)):
+            value[:] = [place for place, l in enumerate(order) if l in value]  # layers by their numbers
+        elif len(value) == n_layers:  # one item per layer
             value[:] = [value[l] for l in order]
-        elif "layer" in name and all(type(item) is int for item in value):  # layers by their numbers
-            value[:] = [place for place, l in enumerate(order) if l in value]
     if hasattr(config, "attention_types"):  # gpt_neo's: [kinds, how often]
         config.attention_types = [[config.attention_layers, 1]]
     config.num_hidden_layers = len(order)
@@ -131,11 +132,19 @@ def save_model(llm: TransformersModel, folder: str | Path) -> None:
     - llm: a model, such as one of `dl.remove_blocks`
     - folder: where; it may not be an existing file
 
-    Raises ModelError for a model that would compute something else when it is loaded again.
+    Raises ModelError for adapters that are not merged, and a model that would compute something else when loaded.
     Cost: writes the weights.
     """
     _with_weights(llm)
-    llm._module.save_pretrained(folder)
+    if Path(folder).is_file():  # transformers would only log it
+        raise ModelError(f"{folder} is a file; give the path of a folder.")
+    if any(type(part).__module__.startswith("peft.") for part in llm._module.modules()):
+        raise ModelError(
+            "its adapters would be saved under names that nothing reads; "
+            "merge them first: dl.load_model(model.merge_and_unload(), tokenizer)."
+        )
+    save = vars(llm._module).get("save_pretrained") or partial(_save, llm._module, "")  # the first: of changed blocks
+    save(folder)
     llm.tokenizer.save_pretrained(folder)
 
 
@@ -156,7 +165,7 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
         with init_empty_weights(include_buffers=False):
             built = type(model)(config)
         built.load_state_dict(model.state_dict(), assign=True)
-        built.tie_weights()
+        built.tie_weights(missing_keys=set())  # as loading does: those that are equal
         problem = differ(logits_of(model, ids), logits_of(built.to(model.device).eval(), ids))  # pyright: ignore[reportArgumentType]
     except Exception as error:  # noqa: BLE001 (whatever a config without its layers, or a quantised weight, raises)
         return f"the model's config does not build it ({reason(error)})"
@@ -167,9 +176,11 @@ def _save(model, problem, folder, **options):
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
         raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
-    embeddings, weights, seen = model.get_input_embeddings().weight, {}, set()
+    tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
+    weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():
-        again = id(weight) in seen and weight is not embeddings  # the unembedding may be tied to them
+        again = id(weight) in seen and weight is not tied  # the unembedding may be tied
         weights[name] = weight.clone() if again else weight
         seen.add(id(weight))
-    type(model).save_pretrained(model, folder, state_dict=weights, **options)
+    shared = {"state_dict": weights} if len(seen) < len(weights) else {}
+    type(model).save_pretrained(model, folder, **shared, **options)

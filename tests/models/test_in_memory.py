@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, BertConfig
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
@@ -114,6 +121,8 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "a str is no tokenizer of transformers; give that of AutoTokenizer" in line(model, "toy-4l")
     bert = AutoModel.from_config(BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))
+    assert "a T5ForConditionalGeneration is an encoder-decoder; give a decoder-only" in line(t5, tokenizer)
     model.model.layers[0].compile()
     assert "was compiled in place" in line(model, tokenizer)
 

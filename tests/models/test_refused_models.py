@@ -10,11 +10,12 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config
 
 import depth_lib as dl
 from depth_lib.embedded import toy_path
 from depth_lib.models.errors import ArchitectureError, ModelError
+from depth_lib.models.families import read_config
 from tests.families import save_family
 
 HUB_ID = "somebody/tiny-llama"
@@ -90,6 +91,13 @@ def test_a_registry_name_brings_its_entrys_settings_unless_others_are_given(monk
         ("Qwen2.5-7B-Instuct", "did you mean Qwen2.5-7B-Instruct, "),
         ("", "no model is called ''"),
         ("./nowhere", "'./nowhere' does not exist; check the path"),
+        ("~nouser/x", "'~nouser/x' cannot be opened: Could not determine home directory; check the path."),
+        (300 * "a", f"{40 * 'a'!r} cannot be opened: "),
+        ("gpt2-large", "'gpt2-large' has no owner; give dl.load_model('openai-community/gpt2-large')."),
+        ("https://huggingface.co/Qwen/Qwen3-8B", "is an address; give its Hub id: dl.load_model('Qwen/Qwen3-8B')."),
+        ("hf.co/Qwen/Qwen3-8B/tree/v1", "give its Hub id: dl.load_model('Qwen/Qwen3-8B', revision='v1')."),
+        ("https://huggingface.co/a/b/resolve/main/c/d.gguf", "give its Hub id: dl.load_model('a/b/c/d.gguf')."),
+        ("Qwen/Qwen3-8B@v1", "give dl.load_model('Qwen/Qwen3-8B', revision='v1')."),
         ("none.gguf", "'none.gguf' does not exist; check the path"),
         (__file__, "has no config.json; give a folder"),
         (HUB_ID, f"{HUB_ID!r} is not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or use a"),
@@ -156,6 +164,53 @@ def test_weights_that_are_not_those_of_the_config_are_refused(checkpoint, broken
     assert refusal(folder).startswith(f"{folder} {message}")
 
 
+@pytest.mark.parametrize("remote", [False, "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("attn_implementation", "kernels-community/flash-attn2"),
+        ("attn_implementation", {"": "somebody/attention:forward"}),
+        ("_attn_implementation", "somebody/attention@v1"),
+        ("attn_implementation", "flash_attention_3"),  # which comes from there where its own package is missing
+        ("attn_implementation", 5),
+        ("experts_implementation", "sonicmoe"),
+    ],
+)
+def test_code_that_a_config_names_is_neither_fetched_nor_advised(
+    broken, checkpoint, setting, value, remote, monkeypatch
+):
+    """Such code would run, if the package kernels is there."""
+    for module in ("modeling_utils", "utils.import_utils", "integrations.hub_kernels"):
+        monkeypatch.setattr(f"transformers.{module}.is_kernels_available", lambda *_: True)
+    fetched = lambda *_, **__: pytest.fail("code was fetched")  # noqa: E731
+    monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", fetched)
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", fetched)
+    folder = broken("config.json", json.dumps(json.loads((checkpoint / "config.json").read_text()) | {setting: value}))
+    line = refusal(folder, remote=remote)
+    assert "which is not part of transformers and not run; write " in line and "pip install" not in line
+
+
+def test_code_that_the_config_of_a_models_part_names_is_refused(monkeypatch):
+    config = Gemma3Config()
+    config.text_config._attn_implementation = "kernels-community/flash-attn2"
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
+    with pytest.raises(ModelError, match='x asks for attn_implementation "kernels-community/flash-attn2"'):
+        read_config("x")
+
+
+def test_memory_that_a_cpu_does_not_have_is_said_as_such(checkpoint, monkeypatch):
+    def allocates(*_, **__):
+        torch.empty(2**60)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", allocates)
+    assert 'does not fit into memory; use device_map="auto", ' in refusal(checkpoint)
+
+
+def test_the_dtype_auto_is_the_checkpoints_own(tmp_path):
+    folder = save_family("llama", tmp_path, dtype=torch.bfloat16)
+    assert dl.load_model(folder, dtype="auto").dtype == torch.bfloat16
+
+
 def test_a_load_that_fails_is_not_repeated_in_another_dtype(checkpoint, monkeypatch):
     asked = []
 
@@ -184,6 +239,12 @@ def nothing_fetched(monkeypatch):
         ({"remote": "lokal"}, "remote='lokal' is no host; use True, False, \"local\" or a URL"),
         ({"quantization": "8bit", "remote": True}, "its server decides how weights are held; use quantization=None"),
         ({"device_map": "cuda:99"}, "device_map names 'cuda:99', which is not here ("),
+        ({"device_map": "meta"}, "device_map names 'meta', which is not here (weights there cannot be read); use"),
+        ({"device_map": {"": "disk"}}, "device_map names 'disk', which is not here (weights there cannot be read)"),
+        ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not a torch floating-point type; use float32,"),
+        ({"torch_dtype": "bfloat16"}, 'load_model has no argument torch_dtype; give dtype="bfloat16".'),
+        ({"load_in_8bit": True}, 'load_model has no argument load_in_8bit; give quantization="8bit".'),
+        ({"attn_implementation": "eager"}, "load_model has no argument attn_implementation; give the model itself: "),
         ({"device_map": {"model": "cpu", "lm_head": 99}}, "device_map names 99, which is not here"),
     ],
 )
