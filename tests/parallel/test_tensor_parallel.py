@@ -6,13 +6,13 @@ import torch
 import depth_lib as dl
 from depth_lib.models.errors import ModelError
 from tests.families import save_family
-from tests.marks import slow
 from tests.parallel.worker import run_ranks
 
 OF_QUADRATURE = ("completeness", "error", "n_nodes")  # and not of the model
 
 
-@pytest.mark.parametrize("family", ["llama", slow("gemma2"), slow("mixtral")])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral"])
 def test_two_ranks_give_what_one_process_gives_and_both_the_same_bits(tmp_path, family):
     whole = run_ranks(tmp_path, save_family(family, tmp_path / family))
     assert not [error.read_text() for error in tmp_path.glob("*.error")]

@@ -3,8 +3,11 @@
 import math
 
 import pandas as pd
+import pytest
 
 from tests.real import golden
+
+pytestmark = pytest.mark.slow  # loading and measuring a real model takes half a minute
 
 ROUNDING = 3e-5  # of the largest value of a curve: a hundred times what one machine moves it, a fifth of bfloat16
 

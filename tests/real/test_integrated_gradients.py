@@ -7,14 +7,15 @@ import torch
 
 from depth_lib.data.prompts import ANSWER, QUESTION
 from tests.calls import gradients_of_blocks
-from tests.marks import slow
 from tests.real import reference
+
+pytestmark = pytest.mark.slow  # loading and measuring a real model takes half a minute
 
 TRUTH = {int(block): torch.tensor(row) for block, row in json.loads(reference.KEPT.read_text()).items()}
 
 
 @pytest.mark.timeout(900)  # block 2 takes a minute on a machine without other work
-@pytest.mark.parametrize("l", [28, slow(2)])
+@pytest.mark.parametrize("l", [28, 2])
 def test_the_estimated_error_is_true_and_what_has_converged_is_right(llm, l):
     found = {key: value[0] for key, value in gradients_of_blocks(llm, QUESTION, ANSWER, [l]).items()}
     truth, igrads = TRUTH[l], found["igrads"]

@@ -7,12 +7,13 @@ import torch
 
 import depth_lib as dl
 from tests import oracles
-from tests.marks import slow
 from tests.real import interventions
 from tests.real.interventions import MODES, PAIR, TEXTS, erasure
 
+pytestmark = pytest.mark.slow  # loading and measuring a real model takes half a minute
+
 TRUTH = {key: torch.tensor(value) for key, value in json.loads(interventions.KEPT.read_text()).items()}
-each_text = pytest.mark.parametrize("name", ["short", slow("long")])
+each_text = pytest.mark.parametrize("name", ["short", "long"])
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
@@ -44,7 +45,6 @@ def test_the_effects_of_every_block_equal_the_oracle(llm, name, mode):
         close_by_row(ours[key], TRUTH[f"{key}, {name}"])
 
 
-@pytest.mark.slow
 def test_the_erasure_of_every_layer_equals_the_oracle(llm):
     ours, some = dl.residual_erasure(llm, *PAIR, list(TEXTS.values()))["erasure_effect"], [0, 14, 30]
     here = erasure(llm, llm._module, some)[some]

@@ -21,6 +21,7 @@ def some_lens(llm):
     return {"A": A, "b": torch.randn(L, d, generator=draw)}
 
 
+@pytest.mark.slow
 def test_a_lens_travels_and_gives_the_local_numbers(llm, loopback):
     here, lens = loopback.here("loopback/llama", "bfloat16"), some_lens(llm)
     with loopback.faults(sandbox=True, dtype="bfloat16"):

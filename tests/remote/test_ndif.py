@@ -20,7 +20,7 @@ WORK = {  # model, dtype of its weights and whether in the sandbox: probes, of w
     ("loopback/gpt2", "bfloat16", False): PAIRWISE,
     ("loopback/hybrid", "bfloat16", True): PAIRWISE,
 }
-QUICK = ("gradients", "relative_contribution", "layer_effects, future, layer", "increments")
+QUICK = ("gradients", "relative_contribution")
 
 
 def runs():
