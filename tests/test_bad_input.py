@@ -130,7 +130,7 @@ def test_what_is_no_result_and_no_model_is_answered_by_what_to_give(llm):
     refused("a is a list; give a probe's result", dl.compare, {"a": [removal], "b": removal})
     refused("'toy-4l' is no folder of results; give one, a model of dl.load_model", dl.paper, "Figure 3a", "toy-4l")
     refused("3 is no folder of results", dl.paper, "3a", 3)
-    refused("a TransformersModel is no model to load; give a name", dl.load_model, llm)
+    refused("a TransformersModel cannot be loaded; give a name", dl.load_model, llm)
     refused("prompts is one text", dl.DepthLog, TEXT, llm.tokenizer)
     refused("nothing was measured yet", dl.DepthLog([TEXT], llm.tokenizer).plot)
 

@@ -58,5 +58,5 @@ def _checked(where, row):
     if not isinstance(endings, list) or not all(isinstance(ending, str) for ending in endings):
         raise PromptError(f"{where}: endings is {reprlib.repr(endings)}, no list of texts; write a list")
     if label not in map(str, range(len(endings))):
-        raise PromptError(f"{where}: label {row['label']!r} is no index of its {len(endings)} endings; correct it")
+        raise PromptError(f"{where}: label {row['label']!r} is not an index of its {len(endings)} endings; correct it")
     return endings, int(label)

@@ -68,7 +68,9 @@ def load_lens(source: str | Path, revision: str | None = None) -> Lens:
         raise
     except Exception as error:  # noqa: BLE001 (a dozen kinds, of pickles, JSON and shapes)
         problem = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
-    raise LensError(f"{source} is no lens of all layers: {problem}; take another, or fit one: dl.fit_lens(llm, texts)")
+    raise LensError(
+        f"{source} is not a lens for all layers: {problem}; use a different one, or fit one: dl.fit_lens(llm, texts)"
+    )
 
 
 def _found(source, revision):
@@ -138,7 +140,7 @@ def check_lens(llm: TransformersModel, lens: Lens) -> None:
         if found == wanted:
             problem = f"has b {[*lens['b'].shape]}, not {[*wanted[:2]]}"
     elif there and here and there != here:
-        problem = "was fitted with another unembedding"
+        problem = "was fitted with a different unembedding"
     else:
         return
     message = f"the lens is not {name_of(llm)}'s, it {problem}; take its own, or fit one: dl.fit_lens(llm, texts)"

@@ -83,7 +83,7 @@ def fit_lens(
     fewest_told = 1 if method else 1 + verified_arch(llm).width // N_TOKENS  # before, a ridge is mostly its λ
     check_budget(budget)
     if path and Path(path).suffix != ".pt":
-        raise LensError(f"{path} is no name of a lens's file; give one that ends in .pt")
+        raise LensError(f"{path} is not a lens file; the path must end in .pt")
     of_model = {"model": _model(llm), "dtype": str(llm.dtype)} if path else {}
     done, lens, saved = {"n_done": 0, "sums": None}, None, time.monotonic()
     unfinished = Path(f"{path}.fit")

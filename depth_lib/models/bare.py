@@ -17,7 +17,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         inside = "the one inside: processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "that of AutoTokenizer"
-        raise ModelError(f"a {type(tokenizer).__name__} is no tokenizer of transformers; give {inside}.")
+        raise ModelError(f"a {type(tokenizer).__name__} is not a transformers tokenizer; give {inside}.")
     if inside := _INSIDE.get(type(model).__name__):
         raise ModelError(f"the model is wrapped in {type(model).__name__}; give the one inside: model.{inside}.")
     if any(part._compiled_call_impl is not None for part in model.modules()):
@@ -25,7 +25,7 @@ def underlying(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     base = getattr(model, "get_base_model", lambda: model)()
     if not isinstance(base, PreTrainedModel):
         raise ModelError(
-            f"a {type(model).__name__} is no transformers model; give a model of AutoModelForCausalLM, or a name."
+            f"a {type(model).__name__} is not a transformers model; give one of AutoModelForCausalLM, or a name."
         )
     if base.config.is_encoder_decoder:
         raise ModelError(f"a {type(base).__name__} is an encoder-decoder; give a decoder-only language model.")

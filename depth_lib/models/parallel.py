@@ -76,6 +76,6 @@ def check_same(llm: TransformersModel, what: str, value: object) -> None:
     different = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
         raise RuntimeError(
-            f"{what}: rank {', '.join(different)} makes another call than rank 0; every rank has to make the same "
+            f"{what}: rank {', '.join(different)} makes a different call from rank 0; every rank must make the same "
             "calls, with the same arguments"
         )

@@ -175,7 +175,7 @@ def _cannot_be_saved(model: PreTrainedModel) -> str:
 def _save(model, problem, folder, **options):
     """save_pretrained of a changed model: refused, or with the weights of repeated blocks copied."""
     if problem:
-        raise ModelError(f"{problem}, so a saved one would be another; keep it in memory.")
+        raise ModelError(f"{problem}, so a saved copy would compute something else; keep it in memory.")
     tied = model.get_input_embeddings().weight if model.config.get_text_config().tie_word_embeddings else None
     weights, seen = {}, set()
     for name, weight in model.state_dict(keep_vars=True).items():

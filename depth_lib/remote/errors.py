@@ -43,7 +43,7 @@ class ResultRefused(RemoteError, ValueError):
     """The result could run code here, cannot be read, or has numbers that are not finite. It is not kept."""
 
 
-AGAIN = "run again to submit the job anew"
+AGAIN = "run again to submit a new job"
 # Words of an ERROR status of NDIF's older and newer servers.
 _INTERRUPTED = "cancelled or preempted|process died|try again later|Re-sending it"
 _TOO_LARGE = "took longer than timeout|exceeded the execution timeout|out of memory"

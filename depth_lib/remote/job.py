@@ -96,7 +96,7 @@ class Job(RemoteBackend):
             except FileNotFoundError:
                 pass
             except ValidationError:
-                say(f"{move_aside(self.file, 'unreadable')} cannot be read; submitting the job anew")
+                say(f"{move_aside(self.file, 'unreadable')} cannot be read; submitting a new job")
             try:
                 yield
             except RemoteError as error:
@@ -164,7 +164,7 @@ class Job(RemoteBackend):
                 )(self._patiently, self.poll)
                 if result is None:
                     raise ServerUnreachable(
-                        f"the job is unfinished after {self.deadline:.0f} s; run again to go on waiting for it "
+                        f"the job is unfinished after {self.deadline:.0f} s; run again to keep waiting for it "
                         "(DEPTH_LIB_DEADLINE sets the hours)",
                         retry="ask",
                     )
@@ -173,7 +173,7 @@ class Job(RemoteBackend):
             return result
         except KeyboardInterrupt:
             if self.job_id:
-                say(f"interrupted; job {self.job_id} goes on at {self.host}, and the same call picks it up again")
+                say(f"interrupted; job {self.job_id} keeps running at {self.host}; the same call finds it again")
             raise
         except Exception as error:
             running = "ask" if self.job_id else "send"  # the retry of errors of a job that may be running
@@ -219,7 +219,7 @@ class Job(RemoteBackend):
         if not str(url).startswith(("http://", "https://")):
             raise ResultRefused(
                 "the job has completed, but the server sent no address of its result; tell those who run it, or run "
-                "again to send the job anew"
+                "again to send a new job"
             )
         answer = self.http.get(url, follow_redirects=True)
         if answer.is_client_error and answer.status_code != 429:
@@ -283,8 +283,8 @@ class Job(RemoteBackend):
             what, retry = "the server could not be reached ({}); check the host and the network, then run again", "ask"
         else:
             what, retry = (
-                "the job was sent, but the server did not say that it took it ({}); it may be running, under an id "
-                "nobody knows: run again to submit another one",
+                "the job was sent, but the server did not confirm it ({}); it may be running, under an unknown id: "
+                "run again to submit a new one",
                 "send",
             )
         return ServerUnreachable(what.format(problem), text, retry)

@@ -38,7 +38,7 @@ class Journal:
             job.drop()
         if older:
             raise RemoteError(
-                f"the server deployed the model anew between two jobs ({older[0].runs}, then {last.runs}), which are "
+                f"the server deployed the model again between two jobs ({older[0].runs}, then {last.runs}), which are "
                 "not joined; run again to repeat the older ones",
                 retry="send",
             )

@@ -24,7 +24,7 @@ def host_of(remote: bool | str) -> str:
     # the current environment; nnsight's CONFIG has that of its import
     host = (os.environ.get("NDIF_HOST") or CONFIG.API.HOST) if remote is True else remote
     if not re.fullmatch(HOST, str(host)):
-        raise NotReady(f'remote={host!r} is no host; use True, False, "local" or a URL (https://…)')
+        raise NotReady(f'remote={host!r} is not a host; use True, False, "local" or a URL (https://…)')
     return str(host).rstrip("/")
 
 

@@ -265,7 +265,7 @@ def test_endings_that_a_csv_made_a_text_are_refused(rows):
 @pytest.mark.parametrize("label", ["7", 2, "", "-1", None, True])
 def test_a_label_that_is_no_ending_is_refused(rows, label):
     path = rows(HELLASWAG[0] | {"label": label})
-    with pytest.raises(PromptError, match=re.escape(f"row 1: label {label!r} is no index of its 2 endings")):
+    with pytest.raises(PromptError, match=re.escape(f"row 1: label {label!r} is not an index of its 2 endings")):
         load_choices("hellaswag", 1, path)
 
 

@@ -71,12 +71,12 @@ def test_what_fit_lens_writes_is_a_published_artifact_and_reads_back_whole(llama
 
 WIDE, NAN = torch.zeros(D, D + 1), torch.full((D, D), torch.nan)
 BAD_FILES = {
-    "missing layer": (ARTIFACT | {"J": {0: J[0], 2: J[2]}}, "is no lens of all layers: it has no 1"),
-    "another width": (ARTIFACT | {"J": {0: J[0], 1: WIDE}}, "is no lens of all layers"),
+    "missing layer": (ARTIFACT | {"J": {0: J[0], 2: J[2]}}, "is not a lens for all layers: it has no 1"),
+    "another width": (ARTIFACT | {"J": {0: J[0], 1: WIDE}}, "is not a lens for all layers"),
     "NaN": (ARTIFACT | {"J": J | {1: NAN}}, "has numbers that are not finite"),
-    "no lens": ({"weights": NAN}, "is no lens of all layers: it has no 'J'"),
-    "a list": ([NAN], "is no lens of all layers"),
-    "no tensors": ("Dear reader", "is no lens of all layers"),
+    "no lens": ({"weights": NAN}, "is not a lens for all layers: it has no 'J'"),
+    "a list": ([NAN], "is not a lens for all layers"),
+    "no tensors": ("Dear reader", "is not a lens for all layers"),
     "nowhere": (None, "is not here, and the Hub has none"),
 }
 
@@ -100,7 +100,7 @@ def test_of_a_tuned_lens_translators_number_inputs_and_are_added_to_them_and_non
     for l in range(L):
         assert torch.equal(lens["A"][l], torch.eye(D) + l + 1)
         assert torch.equal(lens["b"][l], torch.full((D,), -float(l)))
-    with pytest.raises(dl.LensError, match=f"is no lens of all layers: it has no '{L}.weight'"):
+    with pytest.raises(dl.LensError, match=f"is not a lens for all layers: it has no '{L}.weight'"):
         dl.load_lens(tuned(tmp_path, num_hidden_layers=L + 1))
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
         def __reduce__(self):
             return print, ("ran",)
 
-    with pytest.raises(dl.LensError, match="is no lens of all layers"):
+    with pytest.raises(dl.LensError, match="is not a lens for all layers"):
         dl.load_lens(saved(tmp_path, {"J": Runs()}))
 
 
@@ -121,7 +121,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
             f"translates {L + 1} layers of width {D}, not {L}",
         ),
         ({"A": torch.zeros(L, D - 1, D - 1)}, f"of width {D - 1}, not {L} of {D}"),
-        ({"unembedding": "0" * 64}, "was fitted with another unembedding"),
+        ({"unembedding": "0" * 64}, "was fitted with a different unembedding"),
     ],
 )
 def test_a_lens_of_another_model_is_refused_in_one_line(change, says, llama):

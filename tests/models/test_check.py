@@ -200,7 +200,7 @@ class MlpFirstBeside(LlamaDecoderLayer):
         return hidden_states + added + self.self_attn(self.input_layernorm(hidden_states), **options)[0]
 
 
-NO_SUM = "what block 0 adds is no sum of three or fewer modules' outputs"
+NO_SUM = "what block 0 adds is not the sum of up to three modules' outputs"
 NOT_FIRST = "modules that mix tokens in block 0 do not run before the others"
 
 

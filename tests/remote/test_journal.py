@@ -154,7 +154,7 @@ def test_a_damaged_journal_is_kept_aside_and_the_job_submitted_anew(loopback, tr
     with loopback.faults() as submitted:
         same(compute(), truth)
         assert submitted() == 1
-    assert "unreadable-1 cannot be read; submitting the job anew" in capfd.readouterr().err
+    assert "unreadable-1 cannot be read; submitting a new job" in capfd.readouterr().err
 
 
 def test_a_foreign_journal_cannot_send_the_key_elsewhere(loopback, truth, compute, artifact):
@@ -193,7 +193,7 @@ def test_an_entry_with_a_wrong_value_is_kept_aside(loopback, truth, compute, art
     with loopback.faults() as submitted:
         same(compute(), truth)
         assert submitted() == 1
-    assert "unreadable-1 cannot be read; submitting the job anew" in capfd.readouterr().err
+    assert "unreadable-1 cannot be read; submitting a new job" in capfd.readouterr().err
 
 
 def test_ctrl_c_keeps_the_job_and_says_how_to_continue(lens_there, loopback, monkeypatch, capfd):
@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_continue(lens_there, loopback, mon
             patch.setattr(Job, "poll", interrupted)
             lens_there()
         printed = capfd.readouterr().err
-        assert journal()[0]["job_id"] in printed and "the same call picks it up" in printed
+        assert journal()[0]["job_id"] in printed and "the same call finds it again" in printed
         lens_there()
         assert submitted() == 1
     assert not journal()
