@@ -106,20 +106,6 @@ def test_an_interrupted_fit_goes_on_at_the_next_text(kind, llama, tmp_path, monk
     assert [file.name for file in tmp_path.iterdir()] == ["lens.pt"]
 
 
-@pytest.mark.parametrize(
-    "texts, kind, says",
-    [
-        (["8"], "jacobian", "a jacobian lens needs 1 texts or more, of at least 18 tokens; give longer ones"),
-        ([SIXTY], "ridge", "a ridge lens needs 2 texts or more, of at least 2 tokens; give longer ones"),
-        ([SIXTY], "tuned", 'kind "tuned" is not known; use "jacobian"'),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused_in_one_line(texts, kind, says, llama):
-    with pytest.raises(dl.LensError, match=says) as caught:
-        dl.fit_lens(llama[0], texts, kind)
-    assert "\n" not in str(caught.value)
-
-
 def test_numbers_that_are_not_finite_are_no_lens(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "run", lambda *args, **named: {"A": torch.full((4, 48, 48), torch.nan)})
     with pytest.raises(dl.LensError, match="not finite.*float32"):

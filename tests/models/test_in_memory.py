@@ -127,10 +127,6 @@ def test_what_is_no_model_or_no_tokenizer_is_named_with_what_to_give(model, toke
     assert "was compiled in place" in line(model, tokenizer)
 
 
-def test_a_tokenizer_beside_a_name_is_refused(tokenizer):
-    assert line("toy-4l", tokenizer) == "'toy-4l' has its own tokenizer; leave the other out: dl.load_model('toy-4l')."
-
-
 def test_a_model_in_memory_needs_its_tokenizer_and_runs_here(model, tokenizer):
     for given in ((model,), (model, tokenizer, True)):
         with pytest.raises(dl.ModelError, match="needs its tokenizer and runs here"):

@@ -75,18 +75,6 @@ def llama():
     return wrapped(build("llama"), char_tokenizer())
 
 
-def test_what_a_call_gets_wrong_is_named(llama):
-    beyond = wrapped(build("llama"), char_tokenizer())
-    n = llama.config.vocab_size
-    beyond.tokenizer.add_tokens([f"<{k}>" for k in range(len(beyond.tokenizer), n)] + ["fox"])
-    assert f"prompt 1 has token {n}, but the model's embedding has {n}" in line(dl.logit_lens, beyond, ["a", "a fox"])
-    assert line(dl.block_removal, llama, [TEXT], sizes=2) == "sizes=2; give a list of numbers: sizes=[2]."
-    one = wrapped(build("llama", n_blocks=1), char_tokenizer())
-    assert line(dl.block_removal, one, [TEXT]) == "a model of one block has none to remove."
-    for erase in (dl.residual_erasure, dl.future_erasure):
-        assert "there are no baseline_prompts" in line(erase, llama, "5 + 7 = ", "12", [])
-
-
 def test_numbers_that_are_not_finite_are_named_by_the_prompt_that_has_them(llama, monkeypatch):
     probe = dl.api._layer_effects
 

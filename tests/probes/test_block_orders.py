@@ -85,12 +85,3 @@ def test_named_sets_are_what_they_say():
     assert dl.removals(3, [2, 1]) == [[1, 2], [2], [0, 2], [0], [0, 1]]
     assert dl.swaps(3) == [[1, 0, 2], [0, 2, 1]] and dl.swaps(2) == [[1, 0]] and dl.swaps(1) == []
     assert dl.reversals(4, [3]) == [[2, 1, 0, 3], [0, 3, 2, 1]]
-
-
-@pytest.mark.parametrize("orders", [[], [[]], [[0, 4]], [[-1]], [[1.0]], [[0, True]], "repeat", ""])
-def test_orders_that_the_model_does_not_have_are_refused(llama, orders):
-    with pytest.raises(ValueError, match="give lists of"):
-        dl.block_orders(llama, TEXTS, orders)
-    if orders and isinstance(orders, list):
-        with pytest.raises(ValueError, match="is not an order of this model's blocks"):
-            dl.reorder_blocks(llama, orders[0])

@@ -77,27 +77,6 @@ def test_a_model_whose_blocks_know_their_number_is_right_and_not_saved_as_anothe
         dl.save_model(shorter, tmp_path)
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [4], [1.5], "half"])
-def test_sizes_that_cannot_be_removed_are_refused(llama, sizes):
-    with pytest.raises(ValueError, match='give numbers from 1 to 3, "refined", "doubling" or "all"'):
-        dl.block_removal(llama, TEXTS, sizes=sizes)
-
-
-@pytest.mark.parametrize(
-    "s, n, message",
-    [
-        (0, 4, r"blocks 0..3 cannot be removed from a model of 4: at least one has to stay"),
-        (-1, 1, r"block -1 cannot be removed from a model of 4: it has blocks 0..3"),
-        (3, 2, r"blocks 3..4 cannot be removed from a model of 4: it has blocks 0..3"),
-        (0, 0, r"0 blocks cannot be removed"),
-        (1.0, 1, r"s is 1.0; give a whole number"),
-    ],
-)
-def test_blocks_that_are_not_there_are_refused(llama, s, n, message):
-    with pytest.raises(ValueError, match=message):
-        dl.remove_blocks(llama, s, n)
-
-
 def numbered(model, n_blocks):
     """Puts a changed list of blocks in order."""
     for l, block in enumerate(model.model.layers):

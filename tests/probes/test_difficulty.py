@@ -46,25 +46,3 @@ def test_a_block_that_writes_only_at_layer_s_has_depth_score_s(s):
     for effect in ("layer", "output"):
         for e in importance(found, effect):
             assert depth_score(e) == pytest.approx(s, abs=1e-5)  # what is clean is clean to float32's rounding
-
-
-@pytest.mark.parametrize(
-    "examples, message",
-    [
-        ([], "there are no examples to measure"),
-        ([Example(1, "5 + 7 = ", " ")], "the answer ' ' has no token"),
-        (None, "there are no examples to measure"),
-        (
-            ["5 + 3 = 8"],
-            r"example 0 is '5 \+ 3 = 8'; give \(level, question, answer\), the level a whole number, or load",
-        ),
-        ([Example(1, "5 + 3 = ", "8"), ("hard", "5 + 3 = ", "8")], r"example 1 is \('hard', '5 \+ 3 = ', '8'\); give"),
-        ([("abc", "d")], r"example 0 is \('abc', 'd'\); give"),
-        ([(1, "5 + 3 = ", 8)], r"example 0 is \(1, '5 \+ 3 = ', 8\); give"),
-        ([(1.2, "5 + 3 = ", "8"), (1.5, "1 + 3 = ", "4")], r"example 0 is \(1.2, .*the level a whole number"),
-        ([Example(1, "=", "5")], r"example 0 \('='\) has no token to skip; give a longer question"),
-    ],
-)
-def test_what_cannot_be_measured_is_named(pair, examples, message):
-    with pytest.raises(ValueError, match=message):
-        dl.depth_by_difficulty(pair[0], examples)

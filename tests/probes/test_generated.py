@@ -86,8 +86,3 @@ def test_the_deep_thinking_ratio_is_that_of_its_definition(n_layers):
         n_deep += settles >= -(-85 * n_layers // 100)
     settled = (least[:, :-1] <= 0.05).float().mean(0)
     assert dl.deep_thinking_ratio({"res_settled": settled}) == pytest.approx(n_deep / 200) and n_deep
-
-
-def test_a_number_of_tokens_that_is_none_is_refused(toy):
-    with pytest.raises(ValueError, match="generate is -1; give the number of tokens"):
-        dl.logit_lens(toy, PROMPTS, generate=-1)

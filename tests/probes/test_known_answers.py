@@ -61,13 +61,6 @@ def test_erasure_and_gradients_of_a_trained_model_equal_the_oracle(toy, plain_to
     close(dl.integrated_gradients(toy, *SUM, quadrature=1e-5)["igrads"][layers], truth[layers])
 
 
-def test_an_unknown_part_or_mode_is_named(toy):
-    with pytest.raises(ValueError, match='part "head" is not known'):
-        dl.layer_effects(toy, [TEXT], part="head")
-    with pytest.raises(ValueError, match='"future", "all"'):
-        dl.local_effects(toy, [TEXT], mode="remove")
-
-
 IDENTITY = {  # what blocks that do nothing have
     "relative_contribution": {"rc_att": 0, "rc_mlp": 0, "rc_layer": 0, "layer_cos": 0, "io_cos": 1, "first_change": 0},
     "logit_lens": {"res_kl_divs": 0, "res_jsd": 0, "res_overlaps": 1, "res_top1": 1, "res_mrr": 1},
