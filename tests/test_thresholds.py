@@ -1,0 +1,26 @@
+"""A value exactly on a threshold falls on the side that the definition says, and a name says what is measured."""
+
+import pytest
+
+import depth_lib as dl
+from depth_lib.results.schemas import ARTIFACTS
+
+
+@pytest.mark.parametrize(
+    "rule, curve, depth",
+    [
+        (dl.effective_depth_kl, [4.0, 2.0, 1.9, 0.0], 2),  # below half of the maximum
+        (dl.effective_depth_overlap, [0.0, 0.3, 0.31, 1.0], 2),  # above 0.3
+        (lambda c: dl.effective_depth_cosine(c, c, c), [-0.5, 0.0, 0.5, 0.5], 0),  # from negative to non-negative
+        (lambda c: dl.effective_depth_cosine(c, c, c), [0.5, 0.0, 0.5, 0.5], None),
+    ],
+)
+def test_a_value_on_the_threshold_falls_on_the_side_that_the_definition_says(rule, curve, depth):
+    assert rule(curve) == depth
+
+
+def test_a_result_named_after_a_part_is_measured_at_that_part():
+    for name, schema in ARTIFACTS.items():
+        part = name.partition("_")[0]
+        asked = schema.settings.get("part", schema.settings.get("at"))
+        assert asked == part if part in ("attention", "mlp") else asked in (None, "layer", "block"), name
